@@ -1,4 +1,4 @@
-"""One device that is open: what it can do was found out once, and only that is read."""
+"""An open device. Its capabilities are probed once, and only available signals are read."""
 
 from __future__ import annotations
 
@@ -36,36 +36,36 @@ from gpu_profile.units import NS_PER_S
 #: A driver's time stamp further from the clock than this is not used.
 _PLAUSIBLE_NS: Final = 5 * NS_PER_S
 _AVAILABLE: Final = Capability(available=True)
-#: The batch of `SLOW_COUNTERS`, which come along with a round that is such a part of their period too early.
+#: The batch of `SLOW_COUNTERS`. A round may read it early, by up to 1/`_EARLY` of its period.
 _COUNTERS: Final = "counters"
 _EARLY: Final = 16
-#: A return code of our own: the driver gave a value of a type that this binding does not know.
+#: A return code of this module: the value's type is unknown to this binding.
 _NO_TYPE: Final = -1
-#: What drivers put where a count is not to be had: all bits set, of the half or of the whole.
+#: Drivers mark an unavailable count by setting all of its 32 or 64 bits.
 _NOT_A_COUNT: Final = frozenset({(1 << 32) - 1, (1 << 64) - 1})
 
 
 class OpenDevice:
-    """A device's handle, the readers that work on it, and how far each polled window mean has been covered.
+    """A device's handle, its readers, and the end of each polled window mean.
 
-    `throttled` are totals of throttle time that are integrated here, and go on where the device was open before. Of the
-    fast tier, what takes a driver long is read once in `counters_ns` only.
+    `throttled`: totals of integrated throttle time, which continue when the device is opened again. The driver is slow
+    to read `SLOW_COUNTERS`, so they are read only once in `counters_ns`.
     """
 
     def __init__(
         self,
         library: NvmlLibrary,
         clock: Clock,
-        found: EnumeratedDevice,
+        entry: EnumeratedDevice,
         groups: Collection[Group],
         throttled: dict[Signal, int] | None = None,
         counters_ns: int = 0,
     ) -> None:
         self._counters_ns, self._counted_ns, self._throttled = counters_ns, -counters_ns, throttled
-        self.found = found
+        self.entry = entry
         self._library = library
         self._clock = clock
-        self._uuid = found.device.uuid
+        self._uuid = entry.device.uuid
         self._reasons: dict[Signal, str] = {}
         self._fields: dict[str, FieldBatch] = {}
         self._queries: dict[Tier, dict[Query, list[Reader]]] = {tier: {} for tier in TIERS}
@@ -73,15 +73,15 @@ class OpenDevice:
         self._ends: dict[Signal, int] = {}
         self._gpm: Gpm | None = None
         self._throttling: ThrottleTimes | None = None
-        #: In elapsed time, as the next.
+        #: In elapsed time, like `lost_ns`.
         self.opened_ns: Final = clock.elapsed_ns()
-        #: When a source that had answered was given up: it may answer again once the device is opened anew.
+        #: When a source that had worked first failed for good. It may work again after the device is opened again.
         self.lost_ns: int | None = None
         self._answered: set[Query] = set()
         self._probe(groups)
 
     def capabilities(self) -> dict[Signal, Capability]:
-        """Every signal, with whether it can be read and why not."""
+        """The capability of every signal of the catalogue."""
         return {
             row: Capability(available=False, reason=self._reasons[row]) if row in self._reasons else _AVAILABLE
             for row in SIGNALS
@@ -100,44 +100,44 @@ class OpenDevice:
         return samples
 
     def drain(self) -> list[Sample]:
-        """What the driver buffered since the last drain."""
+        """Samples that the driver buffered since the last drain."""
         samples: list[Sample] = []
         now, elapsed = self._clock.now_ns(), self._clock.elapsed_ns()
         errors = self._library.errors
         for buffer in list(self._buffers):
             try:
-                samples += buffer.fetch(self.found.handle, now, elapsed)
+                samples += buffer.fetch(self.entry.handle, now, elapsed)
             except errors.failures as failure:
-                rule = errors.met(failure, buffer.reader.buffer, self._uuid)
+                rule = errors.judge(failure, buffer.reader.buffer, self._uuid)
                 if rule.action in NEVER:
                     self._buffers.remove(buffer)
                     self._note(buffer.reader, rule)
-                    if buffer.told:
+                    if buffer.delivered:
                         self._lose(failure, buffer.reader.buffer)
                     self._poll(buffer.reader)
                     continue
             if buffer.silent(now):
-                # Nothing was ever drained, so polling from here on mixes nothing.
+                # Nothing was ever drained, so drained and polled samples never mix.
                 self._buffers.remove(buffer)
                 self._poll(buffer.reader)
         return samples
 
     def boundary(self) -> list[Sample]:
-        """Close the open GPM window."""
+        """Close the current GPM window, open the next, and return the samples of the closed one."""
         return self._gpm.boundary() if self._gpm is not None else []
 
     def close(self) -> None:
-        """Free what the driver holds for this device."""
+        """Free the driver's resources of this device."""
         if self._gpm is not None:
             self._gpm.close()
 
-    # -- finding out ---------------------------------------------------------------------------------------------
+    # -- probing -------------------------------------------------------------------------------------------------
 
     def _probe(self, groups: Collection[Group]) -> None:
         every = list(READERS.values())
         readers = [reader for reader in every if reader.signal.group in groups]
         self._reasons |= {row: f"not read: the group {row.group} is off" for row in READERS if row.group not in groups}
-        if self.found.device.kind is DeviceKind.MIG:
+        if self.entry.device.kind is DeviceKind.MIG:
             self._reasons |= {reader.signal: NOT_ON_MIG for reader in readers if not reader.signal.mig}
             readers = [reader for reader in readers if reader.signal.mig]
         polled = [reader for reader in readers if not (reader.buffer and self._place_buffer(reader))]
@@ -165,31 +165,31 @@ class OpenDevice:
             self._reasons |= {row: rule.words for row, _ in bits}
 
     def _masks(self, readers: list[Reader]) -> list[tuple[Signal, int]]:
-        found = [(reader.signal, self._library.constant(reader.bit)) for reader in readers]
-        self._reasons |= {row: NOT_KNOWN_TO_BINDING for row, mask in found if mask is None}
-        return [(row, mask) for row, mask in found if mask is not None]
+        masks = [(reader.signal, self._library.constant(reader.bit)) for reader in readers]
+        self._reasons |= {row: NOT_KNOWN_TO_BINDING for row, mask in masks if mask is None}
+        return [(row, mask) for row, mask in masks if mask is not None]
 
     def _probe_fields(self, readers: list[Reader]) -> None:
-        known = [reader for reader in readers if self._library.field(reader.field) is not None]
+        numbered = [reader for reader in readers if self._library.field(reader.field) is not None]
         for reader in readers:
-            if reader not in known:
+            if reader not in numbered:
                 binding = self._library.constant(reader.field) is not None
                 self._reasons[reader.signal] = NOT_KNOWN_TO_DRIVER if binding else NOT_KNOWN_TO_BINDING
-        if not known:
+        if not numbered:
             return
         if self._library.field_values is None:
-            self._reasons |= {reader.signal: NOT_KNOWN_TO_DRIVER for reader in known}
+            self._reasons |= {reader.signal: NOT_KNOWN_TO_DRIVER for reader in numbered}
             return
-        self._ask_fields(known)
-        self._group_fields(known)
+        self._ask_fields(numbered)
+        self._group_fields(numbered)
 
     def _ask_fields(self, readers: list[Reader]) -> None:
-        """Find out which fields there are. Drivers judge each by itself; should one that they do not know make them
-        refuse the whole call, it is looked for by halves."""
+        """Probe the fields in one call. Drivers return a code per field. If an unknown field makes a driver refuse the
+        whole call, bisect the list."""
         errors = self._library.errors
         batch = FieldBatch(self._library, readers)
-        code = batch.call(self.found.handle)
-        rule = errors.met(code, "nvmlDeviceGetFieldValues", self._uuid) if code else None
+        code = batch.call(self.entry.handle)
+        rule = errors.judge(code, "nvmlDeviceGetFieldValues", self._uuid) if code else None
         if rule is RULES["INVALID_ARGUMENT"] and len(readers) > 1:
             middle = len(readers) // 2
             self._ask_fields(readers[:middle])
@@ -199,12 +199,12 @@ class OpenDevice:
         elif rule is None:
             for reader, (_, kind, status, value) in batch.values():
                 if status or kind not in batch.decoders:
-                    self._note(reader, errors.met(status or _NO_TYPE, reader.field, self._uuid))
+                    self._note(reader, errors.judge(status or _NO_TYPE, reader.field, self._uuid))
                 elif not batch.decoders[kind](value) and reader.signal.lowest > 0:
                     self._reasons[reader.signal] = NO_SENSOR
 
     def _group_fields(self, readers: Iterable[Reader]) -> None:
-        """Read these beside those of their tiers that are read already."""
+        """Rebuild the batches of these readers, with the readers that the batches have already."""
         for name in {self._batch_of(reader) for reader in readers}:
             batch = self._fields.get(name)
             every = dict.fromkeys([*(batch.readers if batch is not None else ()), *readers])
@@ -227,22 +227,22 @@ class OpenDevice:
         return due
 
     def _place_buffer(self, reader: Reader) -> bool:
-        """Whether the driver buffers this signal."""
+        """Drain this signal if the driver buffers it. False if it does not."""
         if self._library.constant(reader.buffer) is None or self._library.samples is None:
             return False
         errors = self._library.errors
         buffer = DriverBuffer(self._library, reader, self._uuid)
         try:
-            buffer.ask(self.found.handle)
+            buffer.ask(self.entry.handle)
         except errors.failures as failure:
-            rule = errors.met(failure, reader.buffer, self._uuid)
+            rule = errors.judge(failure, reader.buffer, self._uuid)
             if rule.action in NEVER:
                 return False
         self._buffers.append(buffer)
         return True
 
     def _poll(self, reader: Reader) -> None:
-        """Read a signal that the driver does not buffer after all."""
+        """Poll a signal that turned out not to be buffered."""
         self._reasons.pop(reader.signal, None)
         if reader.field:
             self._probe_fields([reader])
@@ -267,49 +267,49 @@ class OpenDevice:
             for reader in readers
         ]
         self._reasons |= {signal: NOT_KNOWN_TO_BINDING for signal, metric, _ in metrics if metric is None}
-        known = [(signal, metric, scale) for signal, metric, scale in metrics if metric is not None]
-        if not known:
+        numbered = [(signal, metric, scale) for signal, metric, scale in metrics if metric is not None]
+        if not numbered:
             return
         errors = self._library.errors
-        handle = self.found.handle if self.found.parent_handle is None else self.found.parent_handle
+        handle = self.entry.handle if self.entry.parent_handle is None else self.entry.parent_handle
         try:
             supported = bool(self._library.api.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
             reason = NEEDS_HOPPER
         except errors.failures as failure:
-            rule = errors.met(failure, "nvmlGpmQueryDeviceSupport", self._uuid)
+            rule = errors.judge(failure, "nvmlGpmQueryDeviceSupport", self._uuid)
             supported = rule.action is Action.TRANSIENT
             reason = NEEDS_HOPPER if errors.name(failure) == "NOT_SUPPORTED" else rule.words
         except AttributeError:
             supported, reason = False, NOT_KNOWN_TO_BINDING
         if not supported:
-            self._reasons |= {signal: reason for signal, *_ in known}
+            self._reasons |= {signal: reason for signal, *_ in numbered}
             return
-        self._gpm = Gpm(self._library, self._clock, self._uuid, handle, self.found.instance, known, self._without)
+        self._gpm = Gpm(self._library, self._clock, self._uuid, handle, self.entry.instance, numbered, self._no_metric)
 
-    def _without(self, signal: Signal, reason: str, failure: Exception | int | None) -> None:
-        """A GPM metric is given up; it had answered if there is a `failure`."""
+    def _no_metric(self, signal: Signal, reason: str, failure: Exception | int | None) -> None:
+        """Note an absent GPM metric. `failure`: the driver's error if the metric had worked before."""
         self._reasons[signal] = reason
         if failure is not None:
             self._lose(failure, "GPM")
 
-    def _lose(self, failure: Exception | int, what: str) -> None:
-        """Say once that a source which had answered is given up, and have the device opened anew."""
+    def _lose(self, failure: Exception | int, source: str) -> None:
+        """Count and log that a source stopped working, and make the driver open the device again later."""
         errors = self._library.errors
         name = errors.name(failure)
         errors.counts["SOURCE_LOST"] += 1
         if self.lost_ns is None:
             self.lost_ns = self._clock.elapsed_ns()
-        errors.warn(f"{name} {what}", what, self._uuid, f"it had answered, and says {name} now; it is asked anew")
+        errors.warn(f"{name} {source}", source, self._uuid, f"worked before, fails with {name} now; tried again later")
 
     # -- reading -------------------------------------------------------------------------------------------------
 
     def _read_fields(self, batch: FieldBatch, samples: list[Sample]) -> None:
         errors = self._library.errors
-        code = batch.call(self.found.handle)
+        code = batch.call(self.entry.handle)
         if code:
-            rule = errors.met(code, "nvmlDeviceGetFieldValues", self._uuid)
+            rule = errors.judge(code, "nvmlDeviceGetFieldValues", self._uuid)
             if rule.action is Action.ABSENT:
-                # The call worked when the device was opened: the handle itself has gone stale.
+                # The call worked when the device was opened, so the handle is stale.
                 raise DeviceLost(f"NVML: GPU {self._uuid}: its handle is no longer valid; it was reset or reloaded")
             return
         now = self._clock.now_ns()
@@ -320,12 +320,12 @@ class OpenDevice:
             if status or kind != batch.whole:
                 decode = None if status else decoders.get(kind)
                 if decode is None:
-                    if self._note(reader, errors.met(status or _NO_TYPE, reader.field, self._uuid)):
+                    if self._note(reader, errors.judge(status or _NO_TYPE, reader.field, self._uuid)):
                         missing.append((status or _NO_TYPE, reader.field))
                     continue
-                value = round(decode(value))  # noqa: PLW2901 - the raw bytes as what they stand for
+                value = round(decode(value))  # noqa: PLW2901 - the raw bytes, decoded
             if stamp_us != last_us:
-                # Most of a device's fields bear the same stamp.
+                # Most of a device's fields have the same stamp.
                 last_us, stamp = stamp_us, stamp_us * 1000
                 end = stamp if earliest <= stamp <= latest else now
             if reader.counts and value >= 0 and value not in _NOT_A_COUNT:
@@ -364,9 +364,9 @@ class OpenDevice:
     def _ask(self, query: Query) -> tuple[Any, ErrorRule | None]:
         errors = self._library.errors
         try:
-            answer = query.run(self._library.api, self.found.handle)
+            answer = query.run(self._library.api, self.entry.handle)
         except errors.failures as failure:
-            rule = errors.met(failure, query.needs[0], self._uuid)
+            rule = errors.judge(failure, query.needs[0], self._uuid)
             if rule.action in NEVER and query in self._answered:
                 self._lose(failure, query.needs[0])
             return None, rule
@@ -374,10 +374,10 @@ class OpenDevice:
         return answer, None
 
     def _words(self, rule: ErrorRule) -> str:
-        return f"{rule.words}{CUT}" if self.found.cut and rule is RULES["NOT_SUPPORTED"] else rule.words
+        return f"{rule.words}{CUT}" if self.entry.mig_mode and rule is RULES["NOT_SUPPORTED"] else rule.words
 
     def _note(self, reader: Reader, rule: ErrorRule) -> bool:
-        """Remember a signal that this device does not have; True if it is so."""
+        """Note the signal as absent if the rule says so. True if it does."""
         if rule.action not in NEVER:
             return False
         self._reasons[reader.signal] = self._words(rule)
@@ -393,7 +393,7 @@ class OpenDevice:
             return
         previous = self._ends.get(signal)
         if previous == end:
-            return  # the driver gave the reading that we already have
+            return  # the driver has not renewed the reading
         self._ends[signal] = end
         first = previous is None or previous > end
         start = end - signal.window_ns if first else max(previous or 0, end - reader.longest_ns)

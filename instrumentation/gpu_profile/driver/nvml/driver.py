@@ -1,4 +1,4 @@
-"""The driver: NVML's devices behind the protocol that every driver fulfils."""
+"""The NVML driver, which implements the protocol of all drivers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from gpu_profile.units import NS_PER_S, nanoseconds
 
 T = TypeVar("T")
 
-#: A device of which a source stopped answering is opened anew after this long, after twice as long the next time, and
-#: at the most after `_LONGEST_PAUSE_NS`: what a source needs to come back is not known, and opening takes milliseconds.
+#: The first pause before a device with a failed source is opened again. It doubles each time, up to
+#: `_LONGEST_PAUSE_NS`. The conditions for a source's recovery are unknown, and opening takes milliseconds.
 _PAUSE_NS: Final = 5 * NS_PER_S
 _LONGEST_PAUSE_NS: Final = 300 * NS_PER_S
 
@@ -30,12 +30,12 @@ _LONGEST_PAUSE_NS: Final = 300 * NS_PER_S
 class NvmlDriver:
     """Reads NVIDIA GPUs and MIG instances through nvidia-ml-py.
 
-    `devices` are the UUIDs to read, None for all. Signals of other `groups` than these (and the core, which is always
-    read) are never asked for. `events`: whether GPUs are watched for XID errors. `counters_s`: counters that take a
-    driver long to tell (energy, throttle time) are read no more often, though others of their tier are.
-    GpuBackendError if NVML cannot be started. After a fork the child starts NVML for itself at its first call and never
-    touches what its parent opened; after the driver was reloaded the next call starts NVML anew. Not thread-safe, as
-    the protocol says.
+    `devices`: the UUIDs to read, None for all. Only signals of `groups` and of the core group are read. `events`:
+    whether GPUs are watched for XID errors. `counters_s`: the shortest time between two reads of the counters that are
+    slow to read (energy, throttle time). Other signals of their tier are read more often.
+
+    GpuBackendError if NVML cannot be started. After a fork, the child starts NVML itself at its first call and never
+    uses its parent's handles. After a reload of the kernel driver, the next call starts NVML again. Not thread-safe.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class NvmlDriver:
         counters_s: float = 0.0,
     ) -> None:
         self._name = name
-        #: Whether a driver has come that is preferred to this one: asked now and then by whoever may change over.
+        #: Returns True if another driver should take over. The sampler calls it from time to time.
         self.superseded: Callable[[], bool] | None = None
         self._counters_ns = nanoseconds(counters_s)
         self._clock = clock
@@ -59,12 +59,12 @@ class NvmlDriver:
         self._enter = enter
         self._closed = False
         self._library = NvmlLibrary()
-        self._found: dict[str, EnumeratedDevice] = {}
+        self._entries: dict[str, EnumeratedDevice] = {}
         self._open: dict[str, OpenDevice] = {}
         self._users: dict[str, DeviceProcesses] = {}
-        #: How long a device that loses a source again waits to be opened anew.
+        #: By UUID: the next pause before the device is opened again, in ns.
         self._pauses: dict[str, int] = {}
-        #: What could be read of a device before it lost a source: it is opened anew until that can be read again.
+        #: Signals available before a source failed. The device is opened again until all of them are available.
         self._had: dict[str, frozenset[Signal]] = {}
         self._throttled: dict[str, dict[Signal, int]] = {}
         self._events = XidEvents(self._library, clock)
@@ -84,55 +84,55 @@ class NvmlDriver:
     def versions(self) -> Mapping[str, str]:
         """Versions of the driver, NVML and CUDA, by the attributes of `gpu_profile.driver.info`."""
         library = self._library
-        found = {
+        versions = {
             "hw.driver_version": library.version,
             "nvml.version": library.nvml_version,
             "cuda.version": library.cuda_version,
         }
-        return {key: value for key, value in found.items() if value}
+        return {key: value for key, value in versions.items() if value}
 
     @property
     def errors(self) -> Counter[str]:
-        """How often each NVML error was met, by its name without the prefix (`GPU_IS_LOST`)."""
+        """Number of occurrences of each NVML error, by its name without the prefix (`GPU_IS_LOST`)."""
         return self._library.errors.counts
 
     def devices(self) -> Sequence[Device]:
-        """The devices that answer now, parents before their MIG instances."""
+        """The devices that can be opened now, parents before their MIG instances."""
         return self._run(self._enumerate)
 
     def capabilities(self, device: Device) -> Mapping[Signal, Capability]:
-        """Every signal of the catalogue, with whether this device has it and why not."""
+        """The capability of every signal of the catalogue."""
         try:
-            return self._run(lambda: self._opened(device).capabilities(), device)
+            return self._run(lambda: self._open_device(device).capabilities(), device)
         except DeviceLost as lost:
             return dict.fromkeys(SIGNALS, Capability(available=False, reason=str(lost)))
 
     def read(self, device: Device, tier: Tier) -> Sequence[Sample]:
         """Read the signals of `tier` (FAST, SLOW or RARE) now."""
-        return self._run(lambda: self._opened(device).read(tier), device)
+        return self._run(lambda: self._open_device(device).read(tier), device)
 
     def drain(self, device: Device) -> Sequence[Sample]:
-        """Utilisation samples that the driver buffered since the last drain, oldest first."""
-        return self._run(lambda: self._opened(device).drain(), device)
+        """Samples of utilisation and power that the driver buffered since the last drain, oldest first."""
+        return self._run(lambda: self._open_device(device).drain(), device)
 
     def boundary(self, device: Device) -> Sequence[Sample]:
         """Close the open GPM window if it is at least 100 ms old, open the next, return the closed one's samples."""
-        return self._run(lambda: self._opened(device).boundary(), device)
+        return self._run(lambda: self._open_device(device).boundary(), device)
 
     def events(self) -> Sequence[Event]:
-        """XID errors since the last call, of the devices that `devices` found or that were read."""
+        """XID errors since the last call, of GPUs that were listed or read."""
         return self._run(self._events.poll)
 
     @property
     def watched(self) -> frozenset[str]:
-        """UUIDs of the GPUs that are watched for XID errors, or that have none to report."""
+        """UUIDs of the GPUs that are watched for XID errors, or that support no such events."""
         return self._events.watched
 
     def processes(self, device: Device) -> Sequence[ProcessUse]:
-        """Who computes or draws on the device, by pid. Pids are the host's, whatever namespace this process runs in.
+        """The processes that compute or draw on the device, one per pid. See `own_process` for the namespace of pids.
 
-        `utilization` is the mean since the last call, where the driver tells it: not on MIG instances. Whoever uses a
-        GPU that is cut into instances is listed by the instance.
+        `utilization` is the mean since the last call, if the driver reports it. It does not on MIG instances. Processes
+        on a GPU in MIG mode are listed by its instances.
         """
         try:
             return self._run(lambda: self._processes(device), device)
@@ -148,7 +148,7 @@ class NvmlDriver:
     # -- within one process and one start of NVML ------------------------------------------------------------------
 
     def _run(self, call: Callable[[], T], device: Device | None = None) -> T:
-        """Make the call on a started NVML; start it anew, once, if the driver says that it is not."""
+        """Make the call on a started NVML. If NVML is not initialised after all, start it and try once more."""
         self._start_if_needed()
         try:
             return self._attempt(call, device)
@@ -169,11 +169,11 @@ class NvmlDriver:
         except DeviceLost:
             if device is not None:
                 # Handles are stale after a reset: the next call looks the device up again.
-                self._found.pop(device.uuid, None)
+                self._entries.pop(device.uuid, None)
                 self._close_device(device.uuid)
             raise
         except GpuBackendError:
-            # NVML counts its starts: only a full stop lets the next start meet a reloaded driver.
+            # NVML counts its starts: only after a full stop does the next start use a reloaded driver.
             self._release()
             raise
 
@@ -185,7 +185,7 @@ class NvmlDriver:
             self._library.start()
 
     def _release(self) -> None:
-        """Free and stop; in a forked child only forget, for everything belongs to the parent."""
+        """Free all handles and stop NVML. In a forked child, only drop them: they belong to the parent."""
         if self._library.started:
             for uuid in list(self._open):
                 self._close_device(uuid)
@@ -194,7 +194,7 @@ class NvmlDriver:
         self._forget_all()
 
     def _forget_all(self) -> None:
-        self._found.clear()
+        self._entries.clear()
         self._open.clear()
         self._users.clear()
         self._events = XidEvents(self._library, self._clock)
@@ -208,16 +208,16 @@ class NvmlDriver:
     # -- devices ---------------------------------------------------------------------------------------------------
 
     def _enumerate(self) -> list[Device]:
-        found = {one.device.uuid: one for one in find_devices(self._library, self._found, self._enter)}
+        entries = {one.device.uuid: one for one in find_devices(self._library, self._entries, self._enter)}
         for uuid in list(self._open):
-            # What a GPU can do changes with its MIG instances, and a slice that is gone has nothing to free.
-            if _shape(found, uuid) != _shape(self._found, uuid):
+            # A GPU's capabilities change with its MIG instances, and a removed instance has no resources to free.
+            if _shape(entries, uuid) != _shape(self._entries, uuid):
                 self._had.pop(uuid, None)
                 self._close_device(uuid)
-        self._found = found
-        for one in found.values():
+        self._entries = entries
+        for one in entries.values():
             self._watch(one)
-        return [one.device for one in found.values() if self._wanted is None or one.device.uuid in self._wanted]
+        return [one.device for one in entries.values() if self._wanted is None or one.device.uuid in self._wanted]
 
     def _watch(self, one: EnumeratedDevice) -> None:
         if self._listens and one.device.kind is DeviceKind.GPU:
@@ -226,36 +226,36 @@ class NvmlDriver:
             self._events.watch(one.device.uuid, one.handle)
 
     def _lookup(self, device: Device) -> EnumeratedDevice:
-        found = self._found.get(device.uuid)
-        if found is None:
-            found = self._found[device.uuid] = handle_of(self._library, device)
-            self._watch(found)
-        return found
+        entry = self._entries.get(device.uuid)
+        if entry is None:
+            entry = self._entries[device.uuid] = handle_of(self._library, device)
+            self._watch(entry)
+        return entry
 
-    def _opened(self, device: Device) -> OpenDevice:
+    def _open_device(self, device: Device) -> OpenDevice:
         opened = self._open.get(device.uuid)
         if opened is not None and self._due_anew(opened, device.uuid):
             self._close_device(device.uuid)
             opened = None
         if opened is None:
-            found = self._lookup(device)
+            entry = self._lookup(device)
             opened = self._open[device.uuid] = OpenDevice(
                 self._library,
                 self._clock,
-                found,
+                entry,
                 self._groups,
                 self._throttled.setdefault(device.uuid, {}),
                 self._counters_ns,
             )
-            has = frozenset(signal for signal, can in opened.capabilities().items() if can.available)
-            if self._had.setdefault(device.uuid, has) <= has:
-                self._had[device.uuid] = has
+            available = frozenset(signal for signal, can in opened.capabilities().items() if can.available)
+            if self._had.setdefault(device.uuid, available) <= available:
+                self._had[device.uuid] = available
             else:
                 opened.lost_ns = opened.opened_ns
         return opened
 
     def _due_anew(self, opened: OpenDevice, uuid: str) -> bool:
-        """Whether a device that lost a source is to be opened anew now."""
+        """Whether the pause of a device with a failed source has passed, so that it is opened again."""
         if opened.lost_ns is None:
             return False
         well = opened.lost_ns - opened.opened_ns > _LONGEST_PAUSE_NS
@@ -266,13 +266,13 @@ class NvmlDriver:
         return True
 
     def _processes(self, device: Device) -> list[ProcessUse]:
-        found = self._lookup(device)
+        entry = self._lookup(device)
         users = self._users.get(device.uuid)
         if users is None:
             users = self._users[device.uuid] = DeviceProcesses(self._library, self._clock, device.uuid)
-        return users.uses(found)
+        return users.uses(entry)
 
 
-def _shape(found: Mapping[str, EnumeratedDevice], uuid: str) -> tuple[bool, frozenset[str]]:
-    """What must be unchanged for an open device to stay open: that it is there, and its MIG instances."""
-    return uuid in found, frozenset(one.device.uuid for one in found.values() if one.device.parent == uuid)
+def _shape(entries: Mapping[str, EnumeratedDevice], uuid: str) -> tuple[bool, frozenset[str]]:
+    """Whether the device is listed, and its MIG instances. An open device is closed if this changes."""
+    return uuid in entries, frozenset(one.device.uuid for one in entries.values() if one.device.parent == uuid)

@@ -1,4 +1,4 @@
-"""Which devices there are: GPUs, each followed by its MIG instances."""
+"""Lists the devices: GPUs, each followed by its MIG instances."""
 
 from __future__ import annotations
 
@@ -25,100 +25,98 @@ _LANE_BYTES_PER_S: Final = {
     5: 3_938_461_538,
     6: 7_562_500_000,
 }
-#: How many NVLinks there are, and the speed in MB/s one way that they have in common.
+#: The number of NVLinks, and their common speed one way in MB/s.
 _NVLINK_FIELDS: Final = ("NVML_FI_DEV_NVLINK_LINK_COUNT", "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON")
 
 
 class EnumeratedDevice(NamedTuple):
-    """A device and its handle; `instance` is the GPU instance's id of a MIG slice.
+    """A device and its handle. `instance` is the GPU instance id of a MIG instance.
 
-    `cut`: whether this is a GPU in MIG mode, which cannot tell some things of itself any more. `whole`: whether all of
-    it is known that the driver will ever tell.
+    `mig_mode`: a GPU in MIG mode, for which the driver reports fewer quantities. `complete`: every query of the
+    device's description has either succeeded or failed for good.
     """
 
     device: Device
     handle: Any
     parent_handle: Any = None
     instance: int | None = None
-    cut: bool = False
-    whole: bool = True
+    mig_mode: bool = False
+    complete: bool = True
 
 
 def count_gpus(library: NvmlLibrary) -> int:
-    """How many GPUs there were when NVML was started; GpuBackendError if the driver cannot count them."""
+    """The number of GPUs when NVML was started. GpuBackendError if the driver cannot count them."""
     errors = library.errors
     try:
         return int(library.api.nvmlDeviceGetCount())
     except errors.failures as failure:
         with suppress(DeviceLost):
-            errors.met(failure, "nvmlDeviceGetCount")
+            errors.judge(failure, "nvmlDeviceGetCount")
         raise GpuBackendError(
             f"NVML: the GPUs could not be counted ({errors.name(failure)}); check them with nvidia-smi"
         ) from failure
 
 
 def find_devices(
-    library: NvmlLibrary, known: Mapping[str, EnumeratedDevice], enter: Callable[[int], bool]
+    library: NvmlLibrary, earlier: Mapping[str, EnumeratedDevice], enter: Callable[[int], bool]
 ) -> list[EnumeratedDevice]:
-    """Every device that answers, parents before their instances. What never changes is taken from those `known`.
+    """Every device that can be opened, parents before their instances. Constant facts are copied from `earlier`.
 
-    `enter(index)` is called before anything is asked of a GPU; where it says no, that one is left alone.
-
-    A GPU that is lost or may not be opened is left out, so that it never hides the others. GpuBackendError if the
-    driver cannot even count its GPUs.
+    `enter(index)` is called before the first call for a GPU; False skips the GPU. A GPU that is lost or may not be
+    opened is left out, so that it does not hide the others. GpuBackendError if the driver cannot count its GPUs.
     """
-    found: list[EnumeratedDevice] = []
+    entries: list[EnumeratedDevice] = []
     for index in range(count_gpus(library)):
         if not enter(index):
             continue
-        gpu = _attempt(library, f"GPU {index}", partial(_gpu, library, index, known))
+        gpu = _attempt(library, f"GPU {index}", partial(_gpu, library, index, earlier))
         if gpu is not None:
-            found.append(gpu)
-            found += _instances(library, gpu)
-    return found
+            entries.append(gpu)
+            entries += _instances(library, gpu)
+    return entries
 
 
 def handle_of(library: NvmlLibrary, device: Device) -> EnumeratedDevice:
-    """The device's handle, looked up by its UUID; DeviceLost if the driver does not know it (any more)."""
+    """The device's handle, looked up by its UUID. DeviceLost if the driver does not list it."""
     api, errors = library.api, library.errors
     try:
         handle = api.nvmlDeviceGetHandleByUUID(device.uuid)
         if device.kind is not DeviceKind.MIG:
-            return EnumeratedDevice(device, handle, cut=_cut(library, handle, device.uuid), whole=False)
+            return EnumeratedDevice(device, handle, mig_mode=_mig_mode(library, handle, device.uuid), complete=False)
         parent = api.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
         return EnumeratedDevice(device, handle, parent, api.nvmlDeviceGetGpuInstanceId(handle))
     except errors.failures as failure:
-        rule = errors.met(failure, "nvmlDeviceGetHandleByUUID", device.uuid)
+        rule = errors.judge(failure, "nvmlDeviceGetHandleByUUID", device.uuid)
         raise DeviceLost(f"NVML: GPU {device.uuid}: cannot be opened: {rule.words}") from failure
 
 
-def _attempt(library: NvmlLibrary, what: str, call: Callable[[], T], missed: list[str] | None = None) -> T | None:
-    """The call's answer, None if it fails for this device alone: noted in `missed` if it may have one another time."""
+def _attempt(library: NvmlLibrary, name: str, call: Callable[[], T], missed: list[str] | None = None) -> T | None:
+    """The call's result; None if it fails for this device alone. Adds to `missed` if it may succeed later."""
     try:
         return call()
     except library.errors.failures as failure:
         never = False
         try:
-            never = library.errors.met(failure, what).action in NEVER
+            never = library.errors.judge(failure, name).action in NEVER
         except DeviceLost as lost:
-            library.errors.warn(library.errors.name(failure), what, "", str(lost))
+            library.errors.warn(library.errors.name(failure), name, "", str(lost))
         if missed is not None and not never:
-            missed.append(what)
+            missed.append(name)
         return None
 
 
-def _gpu(library: NvmlLibrary, index: int, known: Mapping[str, EnumeratedDevice]) -> EnumeratedDevice:
+def _gpu(library: NvmlLibrary, index: int, earlier: Mapping[str, EnumeratedDevice]) -> EnumeratedDevice:
     api = library.api
     handle = api.nvmlDeviceGetHandleByIndex(index)
     uuid = api.nvmlDeviceGetUUID(handle)
-    before = known.get(uuid)
-    if before is not None and before.whole:
-        # Nothing of this changes while the driver is loaded; some of it comes from the board's own memory, slowly.
-        return EnumeratedDevice(replace(before.device, index=index), handle, cut=_cut(library, handle, uuid))
+    before = earlier.get(uuid)
+    if before is not None and before.complete:
+        # These facts do not change while the driver is loaded, and some are slow reads of the board's memory.
+        return EnumeratedDevice(replace(before.device, index=index), handle, mig_mode=_mig_mode(library, handle, uuid))
     missed: list[str] = []
 
-    def ask(what: str, call: Callable[[], T]) -> T | None:
-        return _attempt(library, f"{what} of GPU {index}", call, missed)
+    def ask(name: str, call: Callable[[], T]) -> T | None:
+        return _attempt(library, f"{name} of GPU {index}", call, missed)
 
     pci = ask("PCI", lambda: api.nvmlDeviceGetPciInfo(handle).busId)
     device = Device(
@@ -132,7 +130,7 @@ def _gpu(library: NvmlLibrary, index: int, known: Mapping[str, EnumeratedDevice]
         nvlink_bytes_per_s=ask("NVLinks", partial(_nvlink_bytes_per_s, api, handle)),
         **_facts(library, handle, ask),
     )
-    return EnumeratedDevice(device, handle, cut=_cut(library, handle, uuid), whole=not missed)
+    return EnumeratedDevice(device, handle, mig_mode=_mig_mode(library, handle, uuid), complete=not missed)
 
 
 def _facts(library: NvmlLibrary, handle: Any, ask: Callable[[str, Callable[[], Any]], Any]) -> dict[str, Any]:
@@ -150,11 +148,11 @@ def _facts(library: NvmlLibrary, handle: Any, ask: Callable[[str, Callable[[], A
 
 
 def _memory_bytes(api: Any, handle: Any) -> int | None:
-    """None where the GPU shares the host's memory: such a driver says 0, or nothing."""
+    """None if the GPU shares the host's memory: its driver reports 0, or fails."""
     return int(api.nvmlDeviceGetMemoryInfo(handle).total) or None
 
 
-def _cut(library: NvmlLibrary, handle: Any, uuid: str) -> bool:
+def _mig_mode(library: NvmlLibrary, handle: Any, uuid: str) -> bool:
     return bool(_attempt(library, f"MIG mode of {uuid}", lambda: library.api.nvmlDeviceGetMigMode(handle)[0]))
 
 
@@ -163,13 +161,13 @@ def _clock_max_hz(api: Any, handle: Any) -> int:
 
 
 def _pcie_bytes_per_s(api: Any, handle: Any) -> int | None:
-    """What the link can carry, not what it runs at now: an idle GPU lowers its link's speed."""
+    """The highest rate of the link, not the current one: an idle GPU lowers its link's speed."""
     lane = _LANE_BYTES_PER_S.get(api.nvmlDeviceGetMaxPcieLinkGeneration(handle))
     return None if lane is None else lane * int(api.nvmlDeviceGetMaxPcieLinkWidth(handle))
 
 
 def _nvlink_bytes_per_s(api: Any, handle: Any) -> int | None:
-    """What all links carry together one way: their number times their common speed; None without NVLink."""
+    """The rate of all links together, one way: their number times their common speed. None without NVLink."""
     numbers = [getattr(api, name, None) for name in _NVLINK_FIELDS]
     if None in numbers:
         return None
@@ -182,12 +180,12 @@ def _nvlink_bytes_per_s(api: Any, handle: Any) -> int | None:
 
 def _instances(library: NvmlLibrary, gpu: EnumeratedDevice) -> list[EnumeratedDevice]:
     api = library.api
-    if not gpu.cut:
+    if not gpu.mig_mode:
         return []
-    what = f"MIG of GPU {gpu.device.index}"
-    most = _attempt(library, what, lambda: api.nvmlDeviceGetMaxMigDeviceCount(gpu.handle)) or 0
-    found = (_attempt(library, what, partial(_instance, library, gpu, slot)) for slot in range(most))
-    return [instance for instance in found if instance is not None]
+    name = f"MIG of GPU {gpu.device.index}"
+    most = _attempt(library, name, lambda: api.nvmlDeviceGetMaxMigDeviceCount(gpu.handle)) or 0
+    instances = (_attempt(library, name, partial(_instance, library, gpu, slot)) for slot in range(most))
+    return [instance for instance in instances if instance is not None]
 
 
 def _instance(library: NvmlLibrary, gpu: EnumeratedDevice, slot: int) -> EnumeratedDevice:

@@ -1,6 +1,6 @@
-"""The table from NVML's return codes to what the driver does about them.
+"""The table from NVML's return codes to the driver's actions.
 
-The codes and their meaning are NVIDIA's (`nvmlReturn_t` in `nvml.h`); they are looked up by name, so that no number is
+The codes and their meaning are NVIDIA's (`nvmlReturn_t` in `nvml.h`). They are looked up by name, so that no number is
 repeated here.
 """
 
@@ -25,13 +25,13 @@ NO_SENSOR: Final = "not there: the driver says 0"
 
 
 class Action(Enum):
-    """What a failed call means."""
+    """The consequence of a failed call."""
 
-    #: The device will never have it: the signal is absent, and not asked for again.
+    #: The device will never provide the signal: it is absent, and not read again.
     ABSENT = auto()
-    #: Like `ABSENT`, but a person can change it: warn once.
+    #: Like `ABSENT`, but an administrator can change it: warn once.
     DENIED = auto()
-    #: Normal: there is nothing new.
+    #: Normal: there is no new value.
     NOTHING_NOW = auto()
     #: This device stopped answering.
     LOST = auto()
@@ -39,11 +39,11 @@ class Action(Enum):
     GONE = auto()
     #: NVML was not started in this process.
     RESTART = auto()
-    #: May pass: counted, and tried again at the next read.
+    #: Temporary: count it, and try again at the next read.
     TRANSIENT = auto()
 
 
-#: The signal is absent for good.
+#: Actions after which the signal stays absent.
 NEVER: Final = frozenset({Action.ABSENT, Action.DENIED})
 
 
@@ -89,7 +89,7 @@ _OTHER: Final = ErrorRule(Action.TRANSIENT, "failed this time")
 
 
 def gone(name: str) -> type[GpuBackendError]:
-    """The exception for an NVML error, by its name, after which NVML as a whole cannot be used."""
+    """The exception for the NVML error of this name, whose action is `GONE`."""
     return StaleLibraryError if name == "LIB_RM_VERSION_MISMATCH" else GpuBackendError
 
 
@@ -98,10 +98,10 @@ class UninitializedError(Exception):
 
 
 class ErrorPolicy:
-    """Judges failures by the table; counts those that are worth an operator's attention.
+    """Applies the table to failures, and counts the failures that deserve an operator's attention.
 
-    `counts` maps an NVML error's name without its prefix (`GPU_IS_LOST`) to how often it was met. What merely says that
-    a quantity is absent or that nothing is new is not an error, and not counted. A repeated problem is logged once.
+    `counts` maps an NVML error's name without its prefix (`GPU_IS_LOST`) to its number of occurrences. Codes for an
+    absent quantity or for no new value are no errors, and not counted. A repeated problem is logged once.
     """
 
     def __init__(self, api: Any) -> None:
@@ -114,16 +114,16 @@ class ErrorPolicy:
         self._logged: set[tuple[str, str]] = set()
 
     def name(self, failure: Exception | int) -> str:
-        """The error's name without its prefix. The binding's own mismatch error means that a symbol is missing."""
+        """The error's name without its prefix. The binding's mismatch error means that a symbol is missing."""
         code = failure if isinstance(failure, int) else getattr(failure, "value", None)
         if code is None:
             return "FUNCTION_NOT_FOUND"
         return self._names.get(code, f"CODE_{code}")
 
-    def met(self, failure: Exception | int, what: str, uuid: str = "") -> ErrorRule:
-        """What to do about `failure` of the call `what` on a device.
+    def judge(self, failure: Exception | int, call: str, uuid: str = "") -> ErrorRule:
+        """Count a failure of `call` on a device, and return its rule.
 
-        Raises DeviceLost, GpuBackendError or UninitializedError where the table says so.
+        DeviceLost, GpuBackendError or UninitializedError if the action is LOST, GONE or RESTART.
         """
         name = self.name(failure)
         rule = RULES.get(name, _OTHER)
@@ -132,28 +132,28 @@ class ErrorPolicy:
         self.counts[name] += 1
         match rule.action:
             case Action.RESTART:
-                raise UninitializedError(what)
+                raise UninitializedError(call)
             case Action.LOST:
-                raise DeviceLost(f"NVML: GPU {uuid}: {what}: {rule.words}")
+                raise DeviceLost(f"NVML: GPU {uuid}: {call}: {rule.words}")
             case Action.GONE:
                 raise gone(name)(f"NVML: {rule.words}")
-        self.warn(name, what, uuid, f"{rule.words} ({name})")
+        self.warn(name, call, uuid, f"{rule.words} ({name})")
         return rule
 
     def release(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Release something. If that fails it is counted, and nothing is left to do about it."""
+        """Call a function that releases a resource. A failure is counted and otherwise ignored."""
         try:
             function(*arguments)
         except self.failures as failure:
             self.counts[self.name(failure)] += 1
 
-    def implausible(self, what: str, uuid: str, value: float) -> None:
+    def implausible(self, source: str, uuid: str, value: float) -> None:
         """Count a value that cannot be true and was left out."""
         self.counts["IMPLAUSIBLE_VALUE"] += 1
-        self.warn("IMPLAUSIBLE_VALUE", what, uuid, f"{value:g} cannot be true and was left out")
+        self.warn("IMPLAUSIBLE_VALUE", source, uuid, f"{value:g} cannot be true and was left out")
 
-    def warn(self, name: str, what: str, uuid: str, words: str) -> None:
-        """Log a problem, the first time that a device has it."""
+    def warn(self, name: str, source: str, uuid: str, words: str) -> None:
+        """Log a problem the first time that it occurs on a device."""
         if (name, uuid) not in self._logged:
             self._logged.add((name, uuid))
-            _LOG.warning("NVML: %s: %s: %s; logged once", uuid or "this node", what, words)
+            _LOG.warning("NVML: %s: %s: %s; logged once", uuid or "this node", source, words)

@@ -12,31 +12,31 @@ from gpu_profile.driver.nvml.library import NvmlLibrary
 from gpu_profile.errors import DeviceLost
 from gpu_profile.units import NS_PER_S
 
-#: Events handled in one poll; the rest wait for the next, so that a storm cannot hold the sampler up.
+#: The most events of one poll. The rest wait for the next, so that a storm does not delay the sampler.
 _MOST: Final = 64
-#: A GPU whose events could not be registered is tried again after this long, then after twice as long each time.
+#: The first pause after a failed registration of a GPU. It doubles each time, up to `_LONGEST_PAUSE_NS`.
 _PAUSE_NS: Final = NS_PER_S
 _LONGEST_PAUSE_NS: Final = 300 * NS_PER_S
 
 
 class XidEvents:
-    """The event set of this process. What happened before a device was watched is lost; so NVML has it."""
+    """The event set of this process. NVML reports no events from before a device was registered."""
 
     def __init__(self, library: NvmlLibrary, clock: Clock) -> None:
         self._library = library
         self._clock = clock
         self._set: Any = None
         self._watched: dict[int, str] = {}
-        #: By UUID: when a GPU is tried again, in elapsed time, and the pause after that.
+        #: By UUID: the moment of the next registration, in elapsed time, and the pause after it.
         self._failed: dict[str, tuple[int, int]] = {}
 
     @property
     def watched(self) -> frozenset[str]:
-        """UUIDs of the GPUs that need no further try: their events are registered, or they have none."""
+        """UUIDs of the GPUs whose events are registered, or that support no XID events."""
         return frozenset(self._watched.values())
 
     def watch(self, uuid: str, handle: Any) -> None:
-        """Ask for the XID events of a GPU, unless that failed a short while ago; one that has none is left alone."""
+        """Register for the XID events of a GPU, if it supports them. After a failure, waits for the pause to pass."""
         address = _address(handle)
         due_ns, pause_ns = self._failed.get(uuid, (0, _PAUSE_NS))
         now_ns = self._clock.elapsed_ns()
@@ -51,7 +51,7 @@ class XidEvents:
                 api.nvmlDeviceRegisterEvents(handle, api.nvmlEventTypeXidCriticalError, self._set)
         except errors.failures as failure:
             with suppress(DeviceLost):
-                errors.met(failure, "XID events", uuid)
+                errors.judge(failure, "XID events", uuid)
             return
         self._watched[address] = uuid
         del self._failed[uuid]
@@ -66,9 +66,9 @@ class XidEvents:
             try:
                 data = api.nvmlEventSetWait_v2(self._set, 0)
             except errors.failures as failure:
-                # Which device is lost is not told here: its own next read says so.
+                # The error does not name the lost device. Its own next read raises DeviceLost.
                 with suppress(DeviceLost):
-                    errors.met(failure, "nvmlEventSetWait_v2")
+                    errors.judge(failure, "nvmlEventSetWait_v2")
                 break
             if data.eventType & api.nvmlEventTypeXidCriticalError:
                 code = int(data.eventData)
@@ -86,5 +86,5 @@ class XidEvents:
 
 
 def _address(handle: Any) -> int:
-    """An opaque handle as a number: the driver repeats the same one for the same device."""
+    """An opaque handle as a number, which the driver keeps the same for a device."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0

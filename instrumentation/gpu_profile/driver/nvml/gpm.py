@@ -1,7 +1,7 @@
-"""GPM: activity counters of Hopper and newer, averaged exactly between two moments that the driver samples.
+"""GPM: activity counters of Hopper and newer, averaged exactly between two samples.
 
-NVIDIA requires more than 100 ms between the two samples of a pair (`nvml.h`, nvmlGpmMetricsGet), and sharing sample
-buffers between threads is known to bring a node down: the thread that owns the driver is the only one that comes here.
+NVIDIA requires more than 100 ms between the two samples of a pair (`nvml.h`, nvmlGpmMetricsGet). Sharing sample buffers
+between threads has crashed nodes, so only the thread that owns the driver uses this module.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from gpu_profile.clock import Clock
 from gpu_profile.driver.nvml.errors import NEVER
 from gpu_profile.driver.nvml.library import NvmlLibrary
 
-#: Quanta, and of the limit: rounding in the driver's own arithmetic may pass 0 or 100 % by a little, more is not a
-#: measurement.
+#: The lowest plausible value in quanta, and the highest as a multiple of the signal's limit. Rounding in the driver may
+#: pass 0 or 100 % slightly; values beyond are no measurements.
 _LOWEST, _HIGHEST = -1.0, 1.05
-#: By so much, and so large a part of it, a window's length may differ by the two clocks before one of them was set.
+#: The clock was set if the two clocks differ by more than `_SET_NS` plus 1/`_SET_PART` of a window's length.
 _SET_NS, _SET_PART = 20_000_000, 10
-#: A sample that took so many times as long as usual, and this much more, is taken again; so often at most.
+#: A sample that took more than `_LONG` times the usual time plus `_AT_ONCE_NS` is taken again, up to `_TRIES` in all.
 _LONG, _AT_ONCE_NS, _TRIES = 4, 200_000, 3
 
 
 class Gpm:
-    """The window that is open on one device, and the two sample buffers that take turns to close it.
+    """The current window of one device, and the two sample buffers that alternate as its start.
 
-    `instance` is the GPU instance's id if the device is a MIG slice; `handle` is its parent's then. `metrics` are
-    signals with NVML's number and how many quanta one of its units is. `absent(signal, reason, failure)` is told of
-    metrics that the device turns out not to have, with what the driver said if it had given them before, else None.
+    `instance`: the GPU instance id if the device is a MIG instance; `handle` is then its parent's. `metrics`: signal,
+    NVML's number, and quanta per unit of NVML. `absent(signal, reason, failure)` is called for each metric that the
+    device turns out not to have. `failure` is the driver's error if the metric had worked before, else None.
     """
 
     def __init__(
@@ -53,15 +53,15 @@ class Gpm:
         self._request = library.api.c_nvmlGpmMetricsGet_t()
         self._start: Any = None
         self._spare: Any = None
-        #: When the open window began, by the clock that bears the date and by the one that nobody sets.
+        #: The start of the current window by the wall clock, and by the monotonic clock.
         self._opened_ns: int | None = None
         self._opened_elapsed_ns = 0
-        self._told: set[Signal] = set()
-        #: What a sample takes; it follows slowly if that grows.
+        self._delivered: set[Signal] = set()
+        #: The usual time of a sample: the lowest so far, which grows by at most 1/64 per sample.
         self._usual_ns: int | None = None
 
     def boundary(self) -> list[Sample]:
-        """Close the open window and open the next; nothing if it is younger than the driver's refresh period."""
+        """Close the current window and open the next. Nothing if it is younger than the driver's refresh period."""
         if not self._metrics:
             return []
         before = self._clock.elapsed_ns()
@@ -80,10 +80,10 @@ class Gpm:
                 opened = moment - length  # the clock was set meanwhile
             return self._samples(opened, moment)
         except errors.failures as failure:
-            rule = errors.met(failure, "GPM", self._uuid)
+            rule = errors.judge(failure, "GPM", self._uuid)
             if rule.action in NEVER:
                 for signal, *_ in self._metrics:
-                    self._absent(signal, rule.words, failure if signal in self._told else None)
+                    self._absent(signal, rule.words, failure if signal in self._delivered else None)
                 self._metrics = []
             return []
 
@@ -96,10 +96,10 @@ class Gpm:
                 self._library.errors.release(self._library.api.nvmlGpmSampleFree, buffer)
 
     def _take(self, before: int) -> tuple[int, int]:
-        """Let the driver fill the spare buffer; the moment of it, half-way through the call, and the call's end.
+        """Fill the spare buffer. Returns the sample's moment, which is the middle of the call, and the call's end.
 
-        Both are elapsed time, as `before` is: nobody sets that during the call. A call in which this thread had to
-        wait, for the processor or for Python's lock, tells the moment badly: it is made again.
+        Both are elapsed time, like `before`, because that clock is never set. If this thread had to wait during the
+        call, for the processor or for Python's lock, the moment is inaccurate and the call is repeated.
         """
         api = self._library.api
         if self._spare is None:
@@ -122,7 +122,7 @@ class Gpm:
         api, errors, request = self._library.api, self._library.errors, self._request
         request.version = api.NVML_GPM_METRICS_GET_VERSION
         request.numMetrics = len(self._metrics)
-        # The buffers were swapped: `_start` is already that of the window which opens now.
+        # The buffers were swapped: `_start` is already the start of the next window.
         request.sample1, request.sample2 = self._spare, self._start
         for cell, (_, metric, _) in zip(request.metrics, self._metrics, strict=False):
             cell.metricId = metric
@@ -131,13 +131,13 @@ class Gpm:
         samples, kept = [], []
         for cell, (signal, metric, scale) in zip(request.metrics, self._metrics, strict=False):
             if cell.nvmlReturn:
-                rule = errors.met(cell.nvmlReturn, f"GPM {signal.key}", self._uuid)
+                rule = errors.judge(cell.nvmlReturn, f"GPM {signal.key}", self._uuid)
                 if rule.action in NEVER:
-                    self._absent(signal, rule.words, cell.nvmlReturn if signal in self._told else None)
+                    self._absent(signal, rule.words, cell.nvmlReturn if signal in self._delivered else None)
                     continue
             elif math.isfinite(cell.value) and _LOWEST <= cell.value * scale <= _HIGHEST * signal.limit:
                 samples.append(Sample(signal, start, end, min(signal.limit, max(0, round(cell.value * scale)))))
-                self._told.add(signal)
+                self._delivered.add(signal)
             else:
                 errors.implausible(f"GPM {signal.key}", self._uuid, cell.value)
             kept.append((signal, metric, scale))

@@ -1,4 +1,4 @@
-"""NVML as this process has started it: the binding, its state, and the functions that are called directly."""
+"""NVML in this process: the binding, its state, and the functions that are called directly."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final
 from gpu_profile.driver.nvml.errors import RULES, Action, ErrorPolicy, gone
 from gpu_profile.errors import GpuBackendError
 
-#: Fields that NVML gave other numbers: 251 to 253 in nvml.h 12.9 to 13.0.39, which go with drivers from 575 to 580.65;
-#: 269 to 271 from 13.1 on, as in nvidia-ml-py from 13.580.82 on. Earlier drivers do not have them; in each release the
-#: other numbers belong to other fields. No header tells which numbers drivers between 580.65 and 580.82 use.
+#: Fields that NVML renumbered: 251 to 253 in nvml.h 12.9 to 13.0.39 (drivers 575 to 580.65), 269 to 271 from 13.1 on
+#: (nvidia-ml-py from 13.580.82 on). Earlier drivers do not have them. In each release, the other numbers belong to
+#: other fields. No header documents the numbers of drivers between 580.65 and 580.82.
 _MOVED: Final = tuple(
     f"NVML_FI_DEV_CLOCKS_EVENT_REASON_{name}_SLOWDOWN" for name in ("SW_THERM", "HW_THERM", "HW_POWER_BRAKE")
 )
@@ -21,9 +21,9 @@ _MOVED_BY_RELEASE: Final = (((580, 82), None, 269), ((575, 0), (580, 65), 251))
 class NvmlLibrary:
     """Starts and stops NVML once in each process that uses it.
 
-    `api` is the module `pynvml`. `field_values` and `samples` are the resolved `nvmlDeviceGetFieldValues` and
-    `nvmlDeviceGetSamples`, or None if the driver has none: the binding's own wrappers build their arrays anew at each
-    call, which costs more than the call itself.
+    `api` is the module `pynvml`. `field_values` and `samples` are the C functions `nvmlDeviceGetFieldValues` and
+    `nvmlDeviceGetSamples`, or None if the driver lacks them. The binding's wrappers build new arrays at each call,
+    which costs more than the call itself.
     """
 
     def __init__(self) -> None:
@@ -43,11 +43,11 @@ class NvmlLibrary:
 
     @property
     def started(self) -> bool:
-        """Whether NVML was started by this very process: a child must not use what its parent opened."""
+        """Whether this process started NVML. A forked child must not use its parent's handles."""
         return self._pid == os.getpid()
 
     def start(self) -> None:
-        """Start NVML; GpuBackendError says in one line why it cannot be."""
+        """Start NVML. GpuBackendError, with the reason in one line, if it fails."""
         try:
             self.api.nvmlInit()
             self._pid = os.getpid()
@@ -66,7 +66,7 @@ class NvmlLibrary:
         self.samples = self._resolve("nvmlDeviceGetSamples")
 
     def forget(self) -> None:
-        """NVML was shut down, or belongs to the parent: there is nothing of ours to release."""
+        """Mark NVML as not started, without a shutdown: it was shut down already, or the parent started it."""
         self._pid = None
 
     def stop(self) -> None:
@@ -76,23 +76,23 @@ class NvmlLibrary:
             self.errors.release(self.api.nvmlShutdown)
 
     def constant(self, name: str) -> int | None:
-        """The binding's constant of this name, None if it is too old to know it."""
+        """The binding's constant of this name; None if the binding is too old to have it."""
         value: int | None = getattr(self.api, name, None)
         return value
 
     def field(self, name: str) -> int | None:
-        """The number of a field in this driver, whatever the binding's release; None if either does not have it."""
+        """The number of a field, None if unknown. Of renumbered fields, the driver's version determines it."""
         if name not in _MOVED:
             return self.constant(name)
-        found = re.match(r"(\d+)\.(\d+)", self.version)
-        release = (int(found[1]), int(found[2])) if found else (0, 0)
+        match = re.match(r"(\d+)\.(\d+)", self.version)
+        release = (int(match[1]), int(match[2])) if match else (0, 0)
         for since, until, first in _MOVED_BY_RELEASE:
             if since <= release and (until is None or release <= until):
                 return first + _MOVED.index(name)
         return None
 
     def _optional(self, name: str) -> Any:
-        """What a function of the system says, None if it fails."""
+        """The result of a function without arguments; None if it fails or is missing."""
         function = getattr(self.api, name, None)
         try:
             return None if function is None else function()
@@ -100,7 +100,7 @@ class NvmlLibrary:
             return None
 
     def _resolve(self, name: str) -> Any:
-        """The C function of this name. `_nvmlGetFunctionPointer` is private, so the binding may lose it."""
+        """The C function of this name. `_nvmlGetFunctionPointer` is private, so the binding may drop it."""
         look_up = getattr(self.api, "_nvmlGetFunctionPointer", None)
         if look_up is None:
             return getattr(getattr(self.api, "nvmlLib", None), name, None)

@@ -1,4 +1,4 @@
-"""The NVML functions that are called one by one, each once per read for all readers that share its answer."""
+"""NVML functions for single quantities. Readers that share a function share one call per read."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-#: Bit mask of the reasons for the present clocks; drivers before 535 know the call by its older name alone.
+#: Bit mask of the reasons for the current clocks. Drivers before 535 have only the older name.
 _REASONS: Final = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One NVML function. `needs` are the names that the binding must have, the function's own first."""
+    """One NVML function. `needs`: the names that the binding must have, first that of the function."""
 
     needs: tuple[str, ...]
     run: Callable[[Any, Any], Any]
 
 
 def plain(name: str, *arguments: str) -> Query:
-    """A function of the handle and of constants of the binding."""
+    """A query that calls `name` with the handle and with constants of the binding."""
     if not arguments:
         return Query((name,), lambda api, handle: getattr(api, name)(handle))
     return Query(
@@ -29,7 +29,7 @@ def plain(name: str, *arguments: str) -> Query:
 
 
 def clock_reasons(api: Any, handle: Any) -> int:
-    """The reasons for the present clocks as NVML's bit mask."""
+    """The reasons for the current clocks as NVML's bit mask."""
     try:
         mask: int = getattr(api, _REASONS[0])(handle)
     except api.NVMLError as failure:
@@ -40,9 +40,9 @@ def clock_reasons(api: Any, handle: Any) -> int:
 
 
 def _memory(api: Any, handle: Any) -> Any:
-    # Only version 2 tells what the driver reserves apart from what is in use; older drivers have the first alone.
+    # Only version 2 separates reserved memory from memory in use. Older drivers have only version 1.
     try:
-        found = api.nvmlDeviceGetMemoryInfo(handle, version=api.nvmlMemory_v2)
+        memory = api.nvmlDeviceGetMemoryInfo(handle, version=api.nvmlMemory_v2)
     except api.NVMLError as failure:
         if failure.value not in (
             api.NVML_ERROR_FUNCTION_NOT_FOUND,
@@ -50,29 +50,29 @@ def _memory(api: Any, handle: Any) -> Any:
             api.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
         ):
             raise
-        found = api.nvmlDeviceGetMemoryInfo(handle)
-    if not found.total:
-        # A GPU that shares the host's memory has none of its own: 0 of 0 is not a measurement.
+        memory = api.nvmlDeviceGetMemoryInfo(handle)
+    if not memory.total:
+        # A GPU that shares the host's memory has none of its own: 0 of 0 bytes is no measurement.
         raise api.NVMLError(api.NVML_ERROR_NOT_SUPPORTED)
-    return found
+    return memory
 
 
 def _fabric(api: Any, handle: Any) -> Any:
-    found = api.c_nvmlGpuFabricInfo_v2_t()
-    api.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(found))
-    if found.state == api.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
+    info = api.c_nvmlGpuFabricInfo_v2_t()
+    api.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
+    if info.state == api.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
         raise api.NVMLError(api.NVML_ERROR_NOT_SUPPORTED)
-    return found
+    return info
 
 
 def _sram(api: Any, handle: Any) -> Any:
-    found = api.c_nvmlEccSramErrorStatus_v1_t()
-    api.nvmlDeviceGetSramEccErrorStatus(handle, ctypes.byref(found))
-    return found
+    status = api.c_nvmlEccSramErrorStatus_v1_t()
+    api.nvmlDeviceGetSramEccErrorStatus(handle, ctypes.byref(status))
+    return status
 
 
 def sram_errors(kind: str, count: str) -> Query:
-    """SRAM errors; `kind` is CORRECTED or UNCORRECTED, `count` VOLATILE or AGGREGATE."""
+    """The number of SRAM errors. `kind` is CORRECTED or UNCORRECTED, `count` VOLATILE or AGGREGATE."""
     return plain(
         "nvmlDeviceGetMemoryErrorCounter",
         f"NVML_MEMORY_ERROR_TYPE_{kind}",

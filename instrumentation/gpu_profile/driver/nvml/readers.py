@@ -1,6 +1,6 @@
-"""How each row of the catalogue is read through NVML: one reader per row, its names those of `nvml.h`.
+"""The sources in NVML of each row of the catalogue: one reader per row, with the names of `nvml.h`.
 
-A field value or a GPM metric is what the row's `source` says; what is asked otherwise, or besides, stands here.
+The row's `source` names a field value or a GPM metric. All other and additional sources are defined here.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from gpu_profile.driver.nvml import queries
 from gpu_profile.driver.nvml.queries import Query
 from gpu_profile.units import MIB, NS_PER_S
 
-#: `scopeId` of the NVLink throughput fields that means the sum over all links (`nvml.h`).
+#: `scopeId` of the NVLink throughput fields for the sum over all links (`nvml.h`).
 ALL_LINKS: Final = 0xFFFF_FFFF
 #: `NVML_POWER_SCOPE_MODULE` and `_MEMORY`.
 _SCOPES: Final = {"MODULE": 1, "MEMORY": 2}
-#: Sources in the catalogue's words, such as `field NVLINK_GET_STATE, link 3` and `GPM SM_UTIL`.
+#: Sources in the catalogue, such as `field NVLINK_GET_STATE, link 3` and `GPM SM_UTIL`.
 _FIELD: Final = re.compile(r"field (\w+)(?:, (all links)|, link (\d+)|, scope (\w+))?")
 _GPM: Final = re.compile(r"GPM (\w+)")
 _PERCENT: Final = 0.01
@@ -33,9 +33,9 @@ _PERCENT: Final = 0.01
 class Reader:
     """The sources of one signal, best first: the driver's sample buffer, a field value, a query, a GPM metric.
 
-    `pick` takes the signal's value, in its quanta, out of the query's answer; None if it tells none now. A GPM metric's
-    value is `gpm_unit` of the signal's base unit. A polled window mean covers the time since the reading before, but
-    never more than `longest_ns`. A signal that is integrated from a bit of NVML's throttle reasons names that `bit`.
+    `pick` extracts the signal's value, in quanta, from the query's result; None if there is none now. One unit of a GPM
+    metric is `gpm_unit` of the signal's base unit. A polled window mean covers the time since the reading before, but
+    at most `longest_ns`. `bit`: the bit of NVML's throttle reasons from which the signal is integrated.
     """
 
     signal: Signal
@@ -48,7 +48,7 @@ class Reader:
     gpm_unit: float = _PERCENT
     bit: str = ""
     longest_ns: int = NS_PER_S
-    #: Whether the signal is a counter, whose values have no limit.
+    #: Whether the signal is a counter. Its values have no limit.
     counts: bool = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,19 +60,19 @@ def _first(pair: Any) -> int:
 
 
 def _mebibytes(member: str) -> Callable[[Any], int | None]:
-    def pick(found: Any) -> int | None:
-        amount = getattr(found, member, None)  # the older of two calls tells less
+    def pick(memory: Any) -> int | None:
+        amount = getattr(memory, member, None)  # the older function has fewer members
         return None if amount is None else round(amount / MIB)
 
     return pick
 
 
 def _pstate(state: int) -> int | None:
-    return None if state > 15 else state  # 32: not known
+    return None if state > 15 else state  # 32 is NVML's code for unknown
 
 
 def _fabric_status(info: Any) -> int | None:
-    # Before that it is no result of anything.
+    # The status is meaningless until the registration has completed.
     return int(info.status) if info.state == _FABRIC_COMPLETED else None
 
 
@@ -83,8 +83,8 @@ def _asked(query: Query, pick: Callable[[Any], int | None] = int) -> dict[str, A
     return {"query": query, "pick": pick}
 
 
-def _beside() -> Iterator[tuple[str, dict[str, Any]]]:
-    """By key, what a reader is beside the field or the metric that its row's source names."""
+def _options() -> Iterator[tuple[str, dict[str, Any]]]:
+    """By key of a signal: arguments of its reader, besides the field or metric in its row's source."""
     for key, buffer, member in (("utilization", "GPU", "gpu"), ("memory_controller", "MEMORY", "memory")):
         yield key, {**_asked(queries.RATES, attrgetter(member)), "buffer": f"NVML_{buffer}_UTILIZATION_SAMPLES"}
     for key, name in (("encoder", "Encoder"), ("decoder", "Decoder"), ("jpeg", "Jpg"), ("optical_flow", "Ofa")):
@@ -120,8 +120,8 @@ _BITS: Final = {
 
 
 def _board() -> Iterator[tuple[str, dict[str, Any]]]:
-    # The sensor's own window is a part of its refresh period; a reading is taken to stand for the time since the last
-    # one, as long as that is at most two periods.
+    # The sensor's window is shorter than its refresh period. A reading is used for the time since the last one, up to
+    # two periods.
     yield "power", {"longest_ns": 2 * POWER.refresh_ns, "buffer": "NVML_TOTAL_POWER_SAMPLES"}
     yield "power_average", _asked(queries.POWER)
     for key in ("power_module", "power_module_average", "power_memory_average"):
@@ -143,18 +143,18 @@ def _board() -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"clock_{domain}_max", _asked(queries.plain("nvmlDeviceGetMaxClockInfo", f"NVML_CLOCK_{name}"))
 
 
-def _reader(row: Signal, beside: dict[str, Any]) -> Reader:
+def _reader(row: Signal, options: dict[str, Any]) -> Reader:
     if field := _FIELD.search(row.source):
         name, every, link, scope = field.groups()
         number = ALL_LINKS if every else int(link) if link else _SCOPES.get(scope, 0)
-        return Reader(row, field=f"NVML_FI_DEV_{name}", scope=number, **beside)
+        return Reader(row, field=f"NVML_FI_DEV_{name}", scope=number, **options)
     if metric := _GPM.match(row.source):
-        unit = float(MIB) if row.unit == "By/s" else _PERCENT  # Rates are in MiB/s.
+        unit = float(MIB) if row.unit == "By/s" else _PERCENT  # rates are in MiB/s
         return Reader(row, gpm=f"NVML_GPM_METRIC_{metric[1]}", gpm_unit=unit)
-    return Reader(row, **beside)
+    return Reader(row, **options)
 
 
-_BESIDE: Final = dict(_beside())
+_OPTIONS: Final = dict(_options())
 #: Every signal of the catalogue and its reader, in the catalogue's order.
-READERS: Final = {row: _reader(row, _BESIDE.get(row.key, {})) for row in SIGNALS}
+READERS: Final = {row: _reader(row, _OPTIONS.get(row.key, {})) for row in SIGNALS}
 TIERS: Final = (Tier.FAST, Tier.SLOW, Tier.RARE)

@@ -1,4 +1,4 @@
-"""Throttle time where the driver has no counter of it: integrated here from the reasons that each reading shows."""
+"""Throttle time for drivers without a counter: integrated from the throttle reasons of each reading."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.units import NS_PER_S
 
-#: Between two readings further apart than this, and than twice the time between the two before, what happened is not
-#: known, and not counted. `SELDOM_NS` is the longest interval between readings that can be asked for.
+#: The time between two readings does not count if it exceeds both this and twice the time between the two before: the
+#: reasons in between are unknown. `SELDOM_NS` is the longest interval between readings that users can configure.
 LONGEST_NS: Final = 2 * NS_PER_S
 SELDOM_NS: Final = 60 * NS_PER_S
 
 
 class ThrottleTimes:
-    """The time for which each of some bits of NVML's mask was seen.
+    """The time in ns for which each of the given bits of NVML's mask was set.
 
-    Between two readings that both show a bit it counts in full, if one of them does by half. `totals`, by signal, go on
-    from what they are; those that are not there start at 0.
+    The time between two readings counts in full if both have the bit set, and by half if one has. `totals`: the totals
+    by signal from which to continue; missing ones start at 0.
     """
 
     def __init__(self, bits: Sequence[tuple[Signal, int]], totals: dict[Signal, int] | None = None) -> None:
@@ -36,7 +36,7 @@ class ThrottleTimes:
         return [signal for signal, _ in self._bits]
 
     def read(self, now_ns: int, mask: int) -> list[Sample]:
-        """Take in a reading, and return the totals."""
+        """Add a reading, and return the totals."""
         before_ns, before = self._before or (now_ns, mask)
         self._before = now_ns, mask
         passed = now_ns - before_ns

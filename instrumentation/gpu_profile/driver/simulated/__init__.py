@@ -1,18 +1,18 @@
-"""Simulated GPUs: a stand-in for the shared library under nvidia-ml-py, for tests and demonstrations without a GPU.
+"""Simulated GPUs: replaces the shared library under nvidia-ml-py, for tests and demonstrations without a GPU.
 
-Simulated is simulated: the numbers follow from a small model, not from any hardware. It is process-wide, because
-nvidia-ml-py is: a process sees either simulated or real GPUs, and so does every other user of pynvml in it.
+All numbers follow from a small model, not from any hardware. The simulation is process-wide, because nvidia-ml-py is:
+all users of pynvml in a process see either simulated or real GPUs.
 
 Read in this order:
 
-- `scenario` and `models`: what a node has, from a TOML file. `physics`, `script`: from work to time and signals.
-- `worklog` and `queue`: what programs launch. `activity`: exact totals of it. `sensors`: what sensors show of them.
-- `node`: all of that for one process. `nvml` answers NVML's functions from it, with those of a device in
+- `scenario` and `models`: the devices of a node, from a TOML file. `physics`, `script`: from work to time and signals.
+- `worklog` and `queue`: the launches of programs. `activity`: their exact totals. `sensors`: readings of the totals.
+- `node`: all of that for one process. `nvml`: NVML's functions over the node. The functions of a device are in
   `nvml_device`, `nvml_board`, `nvml_fields`, `nvml_gpm`, `nvml_events` and `nvml_processes`; `nvml_call` is shared.
-- `truth`: what really happened, for tests and the demonstration. `temporary`: folders for nodes that nobody keeps.
+- `truth`: the exact results, for tests and the demonstration. `temporary`: directories of nodes that are not kept.
 
 Imports the catalogue, the clock and `own_process`, never the driver that reads it. A new GPU is a row of
-`models.MODELS`; a new reading is a function in the `nvml_*` of its kind.
+`models.MODELS`. A new reading is a function in the `nvml_*` module of its kind.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Mark", "SimulatedQueue", "Truth", "Work", "create", "install", "installed", "remove"]
 
-#: What was there before the first install: (the library, its reference count).
+#: pynvml's state before the first install: (library, its reference count).
 _before: list[tuple[Any, int]] = []
 
 
 def create(directory: Path | str, scenario_text: str | None = None, *, clock: Clock = SYSTEM_CLOCK) -> Path:
-    """Make the directory of a simulated node that starts now; without a text it is the built-in node.
+    """Create the directory of a simulated node that starts now. Without a text, it is the built-in node.
 
     Raises ScenarioError if the text is not a valid scenario, FileExistsError if the directory already has one.
     """
@@ -48,10 +48,9 @@ def create(directory: Path | str, scenario_text: str | None = None, *, clock: Cl
 
 
 def install(directory: Path | str, *, clock: Clock = SYSTEM_CLOCK) -> SimulatedNvml:
-    """Put the simulated node of `directory` beneath pynvml in this process, in place of what is there.
+    """Make pynvml use the simulated node of `directory` in this process.
 
-    Call `pynvml.nvmlInit()` afterwards, as with the real library. Raises ScenarioError for a directory that is not
-    valid.
+    Call `pynvml.nvmlInit()` afterwards, as with the real library. Raises ScenarioError for an invalid directory.
     """
     import pynvml
 
@@ -67,7 +66,7 @@ def install(directory: Path | str, *, clock: Clock = SYSTEM_CLOCK) -> SimulatedN
 
 
 def remove() -> None:
-    """Put back what was beneath pynvml before the first `install`. Without an install, do nothing."""
+    """Restore pynvml's library from before the first `install`. Without an install, do nothing."""
     if _before:
         import pynvml
 
@@ -84,7 +83,7 @@ def _put(library: Any, references: int) -> None:
     with pynvml.libLoadLock:
         pynvml.nvmlLib = library
         pynvml._nvmlLib_refcount = references
-        # pynvml remembers functions by name, whichever library they came from.
+        # pynvml caches functions by name, across libraries.
         pynvml._nvmlGetFunctionPointer_cache.clear()
 
 

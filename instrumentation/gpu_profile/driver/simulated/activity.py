@@ -1,4 +1,4 @@
-"""Running totals of what a device did: exact integrals up to any moment, from a work log or from a script."""
+"""Running totals of a device's activity: exact integrals up to any moment, from a work log or a script."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from gpu_profile.driver.simulated.physics import WIDTH, Floats, Ints, limited, r
 from gpu_profile.driver.simulated.worklog import Records
 from gpu_profile.units import NS_PER_S
 
-#: How far back a device that reads a log keeps its totals: more than any sensor looks back.
+#: The age up to which a device with logged work keeps its totals: more than any sensor needs.
 KEPT_NS: Final = 30 * NS_PER_S
 _OPEN_NS: Final = NS_PER_S
 _CHUNK: Final = 1 << 15
 
 
 class SimulatedActivity(Protocol):
-    """What a device did."""
+    """The activity of a device as integrals over time."""
 
     def totals(self, t_ns: int) -> Floats:
-        """The integral of every `Column` up to `t_ns`: shape (WIDTH,)."""
+        """The integral of every `SimulatedQuantity` up to `t_ns`: shape (WIDTH,)."""
         ...
 
     def many(self, t_ns: Ints) -> Floats:
@@ -70,9 +70,9 @@ def integrated(edges: Ints, per_second: Floats) -> RunningTotals:
 
 
 def pieces(model: DeviceModel, records: Records, from_ns: int) -> tuple[Ints, Floats, Ints]:
-    """Cut `records` where any starts or ends, from `from_ns` on.
+    """Split the time from `from_ns` on wherever a record starts or ends.
 
-    Returns the edges (n+1), and between them the limited rates (n, WIDTH) and how many records run (n).
+    Returns the edges (n+1), and between them the limited rates (n, WIDTH) and the number of running records (n).
     """
     start = np.maximum(records["start"], from_ns)
     end = records["end"]
@@ -92,14 +92,14 @@ def pieces(model: DeviceModel, records: Records, from_ns: int) -> tuple[Ints, Fl
         np.add.at(together, first, each[alive])
         np.subtract.at(together, last, each[alive])
         together = np.cumsum(together, axis=0)
-    together[running == 0] = 0.0  # What a long sum leaves behind is not work.
+    together[running == 0] = 0.0  # the rounding error of a long sum is no work
     return edges, limited(model, together)[:-1], running[:-1]
 
 
 class LoggedActivity:
-    """The activity of a device that runs logged work. `extend` it with new records as they arrive.
+    """The activity of a device with logged work. `extend` adds new records.
 
-    History is kept for `KEPT_NS`, and for ever at the moments `anchors`.
+    Totals are kept for `KEPT_NS`, and without limit at the moments `anchors`.
     """
 
     def __init__(self, model: DeviceModel, anchors: Sequence[int] = ()) -> None:
@@ -114,7 +114,7 @@ class LoggedActivity:
         self._floor_ns = 0
 
     def extend(self, records: Records, now_ns: int) -> bool:
-        """Add records, sorted by start. False if they reach too far back: then all must be added to a new one."""
+        """Add records, sorted by start. False if one starts too early: add all records to a new object in that case."""
         return all(self._extend(records[i : i + _CHUNK], now_ns) for i in range(0, len(records), _CHUNK))
 
     def _extend(self, fresh: Records, now_ns: int) -> bool:
@@ -124,7 +124,7 @@ class LoggedActivity:
         overlapped = [batch[batch["end"] > cut] for end, batch in self._recent if end > cut]
         edges, together, _ = pieces(self._model, np.concatenate([*overlapped, fresh]) if overlapped else fresh, cut)
         steps = np.vstack([self._history.totals(cut), together * (np.diff(edges) / NS_PER_S)[:, None]])
-        # Later work may start before what is queued here ends, so keep what could still be overlapped.
+        # Later work may start before the work here ends, so keep the batches that it may overlap.
         self._floor_ns = max(self._floor_ns, min(cut, now_ns) - _OPEN_NS)
         for anchor in self._anchors:
             if anchor < self._floor_ns and anchor not in self._anchored:
@@ -135,9 +135,9 @@ class LoggedActivity:
         return True
 
     def _store(self, edges: Ints, values: Floats, kept_ns: int) -> None:
-        known = self._history.t_ns
-        end = self._first + int(known.searchsorted(edges[0]))
-        first = min(self._first + max(0, int(known.searchsorted(kept_ns)) - 1), max(self._first, end - 1))
+        stored_t = self._history.t_ns
+        end = self._first + int(stored_t.searchsorted(edges[0]))
+        first = min(self._first + max(0, int(stored_t.searchsorted(kept_ns)) - 1), max(self._first, end - 1))
         if end + len(edges) > len(self._t):
             room = 2 * (end - first + len(edges))
             t, stored = np.zeros(room, np.int64), np.zeros((room, WIDTH))
@@ -148,7 +148,7 @@ class LoggedActivity:
         self._history = RunningTotals(self._t[first : self._end], self._values[first : self._end])
 
     def totals(self, t_ns: int) -> Floats:
-        """The totals at `t_ns`: at most `KEPT_NS` before the newest record, or an anchor."""
+        """The totals at `t_ns`, which is an anchor or at most `KEPT_NS` before the newest record."""
         anchored = self._anchored.get(t_ns)
         return self._history.totals(t_ns) if anchored is None else anchored
 
@@ -178,7 +178,7 @@ class Cycle:
 
 
 class Chain:
-    """Activities one after the other: (activity, how long), then flat."""
+    """Consecutive activities as (activity, length in ns). The totals are constant after the last."""
 
     def __init__(self, parts: Sequence[tuple[SimulatedActivity, int]]) -> None:
         self._parts = [part for part, _ in parts]
@@ -197,16 +197,16 @@ class Chain:
     def many(self, t_ns: Ints) -> Floats:
         """The totals at many moments."""
         place = np.searchsorted(self._starts, t_ns, side="right") - 1
-        found: Floats = self._before[np.clip(place, 0, len(self._parts))]
+        totals: Floats = self._before[np.clip(place, 0, len(self._parts))]
         for i in np.unique(place).tolist():
             if 0 <= i < len(self._parts):
-                mine = place == i
-                found[mine] += self._parts[i].many(t_ns[mine] - self._starts[i])
-        return found
+                within = place == i
+                totals[within] += self._parts[i].many(t_ns[within] - self._starts[i])
+        return totals
 
 
 class Shifted:
-    """An activity that begins at `epoch_ns`; nothing happened before."""
+    """An activity that begins at `epoch_ns`. Its totals are constant before."""
 
     def __init__(self, inner: SimulatedActivity, epoch_ns: int) -> None:
         self._inner, self._epoch_ns = inner, epoch_ns
@@ -221,7 +221,7 @@ class Shifted:
 
 
 class Sum:
-    """The weighted sum of activities: a GPU that is cut into MIG instances. `weights` has shape (parts, WIDTH)."""
+    """The weighted sum of activities: a GPU in MIG mode. `weights` has shape (parts, WIDTH)."""
 
     def __init__(self, parts: Sequence[SimulatedActivity], weights: Floats) -> None:
         self._parts, self._weights = parts, weights

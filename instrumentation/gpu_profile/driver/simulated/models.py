@@ -1,7 +1,7 @@
-"""GPU models that a simulated node can hold.
+"""GPU models of simulated nodes.
 
-Peaks are dense data-sheet rates (FLOP/s, B/s). Power windows are those of Yang, Adamek and Armour ("Part-time Power
-Measurements", SC24, arXiv 2312.02741); idle power, clocks at idle and reserved memory are typical values, not promises.
+Peaks are dense data-sheet rates (FLOP/s, B/s). Power windows are from Yang, Adamek and Armour ("Part-time Power
+Measurements", SC24, arXiv 2312.02741). Idle power, idle clocks and reserved memory are typical values, not promises.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ TENSOR: Final = frozenset({"tf32", "bf16", "fp16", "fp8"})
 
 _MS: Final = 1_000_000
 _TERA: Final = 1e12
-#: What a PCIe link of 16 lanes carries one way in practice, in B/s by generation.
+#: The practical rate of a PCIe link of 16 lanes, one way, in B/s by generation.
 _PCIE_BYTES_PER_S: Final = {4: 26e9, 5: 55e9}
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceModel:
-    """What one model of GPU can do and how its sensors behave.
+    """Capabilities and sensors of one GPU model.
 
-    `peak_flops` is in FLOP/s by precision, `dram_bytes_per_s`, `pcie_bytes_per_s` and `nvlink_bytes_per_s` per
-    direction in B/s (0: it has no NVLink). `power_average` says whether the driver has a 1 s mean beside the instant
-    reading. `mig` maps a profile to its compute slices of 7 and memory slices of 8. `nvlinks` and `c2c_links` count its
-    links to other GPUs and to its CPU; with a `fabric`, the former go through switches. A GPU with `unified_memory` has
-    none of its own. `saves_power`: at idle it lowers its performance state and its PCIe link's generation.
+    `peak_flops` is in FLOP/s by precision. `dram_bytes_per_s` is in B/s. `pcie_bytes_per_s` and `nvlink_bytes_per_s`
+    are in B/s per direction (0: no NVLink). `power_average`: the driver has a 1 s mean besides the instant reading.
+    `mig` maps a profile to its compute slices of 7 and memory slices of 8. `nvlinks` and `c2c_links` are the numbers of
+    links to other GPUs and to its CPU. `fabric`: NVLinks go through switches. `unified_memory`: the GPU has no memory
+    of its own. `saves_power`: at idle, it lowers its performance state and its PCIe link's generation.
     """
 
     key: str
@@ -69,7 +69,7 @@ class DeviceModel:
 
     @property
     def pcie_bytes_per_s(self) -> float:
-        """What its PCIe link carries one way."""
+        """The rate of its PCIe link, one way."""
         return _PCIE_BYTES_PER_S[self.pcie_generation]
 
     def slice(self, profile: str) -> DeviceModel:
@@ -102,18 +102,18 @@ def _peaks(fp64: float, fp32: float, tf32: float, half: float, fp8: float | None
 
 _HOPPER_PEAKS: Final = _peaks(33.5, 67.0, 494.7, 989.4, 1979.0)
 _SHORT_NS: Final = 25 * _MS
-#: What boards with stacked memory have in common, and those of them whose NVLinks go through switches.
+#: Common values of boards with stacked memory, and of such boards with NVLink switches.
 _STACKED: Final[Mapping[str, Any]] = {"power_window_ns": _SHORT_NS, "memory_temperature": True}
 _SWITCHED: Final[Mapping[str, Any]] = {**_STACKED, "gpm": True, "fabric": True}
-#: As two of them were measured (tests/gpu/fit.py).
+#: As measured on two boards (tests/gpu/fit.py).
 _H100: Final[Mapping[str, Any]] = {**_SWITCHED, "utilization_window_ns": 200 * _MS, "utilization_refresh_ns": 200 * _MS}
 #: MIG profiles of 80 GB and of 141 GB.
 _80_GB: Final = {"1g.10gb": (1, 1), "2g.20gb": (2, 2), "3g.40gb": (3, 4), "4g.40gb": (4, 4), "7g.80gb": (7, 8)}
 _141_GB: Final = {"1g.18gb": (1, 1), "2g.35gb": (2, 2), "3g.71gb": (3, 4), "4g.71gb": (4, 4), "7g.141gb": (7, 8)}
 
-#: One row a model, in the order of the fields of `DeviceModel`: what it is; memory and what of it is reserved (MiB),
-#: multiprocessors, power at idle and at most (W), clocks of the multiprocessors, at idle, and of the memory (MHz), PCIe
-#: generation, NVLinks and what they carry one way (B/s), memory bandwidth (B/s); peaks, and what it has or lacks.
+#: One row per model, in the order of the fields of `DeviceModel`. First line: names and versions. Second line: memory
+#: and reserved memory (MiB), multiprocessors, idle and highest power (W), highest, idle and memory clock (MHz), PCIe
+#: generation, NVLinks and their rate one way (B/s), memory bandwidth (B/s). Third line: peaks and options.
 _TABLE: Final = (
     DeviceModel(
         "H200 SXM", "NVIDIA H200", "9.0", "96.00.89.00.01", "900-21010-0000-000",

@@ -1,4 +1,4 @@
-"""A simulated node as one process sees it: the scenario, the logs read so far, and the sensors of every device."""
+"""A simulated node in one process: the scenario, the logs read so far, and the sensors of every device."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from gpu_profile.errors import ScenarioError
 from gpu_profile.units import MIB, NS_PER_S
 
 EPOCH_FILE: Final = "epoch"
-#: Sensors show the device as it was this long ago, so that work launched in another process has reached its log.
+#: Sensors show the device's state of this long ago, so that work of other processes has reached its log.
 PUBLISHED_NS: Final = 2_000_000
 _POLL_NS: Final = 1_000_000
 _LONG_AGO_NS: Final = -1 << 62
-#: For how long it is known whose kernel ran when: longer than any driver keeps its samples.
+#: Kernels are kept by process for this long, which is longer than any driver keeps its samples.
 _KERNELS_NS: Final = 120 * NS_PER_S
 
 
 @dataclass(slots=True)
 class _Writer:
-    """What one log says beside its work: who writes it, where, and what it holds of each device's memory."""
+    """The writer of one log: its process, its devices, and its changes of device memory."""
 
     pid: int
     slots: set[int] = field(default_factory=set)
@@ -46,12 +46,12 @@ class _Writer:
     def alive(self, t_ns: int) -> bool:
         return (self.closed_ns is None or t_ns < self.closed_ns) and runs(self.pid)
 
-    def held(self, slot: int, t_ns: int) -> int:
+    def allocated(self, slot: int, t_ns: int) -> int:
         return sum(change for t, where, change in self.changes if where == slot and t <= t_ns)
 
 
 def epoch(directory: Path, scenario: Scenario, clock: Clock) -> int:
-    """When the node started: what the scenario says, else what its first user wrote down."""
+    """The start of the node, in ns since the epoch: from the scenario, else from the file that its first user wrote."""
     if scenario.start_ns is not None:
         return scenario.start_ns
     file = directory / EPOCH_FILE
@@ -60,7 +60,7 @@ def epoch(directory: Path, scenario: Scenario, clock: Clock) -> int:
     except FileNotFoundError:
         draft = directory / f".{EPOCH_FILE}-{os.getpid()}-{threading.get_ident()}"
         draft.write_text(f"{clock.now_ns()}\n", encoding="ascii")
-        with suppress(FileExistsError):  # Another process was first: its epoch counts.
+        with suppress(FileExistsError):  # another process was first: its epoch counts
             os.link(draft, file)
         draft.unlink()
         return epoch(directory, scenario, clock)
@@ -69,7 +69,7 @@ def epoch(directory: Path, scenario: Scenario, clock: Clock) -> int:
 
 
 def create(directory: Path, text: str | None, clock: Clock) -> None:
-    """Make the directory of a new node that starts now, with a scenario if there is one."""
+    """Create the directory of a new node that starts now, with the scenario `text` if given."""
     if text is not None:
         parse(text, str(directory / FILE))
     directory.mkdir(parents=True, exist_ok=True)
@@ -88,12 +88,12 @@ class Node:
         self.directory, self.clock = directory, clock
         self.scenario = load(directory)
         self.epoch_ns = epoch(directory, self.scenario, clock)
-        #: When the driver was loaded: at the start, and at the end of every reload.
+        #: The moments at which the driver was loaded: the start, and the end of every reload.
         self.loads = [
             self.epoch_ns,
             *sorted(self.at(f.to_s) for f in self.scenario.faults if f.kind == "driver_reload"),
         ]
-        #: Held while reading sensors: `refresh` rewrites what is still open of their history.
+        #: Held while reading sensors, because `refresh` rewrites the newest part of their totals.
         self.lock = threading.RLock()
         self._reset()
 
@@ -104,11 +104,11 @@ class Node:
         #: By slot: batches of kernels as (pid, starts, ends), oldest first.
         self._kernels: dict[int, deque[tuple[int, Ints, Ints]]] = {}
         self._polled_ns = _LONG_AGO_NS
-        found = activities(self.scenario, self.epoch_ns, self._log)
+        by_slot = activities(self.scenario, self.epoch_ns, self._log)
         self.sensors = [
             Sensors(
                 unit.model,
-                found[unit.slot],
+                by_slot[unit.slot],
                 self.epoch_ns,
                 noise=self.scenario.noise,
                 seed=self.scenario.seed * 1000 + unit.slot,
@@ -121,11 +121,11 @@ class Node:
         return logged
 
     def refresh(self, now_ns: int) -> int:
-        """Read what was logged, at most once per ms. Returns the moment that the sensors show."""
+        """Read new log records, at most once per ms. Returns the moment that the sensors show."""
         if not 0 <= now_ns - self._polled_ns < _POLL_NS:
             with self.lock:
                 if not self._take(self._reader.poll(), now_ns):
-                    # A writer was held up for longer than history stays open: read everything again, in order.
+                    # A writer was delayed for longer than totals can be rewritten: read all logs again, in order.
                     self._reader.close()
                     self._reset()
                     self._take(self._reader.poll(), now_ns)
@@ -136,7 +136,7 @@ class Node:
         if not batches:
             return True
         for batch in batches:
-            self._bookkeeping(batch, now_ns)
+            self._note_writer(batch, now_ns)
         records = batches[0].records if len(batches) == 1 else np.concatenate([batch.records for batch in batches])
         records = records[records["kind"] <= RecordKind.COPY_OUT]
         for slot in np.unique(records["device"]):
@@ -146,24 +146,24 @@ class Node:
                     f"{batches[0].path}: [byte {batches[0].offset}]: work for {self.scenario.units[slot].uuid}, "
                     "which follows a script or is cut into instances"
                 )
-            mine = records[records["device"] == slot]
-            if not logged.extend(mine[np.argsort(mine["start"], kind="stable")], now_ns):
+            part = records[records["device"] == slot]
+            if not logged.extend(part[np.argsort(part["start"], kind="stable")], now_ns):
                 return False
         for sensors in self.sensors:
             sensors.forget()
         return True
 
-    def _bookkeeping(self, batch: LogBatch, now_ns: int) -> None:
+    def _note_writer(self, batch: LogBatch, now_ns: int) -> None:
         writer = self._writers.setdefault(batch.file, _Writer(batch.pid))
         kernels = batch.records[batch.records["kind"] == RecordKind.KERNEL]
         for slot in map(int, np.unique(batch.records["device"])):
             writer.slots.add(slot)
-            mine = kernels[kernels["device"] == slot]
-            if len(mine):
-                known = self._kernels.setdefault(slot, deque())
-                known.append((batch.pid, mine["start"].copy(), mine["end"].copy()))
-                while known and known[0][2][-1] < now_ns - _KERNELS_NS:
-                    known.popleft()
+            part = kernels[kernels["device"] == slot]
+            if len(part):
+                kept = self._kernels.setdefault(slot, deque())
+                kept.append((batch.pid, part["start"].copy(), part["end"].copy()))
+                while kept and kept[0][2][-1] < now_ns - _KERNELS_NS:
+                    kept.popleft()
         for record in batch.records[batch.records["kind"] >= RecordKind.MEMORY]:
             if record["kind"] == RecordKind.CLOSE:
                 writer.closed_ns = int(record["start"])
@@ -171,28 +171,28 @@ class Node:
                 writer.changes.append((int(record["start"]), int(record["device"]), int(record["bytes"])))
 
     def processes(self, unit: Unit, t_ns: int) -> list[tuple[int, int, int]]:
-        """Who uses the device or one of its instances: (pid, slot, bytes held), by pid and slot."""
-        held: dict[tuple[int, int], int] = {}
+        """The processes on the device or its instances: (pid, slot, bytes of device memory), sorted."""
+        sizes: dict[tuple[int, int], int] = {}
         for writer in list(self._writers.values()):
             if writer.alive(t_ns):
                 for slot in writer.slots & {unit.slot, *unit.slices}:
                     key = (writer.pid, slot)
-                    held[key] = held.get(key, 0) + writer.held(slot, t_ns)
-        return [(pid, slot, max(0, size)) for (pid, slot), size in sorted(held.items())]
+                    sizes[key] = sizes.get(key, 0) + writer.allocated(slot, t_ns)
+        return [(pid, slot, max(0, size)) for (pid, slot), size in sorted(sizes.items())]
 
     def shares(self, unit: Unit, start_ns: int, end_ns: int) -> dict[int, float]:
-        """Whose kernels ran on a device between two moments, by pid: shares of that time, split while several ran.
+        """The share of an interval in which each pid's kernels ran on a device. Processes that overlap share the time.
 
-        They sum to the device's busy share. `start_ns` may lie at most two minutes back.
+        The shares sum to the device's busy share. `start_ns` is at most two minutes ago.
         """
-        known = [
+        kernels = [
             (pid, np.maximum(starts, start_ns), np.minimum(ends, end_ns))
             for pid, starts, ends in self._kernels.get(unit.slot, ())
         ]
-        known = [(pid, starts[starts < ends], ends[starts < ends]) for pid, starts, ends in known]
-        edges = np.unique(np.concatenate([np.zeros(0, np.int64), *(each for _, *both in known for each in both)]))
+        kernels = [(pid, starts[starts < ends], ends[starts < ends]) for pid, starts, ends in kernels]
+        edges = np.unique(np.concatenate([np.zeros(0, np.int64), *(each for _, *both in kernels for each in both)]))
         running: dict[int, Floats] = {}
-        for pid, starts, ends in known:
+        for pid, starts, ends in kernels:
             if len(starts):
                 count = np.searchsorted(np.sort(starts), edges[:-1], "right")
                 count = count - np.searchsorted(np.sort(ends), edges[:-1], "right")
@@ -202,13 +202,13 @@ class Node:
         return {pid: float((count / together * lengths).sum()) for pid, count in sorted(running.items())}
 
     def memory_used(self, unit: Unit, t_ns: int) -> int:
-        """Device memory in use in bytes, without what driver and firmware keep."""
+        """Device memory in use in bytes, without the memory reserved by driver and firmware."""
         stated = sum(self.scenario.units[slot].memory_used_mib for slot in (unit.slot, *unit.slices)) * MIB
         used = stated + sum(size for _, _, size in self.processes(unit, t_ns))
         return min(used, (unit.model.memory_mib - unit.model.reserved_mib) * MIB)
 
     def at(self, seconds: float) -> int:
-        """A moment of the scenario, in ns since the epoch; far away for infinity."""
+        """A moment of the scenario, in ns since the epoch. Infinity becomes 1e9 s after the start."""
         return self.epoch_ns + round(min(seconds, 1e9) * NS_PER_S)
 
     def close(self) -> None:
@@ -219,21 +219,21 @@ class Node:
 def activities(
     scenario: Scenario, epoch_ns: int, logged: Callable[[Unit], SimulatedActivity]
 ) -> dict[int, SimulatedActivity]:
-    """What every device does, by slot; `logged` tells it of those that run logged work."""
-    found: dict[int, SimulatedActivity] = {}
-    for unit in reversed(scenario.units):  # Instances before the GPU that is their sum.
+    """The activity of every device, by slot. `logged` returns the activity of a device with logged work."""
+    result: dict[int, SimulatedActivity] = {}
+    for unit in reversed(scenario.units):  # instances before the GPU that is their sum
         if unit.slices:
             parts = [scenario.units[slot] for slot in unit.slices]
-            found[unit.slot] = Sum([found[slot] for slot in unit.slices], _weights(unit.model, parts))
+            result[unit.slot] = Sum([result[slot] for slot in unit.slices], _weights(unit.model, parts))
         elif unit.phases:
-            found[unit.slot] = Shifted(script(unit.phases, unit.model, loop=unit.loop), epoch_ns)
+            result[unit.slot] = Shifted(script(unit.phases, unit.model, loop=unit.loop), epoch_ns)
         else:
-            found[unit.slot] = logged(unit)
-    return found
+            result[unit.slot] = logged(unit)
+    return result
 
 
 def _weights(whole: DeviceModel, parts: Sequence[Unit]) -> Floats:
-    """What one unit of an instance's total adds to its GPU's: shares of ceilings shrink, amounts do not."""
+    """Factors from an instance's totals to its GPU's. Shares of a ceiling are scaled down, amounts are not."""
     weights = np.ones((len(parts), WIDTH))
     compute = [
         SimulatedQuantity.BUSY,

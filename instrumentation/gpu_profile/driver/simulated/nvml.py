@@ -1,7 +1,7 @@
-"""A Python object that stands in for the shared library under nvidia-ml-py.
+"""A Python object that replaces the shared library under nvidia-ml-py.
 
-`pynvml.nvmlLib = SimulatedNvml(...)`: pynvml looks its functions up as attributes and calls them with ctypes arguments,
-so its own code, structs and errors are at work.
+`pynvml.nvmlLib = SimulatedNvml(...)`: pynvml looks functions up as attributes and calls them with ctypes arguments, so
+its own code, structs and errors are in use.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _CUDA_VERSION: Final = 13_000
 
 
 class SimulatedNvml(SimulatedLibrary):
-    """The simulated library of one process: the functions of NVML that gpu-profile uses; others are not found.
+    """The simulated library of one process, with the functions of NVML that gpu-profile uses and no others.
 
-    Raises ScenarioError if the node's directory is not valid. A work log that turns out to be broken later raises it
-    from the call that read it.
+    Raises ScenarioError if the node's directory is invalid. A work log that breaks later raises it from the call that
+    reads the log.
     """
 
     def __init__(self, directory: Path | str, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -50,16 +50,16 @@ class SimulatedNvml(SimulatedLibrary):
         self.nvmlErrorString = lambda code: nv.NVMLError._errcode_to_string.get(number(code), "Unknown Error").encode()
 
     def _check_names(self, functions: set[str]) -> None:
-        known = functions | nvml_fields.NAMES | nvml_device.SAMPLE_NAMES | nvml_gpm.NAMES
+        names = functions | nvml_fields.NAMES | nvml_device.SAMPLE_NAMES | nvml_gpm.NAMES
         for unit in self.node.scenario.gpus:
-            for name in sorted(unit.unsupported - known):
-                raise self._unknown(f"device {unit.index}.unsupported", name, known)
+            for name in sorted(unit.unsupported - names):
+                raise self._unknown(f"device {unit.index}.unsupported", name, names)
         for place, fault in enumerate(self.node.scenario.faults):
             if fault.function not in functions | {"*"}:
                 raise self._unknown(f"fault {place}.function", fault.function, functions)
 
-    def _unknown(self, place: str, name: str, known: set[str]) -> ScenarioError:
-        near = get_close_matches(name, known, n=1)
+    def _unknown(self, place: str, name: str, names: set[str]) -> ScenarioError:
+        near = get_close_matches(name, names, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return ScenarioError(f"{self.node.directory / FILE}: [{place}]: unknown {name!r}{hint}")
 
@@ -111,7 +111,7 @@ class SimulatedNvml(SimulatedLibrary):
 
     @property
     def gpus(self) -> list[Unit]:
-        """The GPUs that were there when NVML was started, by their indices now."""
+        """The GPUs that existed when NVML was started, in the order of their indices."""
         gone = {fault.device for fault in self._removals if self._within(fault, self._opened_ns)}
         return [unit for unit in self.node.scenario.gpus if unit.index not in gone]
 
@@ -135,14 +135,14 @@ class SimulatedNvml(SimulatedLibrary):
                     self.node.clock.wait(threading.Event(), fault.hang_s)
 
     def hand_out(self, out: Any, unit: Unit) -> None:
-        """Store the handle of `unit`, unless it is lost."""
+        """Store the handle of `unit`. Done(GPU_IS_LOST) if it is lost."""
         if self._faults:
             self._check_device(unit, "", self.node.clock.now_ns())
         self.put_handle(out, unit)
 
 
 def _function(body: Callable[..., None]) -> Callable[..., int]:
-    """The body as a function of C that returns a code; a plain one, for pynvml sets attributes on it."""
+    """The body as a C function that returns a code. A plain function, because pynvml sets attributes on it."""
 
     def call(*arguments: Any) -> int:
         try:
@@ -179,7 +179,7 @@ def _by_uuid(library: SimulatedNvml, uuid: Any, out: Any) -> None:
     raise Done(nv.NVML_ERROR_NOT_FOUND)
 
 
-#: Functions of the node, of devices that are no MIG instances, and of any device.
+#: Functions of the node. `_GPU`: of devices that are no MIG instances. `_DEVICE`: of any device.
 _NODE: Final[dict[str, Callable[..., None]]] = {
     "nvmlShutdown": SimulatedNvml._shutdown,
     "nvmlSystemGetDriverVersion": lambda library, buffer, _size: text(buffer, library.node.scenario.driver_version),

@@ -1,4 +1,4 @@
-"""Simulated NVML functions of the board: what it is, its links, limits, clocks and memory errors."""
+"""Simulated NVML functions of the board: identity, links, limits, clocks and memory errors."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gpu_profile.driver.simulated.sensors import COUNTER_REFRESH_NS
 from gpu_profile.units import MIB
 
 _LANES: Final = 16
-#: Degrees Celsius: where the GPU shuts down, slows down, and is meant to stay below; the last is its memory's.
+#: In °C: shutdown, slowdown, highest operating temperature of the GPU, and that of its memory.
 THRESHOLDS: Final = {
     nv.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN: 95,
     nv.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN: 89,
     nv.NVML_TEMPERATURE_THRESHOLD_GPU_MAX: 87,
     nv.NVML_TEMPERATURE_THRESHOLD_MEM_MAX: 95,
 }
-#: Every question that the mask holds two bits for is answered with "no".
+#: Two bits per health condition. 0b10 means that the condition is false.
 _HEALTHY: Final = 0b10101010
 _FAN_IDLE: Final = 30
 _P_IDLE: Final = 8
@@ -53,7 +53,7 @@ def _pci(call: NvmlCall, out: Any) -> None:
 
 
 def _generation(call: NvmlCall) -> int:
-    # Boards that save power at idle let the link fall back to its slowest.
+    # Boards that save power at idle lower the link to its slowest generation.
     return 1 if call.unit.model.saves_power and _idle(call) else call.unit.model.pcie_generation
 
 
@@ -91,7 +91,7 @@ def _fan(call: NvmlCall, out: Any) -> None:
 
 
 def _clock(sm_mhz: Callable[[NvmlCall], int]) -> Callable[..., None]:
-    """The clock of a domain, from that of the multiprocessors."""
+    """The clock of a domain, derived from the clock of the multiprocessors."""
 
     def entry(call: NvmlCall, domain: Any, out: Any) -> None:
         wanted = number(domain)
@@ -114,7 +114,7 @@ def _reasons(call: NvmlCall, out: Any) -> None:
 
 def _bar1(call: NvmlCall, out: Any) -> None:
     needs(not call.unit.model.unified_memory)
-    # The window is as large as the memory, in a power of two.
+    # The window is the memory's size, rounded up to a power of two.
     out._obj.bar1Total = (1 << (call.unit.model.memory_mib - 1).bit_length()) * MIB
     out._obj.bar1Used = 2 * MIB
     out._obj.bar1Free = out._obj.bar1Total - out._obj.bar1Used
@@ -143,7 +143,7 @@ TABLE: Final[dict[str, Callable[..., None]]] = {
     "nvmlDeviceGetMinorNumber": lambda call, out: put(out, call.library.gpu(call.unit).index),
     "nvmlDeviceGetPciInfo_v3": _pci,
 }
-#: Functions that MIG instances do not have.
+#: Functions that MIG instances do not support.
 GPU_TABLE: Final[dict[str, Callable[..., None]]] = {
     "nvmlDeviceGetVbiosVersion": _text(lambda call: call.unit.model.vbios_version),
     "nvmlDeviceGetBoardPartNumber": _text(lambda call: call.unit.model.part_number),

@@ -1,4 +1,4 @@
-"""What the simulated NVML functions share: how a call ends, and how ctypes arguments are read and written."""
+"""Shared code of the simulated NVML functions: the end of a call, and reading and writing ctypes arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpu_profile.driver.simulated.sensors import Sensors
 _HANDLES: Final = 1 << 20
 
 
-class Done(Exception):  # noqa: N818 - a way out of a call, not an error of this program
+class Done(Exception):  # noqa: N818 - ends a call, is no error of this program
     """Ends a simulated call with this NVML return code."""
 
     def __init__(self, code: int) -> None:
@@ -23,7 +23,7 @@ class Done(Exception):  # noqa: N818 - a way out of a call, not an error of this
 
 
 class SimulatedLibrary:
-    """The state of one process's simulated library, as the functions see it."""
+    """The state of the simulated library of one process."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -33,7 +33,7 @@ class SimulatedLibrary:
         self.event_sets: dict[int, Any] = {}
 
     def gpu(self, unit: Unit) -> Unit:
-        """The GPU that `unit` is, or is cut from."""
+        """The GPU of a MIG instance; a GPU itself."""
         return unit if unit.parent is None else self.node.scenario.units[unit.parent]
 
     def address_of(self, unit: Unit) -> int:
@@ -41,7 +41,7 @@ class SimulatedLibrary:
         return (self.generation + 1) * _HANDLES + unit.slot + 1
 
     def unit(self, handle: Any) -> Unit:
-        """The device of a handle. Raises Done(INVALID_ARGUMENT) for one that is unknown or from before a reload."""
+        """The device of a handle. Done(INVALID_ARGUMENT) if the handle is unknown or from before a reload."""
         generation, slot = divmod(address(handle), _HANDLES)
         if generation != self.generation + 1 or not 0 < slot <= len(self.node.scenario.units):
             raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
@@ -58,7 +58,7 @@ class SimulatedLibrary:
 
 
 class NvmlCall(NamedTuple):
-    """One call on a device: `now_ns` by the clock, `t_ns` the moment that the sensors show."""
+    """One call on a device. `now_ns`: the clock's time. `t_ns`: the moment that the sensors show."""
 
     library: SimulatedLibrary
     unit: Unit
@@ -71,12 +71,12 @@ class NvmlCall(NamedTuple):
         return self.library.node.sensors[self.unit.slot]
 
     def whole_gpu_only(self) -> None:
-        """End the call for a MIG instance, and for a GPU that is cut into some."""
+        """End the call for a MIG instance, and for a GPU in MIG mode."""
         needs(self.unit.parent is None and not self.unit.slices)
 
 
 def needs(has: object) -> None:
-    """End the call if the device does not have this."""
+    """End the call with NOT_SUPPORTED if `has` is false."""
     if not has:
         raise Done(nv.NVML_ERROR_NOT_SUPPORTED)
 
@@ -104,5 +104,5 @@ def address(handle: Any) -> int:
 
 
 def number(value: Any) -> int:
-    """An integer argument, bare or as a ctypes scalar."""
+    """An integer argument, plain or as a ctypes scalar."""
     return int(getattr(value, "value", value))

@@ -49,7 +49,7 @@ def _memory_v2(call: NvmlCall, out: Any) -> None:
 
 
 def _power_mw(call: NvmlCall) -> int:
-    """The 1 s mean where there is one, else the instant reading."""
+    """The 1 s mean if the model has one, else the instant reading."""
     sensors = call.sensors
     return (sensors.power_average_mw if call.unit.model.power_average else sensors.power_instant_mw)(call.t_ns)
 
@@ -65,7 +65,7 @@ def _memory_clocks(call: NvmlCall, after_ns: int) -> tuple[Any, Any]:
     return instants, clocks * 0 + call.unit.model.memory_clock_mhz
 
 
-#: Sample types by number: the name that `unsupported` knows them by, and what they hold after a moment.
+#: Number of a sample type -> its name in `unsupported`, and a function that returns its samples after a moment.
 SAMPLES: Final[dict[int, tuple[str, Callable[[NvmlCall, int], tuple[Any, Any]]]]] = {
     nv.NVML_TOTAL_POWER_SAMPLES: (
         "NVML_TOTAL_POWER_SAMPLES",
@@ -101,7 +101,7 @@ def _samples(call: NvmlCall, kind: Any, last_seen_us: Any, value_type: Any, coun
     if len(instants) == 0:
         raise Done(nv.NVML_ERROR_NOT_FOUND)
     if out is None:
-        put(count, SAMPLES_KEPT)  # As the driver does, ask for room for the whole buffer.
+        put(count, SAMPLES_KEPT)  # like the driver, request room for the whole buffer
         return
     if len(instants) > count._obj.value:
         raise Done(nv.NVML_ERROR_INSUFFICIENT_SIZE)
@@ -174,7 +174,7 @@ TABLE: Final[dict[str, Callable[..., None]]] = {
     "nvmlDeviceGetComputeInstanceId": _compute_instance_id,
     "nvmlDeviceGetAttributes_v2": _attributes,
 }
-#: Functions that MIG instances do not have.
+#: Functions that MIG instances do not support.
 GPU_TABLE: Final[dict[str, Callable[..., None]]] = {
     **nvml_board.GPU_TABLE,
     "nvmlDeviceGetPowerUsage": lambda call, out: put(out, _power_mw(call)),

@@ -1,4 +1,4 @@
-"""Simulated NVML events: XID errors at the moments that the scenario says."""
+"""Simulated NVML events: XID errors at the moments in the scenario."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from gpu_profile.units import NS_PER_S
 
 _SUPPORTED: Final = nv.nvmlEventTypeXidCriticalError
 _NO_INSTANCE: Final = 0xFFFFFFFF
-#: A GPU that falls off the bus sends this XID.
+#: The XID of a GPU that falls off the bus.
 _FELL_OFF: Final = 79
 
 
 @dataclass(slots=True)
 class EventSet:
-    """GPUs by index with the moment of registration, and how many events each has been handed."""
+    """GPU index -> moment of registration, and the events that were delivered."""
 
     registered: dict[int, int] = field(default_factory=dict)
     taken: set[tuple[int, int, int]] = field(default_factory=set)
 
 
 def _events(library: SimulatedLibrary, chosen: EventSet) -> Iterator[tuple[int, int, int]]:
-    """Events not handed out yet, after registration: (moment, GPU, XID)."""
+    """Events after registration that were not delivered yet: (moment, GPU, XID)."""
     for fault in library.node.scenario.faults:
         since = chosen.registered.get(fault.device)
         xid = {"xid": fault.xid, "gpu_lost": _FELL_OFF}.get(fault.kind)
@@ -53,10 +53,10 @@ def _create(library: SimulatedLibrary, out: Any) -> None:
 
 
 def _find(library: SimulatedLibrary, where: Any) -> EventSet:
-    found = library.event_sets.get(address(where))
-    if not isinstance(found, EventSet):
+    chosen = library.event_sets.get(address(where))
+    if not isinstance(chosen, EventSet):
         raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
-    return found
+    return chosen
 
 
 def _register(call: NvmlCall, types: Any, where: Any) -> None:
@@ -78,7 +78,7 @@ def _wait(library: SimulatedLibrary, where: Any, out: Any, timeout_ms: Any) -> N
             raise Done(nv.NVML_ERROR_TIMEOUT)
         until = deadline if event is None else min(deadline, event[0])
         clock.wait(threading.Event(), (until - now) / NS_PER_S)
-        # A clock that stands still would make this wait for ever.
+        # With a clock that does not advance, this would wait for ever.
         now = clock.now_ns() if clock.now_ns() > now else deadline
     chosen.taken.add(event)
     data = out._obj

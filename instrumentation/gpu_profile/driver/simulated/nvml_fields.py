@@ -18,7 +18,7 @@ _KIB: Final = 1024
 _WIDE: Final = nv.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
 _PLAIN: Final = nv.NVML_VALUE_TYPE_UNSIGNED_INT
 _SIGNED: Final = nv.NVML_VALUE_TYPE_SIGNED_INT
-#: What a superchip's CPU draws, W, and the share of the GPU's power that is its memory's.
+#: The power of a superchip's CPU in W, and the memory's share of the GPU's power.
 _CPU_W, _MEMORY_SHARE = 120.0, 0.25
 
 
@@ -66,7 +66,7 @@ def _nvlink_speed(call: NvmlCall, _scope: int) -> int:
 
 
 def _of_link(links: Callable[[NvmlCall], int], value: int) -> _Reader:
-    """What every link says, of those that there are."""
+    """A reader of the same value for each existing link."""
 
     def read(call: NvmlCall, scope: int) -> int:
         needs(links(call))
@@ -78,7 +78,7 @@ def _of_link(links: Callable[[NvmlCall], int], value: int) -> _Reader:
 
 
 def _where(has: Callable[[NvmlCall], object], value: int = 0) -> _Reader:
-    """What a device says that has something."""
+    """A reader of `value` on devices for which `has` is true."""
 
     def read(call: NvmlCall, _scope: int) -> int:
         needs(has(call))
@@ -118,7 +118,7 @@ _MEMORY_ERRORS: Final = [
     for count in ("VOL", "AGG")
     for place in ("TOTAL", "DEV")
 ]
-#: As drivers from 580.82 on number them; a binding of another release has other numbers for these names.
+#: The numbers in drivers from 580.82 on. Bindings of other releases have other numbers for these names.
 _MOVED: Final = {
     "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN": 269,
     "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN": 270,
@@ -146,8 +146,8 @@ _FIELDS: Final[dict[str, tuple[int, _Reader]]] = {
     "NVML_FI_DEV_ECC_CURRENT": (_PLAIN, _where(lambda call: call.unit.model.ecc, 1)),
     "NVML_FI_DEV_ECC_PENDING": (_PLAIN, _where(lambda call: call.unit.model.ecc, 1)),
     **{
-        f"NVML_FI_DEV_REMAPPED_{what}": (_PLAIN, _where(lambda call: call.unit.model.ecc))
-        for what in ("COR", "UNC", "PENDING", "FAILURE")
+        f"NVML_FI_DEV_REMAPPED_{row}": (_PLAIN, _where(lambda call: call.unit.model.ecc))
+        for row in ("COR", "UNC", "PENDING", "FAILURE")
     },
     "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION": (_PLAIN, _nothing),
     "NVML_FI_DEV_POWER_DEFAULT_LIMIT": (_PLAIN, _limit(1.0)),
@@ -178,7 +178,7 @@ _FIELDS: Final[dict[str, tuple[int, _Reader]]] = {
     "NVML_FI_DEV_PERF_POLICY_SYNC_BOOST": (_WIDE, _nothing),
     **dict.fromkeys(_MOVED, (_WIDE, _nothing)),
 }
-#: An older nvidia-ml-py may lack the newest names; what it cannot ask for needs no answer.
+#: Without the names that an older nvidia-ml-py lacks: it cannot request these fields.
 _BY_ID: Final = {
     _MOVED.get(name) or getattr(nv, name): (name, *row)
     for name, row in _FIELDS.items()

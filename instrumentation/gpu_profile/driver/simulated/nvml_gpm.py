@@ -1,4 +1,4 @@
-"""Simulated GPM: activity between two samples, each of which holds the totals at the last internal refresh."""
+"""Simulated GPM: activity between two samples. A sample contains the totals at the last internal refresh."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpu_profile.driver.simulated.nvml_call import Done, NvmlCall, SimulatedLibr
 from gpu_profile.driver.simulated.physics import SimulatedQuantity
 from gpu_profile.units import MIB, NS_PER_S
 
-#: Metric -> (column, its scale, short name, unit). None: this device has the pipe, and it never works.
+#: Metric -> (column, its scale, short name, unit). None: the device has the pipe, but it is never active.
 _METRICS: Final[dict[str, tuple[SimulatedQuantity | None, float, bytes, bytes]]] = {
     "NVML_GPM_METRIC_GRAPHICS_UTIL": (SimulatedQuantity.BUSY, 100.0, b"Graphics Util", b"%"),
     "NVML_GPM_METRIC_SM_UTIL": (SimulatedQuantity.SM, 100.0, b"SM Util", b"%"),
@@ -77,7 +77,7 @@ def _metrics(library: SimulatedLibrary, out: Any) -> None:
     if before is None or after is None or before[0] != after[0]:
         raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
     unit, elapsed = library.node.scenario.units[after[0]], after[1] - before[1]
-    # Two samples of one refresh hold the same numbers: there is no window to report on.
+    # Two samples of one refresh have the same totals: there is no window between them.
     rates = (after[2] - before[2]) * (NS_PER_S / elapsed) if elapsed > 0 else None
     for i in range(request.numMetrics):
         metric = request.metrics[i]

@@ -1,4 +1,4 @@
-"""Simulated NVML functions that tell who uses a device. Whoever writes a work log computes; nobody draws."""
+"""Simulated NVML functions for the processes on a device. The writers of work logs compute; no process draws."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _nobody(_: NvmlCall, count: Any, _out: Any) -> None:
 
 def _utilization(call: NvmlCall, out: Any, count: Any, last_seen_us: Any) -> None:
     call.whole_gpu_only()
-    # Samples end when the utilisation is renewed; only so many of them are kept.
+    # Samples end when the utilisation is renewed; the newest `SAMPLES_KEPT` are kept.
     period, epoch = call.unit.model.utilization_refresh_ns, call.sensors.epoch_ns
     end = call.sensors.refreshed(call.t_ns, period)
     after = call.sensors.refreshed(max(epoch, number(last_seen_us) * 1000), period)

@@ -1,7 +1,7 @@
 """From work to time and signals: a roofline with fixed efficiencies and a linear power model.
 
-The model is deliberately small: it gives signals of a realistic shape whose cause is known, not a prediction of any
-real GPU. Kernels that overlap do not slow each other down; their activity adds up and is cut off at the ceiling.
+The model is deliberately small. It produces signals of a realistic shape with an exact cause, and predicts no real GPU.
+Kernels that overlap do not slow each other down; their activity adds up to at most the ceiling.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Ints = npt.NDArray[np.int64]
 #: Shares of the data-sheet peaks that a good kernel or copy reaches.
 COMPUTE_EFFICIENCY: Final = 0.75
 MEMORY_EFFICIENCY: Final = 0.85
-#: From the host's launch to the kernel's start, and the shortest kernel, in ns.
+#: The time from the host's launch to the kernel's start, and the shortest kernel, in ns.
 LAUNCH_LATENCY_NS: Final = 5_000
 SHORTEST_KERNEL_NS: Final = 2_000
 #: Dynamic power as a share of (TDP - idle): of resident multiprocessors, of the busiest pipe, of DRAM traffic.
@@ -31,7 +31,7 @@ _SM_WEIGHT, _PIPE_WEIGHT, _DRAM_WEIGHT = 0.15, 0.85, 0.55
 
 
 class SimulatedQuantity(IntEnum):
-    """The quantities whose running totals a device keeps; each is the integral of its rate over seconds."""
+    """The quantities in a device's running totals. Each total is the integral of its rate over seconds."""
 
     BUSY = 0  # s with at least one kernel
     MEMORY_BUSY = 1  # s with traffic in device memory
@@ -59,9 +59,9 @@ _SHARES: Final = [column for column in SimulatedQuantity if column < SimulatedQu
 class Work:
     """One kernel's worth of work.
 
-    `flops` at `precision`, `bytes` of device memory read and written, `sms` the share of multiprocessors that it can
-    fill (0-1], `occupancy` the resident warps on those as a share of the most that fit, `pcie_bytes` read over PCIe and
-    `nvlink_bytes` exchanged each way while it runs. `seconds` fixes how long it runs instead of letting physics say.
+    `flops`: operations at `precision`. `bytes`: device memory read and written. `sms`: the share of multiprocessors
+    that it can fill, in (0, 1]. `occupancy`: resident warps on them as a share of the most that fit. `pcie_bytes`: read
+    over PCIe while it runs. `nvlink_bytes`: exchanged each way. `seconds`: a fixed duration, instead of the model's.
     """
 
     flops: float = 0.0
@@ -85,7 +85,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class TimeBounds:
-    """The time in seconds that each ceiling alone asks of a piece of work, and the ceiling-free floor."""
+    """The seconds that work needs at each ceiling alone, and the shortest duration of any work."""
 
     compute: float
     memory: float
@@ -100,7 +100,7 @@ class TimeBounds:
 
 
 def bounds(model: DeviceModel, work: Work) -> TimeBounds:
-    """What bounds `work` on `model`. Half of the multiprocessors are enough to saturate device memory."""
+    """The time bounds of `work` on `model`. Half of the multiprocessors are enough to saturate device memory."""
     peak = model.peak_flops.get(work.precision)
     if peak is None and work.flops:
         raise ValueError(f"{model.key} has no {work.precision} pipe")
@@ -115,21 +115,21 @@ def bounds(model: DeviceModel, work: Work) -> TimeBounds:
 
 
 def duration_ns(model: DeviceModel, work: Work) -> int:
-    """How long `work` runs on `model`, in whole nanoseconds."""
+    """The duration of `work` on `model`, in whole nanoseconds."""
     if work.seconds is not None:
         return max(1, round(work.seconds * NS_PER_S))
     return max(1, round(bounds(model, work).seconds * NS_PER_S))
 
 
 def copy_ns(model: DeviceModel, size: float) -> int:
-    """How long a copy of `size` bytes over PCIe takes, in whole nanoseconds."""
+    """The duration of a copy of `size` bytes over PCIe, in whole nanoseconds."""
     return max(SHORTEST_KERNEL_NS, round(size / model.pcie_bytes_per_s * NS_PER_S))
 
 
 def rates(model: DeviceModel, records: npt.NDArray[np.void]) -> Floats:
     """Rates per second of each `SimulatedQuantity` while `records` (`worklog.RECORD`) run: shape (records, WIDTH).
 
-    Energy is dynamic power before the power limit; `limited` applies the limits to what runs together.
+    Energy is dynamic power before the power limit. `limited` applies the limits to the sum of overlapping records.
     """
     out = np.zeros((len(records), WIDTH))
     seconds = np.maximum(records["end"] - records["start"], 1) / NS_PER_S
@@ -156,12 +156,12 @@ def rates(model: DeviceModel, records: npt.NDArray[np.void]) -> Floats:
 
 
 def power_share(sms: Any = 0.0, pipe: Any = 0.0, dram: Any = 0.0) -> Any:
-    """Dynamic power as a share of (TDP - idle), before the limit, of shares of multiprocessors, a pipe and DRAM."""
+    """Dynamic power before the limit as a share of (TDP - idle), from shares of multiprocessors, a pipe and DRAM."""
     return _SM_WEIGHT * sms + _PIPE_WEIGHT * pipe + _DRAM_WEIGHT * dram
 
 
 def limited(model: DeviceModel, together: Floats) -> Floats:
-    """Rates that run together, cut off at their ceilings (in place); time at the power limit counts as throttled."""
+    """Summed rates, limited in place to their ceilings. Time at the power limit counts as throttled."""
     ceiling = model.tdp_w - model.idle_w
     together[:, _SHARES] = np.clip(together[:, _SHARES], 0.0, 1.0)
     together[:, SimulatedQuantity.THROTTLED] = together[:, SimulatedQuantity.ENERGY] > ceiling

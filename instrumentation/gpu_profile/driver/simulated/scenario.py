@@ -1,4 +1,4 @@
-"""What a simulated node is: its devices, their scripts, and what goes wrong when. Read from a TOML file."""
+"""The scenario of a simulated node: devices, their scripts, and faults. Read from a TOML file."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ _FOREVER: Final = float("inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Something that goes wrong from `from_s` to `to_s`, in seconds after the node's start.
+    """A fault from `from_s` to `to_s`, in seconds after the node's start.
 
-    A GPU that was removed is listed again by those who start NVML after `to_s`, and by nobody else.
-
-    `device` is the index of the GPU (a driver reload has none). `xid` is the number of an XID error, sent at `from_s`.
-    During a hang each call of `function` ("*": any) on the device takes `hang_s` longer. `mismatch`: after the reload,
-    processes that had NVML open before it get "driver/library version mismatch" until they are restarted.
+    `device`: the index of the GPU (a driver reload has none). A removed GPU is listed again only in processes that
+    start NVML after `to_s`. `xid`: the number of an XID error, sent at `from_s`. During a hang, each call of `function`
+    ("*": any) on the device takes `hang_s` longer. `mismatch`: after the reload, processes that had NVML open before it
+    get "driver/library version mismatch" until they are restarted.
     """
 
     kind: FaultKind
@@ -43,7 +42,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """A GPU or a MIG instance as the scenario states it: `slot` is its number in work logs, `parent` its GPU's slot."""
+    """A GPU or MIG instance of a scenario. `slot`: its number in work logs. `parent`: the slot of its GPU."""
 
     slot: int
     index: int
@@ -60,7 +59,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A simulated node. `start_ns` None: the node starts when its directory is made. `noise` is relative."""
+    """A simulated node. `start_ns` None: the node starts when its directory is created. `noise` is relative."""
 
     units: tuple[Unit, ...]
     faults: tuple[Fault, ...] = ()
@@ -76,8 +75,8 @@ class Scenario:
 
     def find(self, device: int | str) -> Unit | None:
         """The GPU with this index, or the GPU or MIG instance with this UUID."""
-        found = (unit for unit in self.units if device == unit.uuid or (device == unit.index and unit.parent is None))
-        return next(found, None)
+        units = (unit for unit in self.units if device == unit.uuid or (device == unit.index and unit.parent is None))
+        return next(units, None)
 
 
 DEFAULT: Final = """\
@@ -100,7 +99,7 @@ _MISSING: Final = object()
 
 
 class _Table:
-    """One table of the file: hands out its values checked, and complains of those that nobody asked for."""
+    """One table of the file. Returns checked values; `done` raises ScenarioError for keys that were not read."""
 
     def __init__(self, file: str, place: str, values: object) -> None:
         self.file, self.place = file, place
@@ -124,8 +123,8 @@ class _Table:
         value = self._take(key, default)
         if not isinstance(value, str) or not value:
             raise self.error(f"expected a text, got {value!r}", key)
-        if (known := tuple(among)) and value not in known:
-            raise self.error(f"unknown {value!r}{_nearest(value, known)}", key)
+        if (options := tuple(among)) and value not in options:
+            raise self.error(f"unknown {value!r}{_nearest(value, options)}", key)
         return value
 
     def flag(self, key: str, default: bool) -> bool:
@@ -169,8 +168,8 @@ class _Table:
             raise self.error(f"unknown key{_nearest(key, self._asked)}", key)
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
-    options = tuple(known)
+def _nearest(word: str, words: Iterable[str]) -> str:
+    options = tuple(words)
     match = get_close_matches(word, options, n=1, cutoff=0.5)
     return f"; did you mean {match[0]!r}?" if match else f"; one of {', '.join(options)}"
 

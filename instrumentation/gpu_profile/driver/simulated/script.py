@@ -1,4 +1,4 @@
-"""Scripts: phases of synthetic work whose cause is stated, so that signals and the true regime both follow from it."""
+"""Scripts: phases of synthetic work. The stated work determines both the signals and the true regime."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MOST_LAUNCHES: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """A stretch of `duration_s` seconds in which one step of work repeats.
+    """One step of work, repeated for `duration_s` seconds.
 
-    A step copies `pcie_bytes` to the device, runs `launches` kernels of `flops` and `bytes` each, every one followed by
-    `launch_gap_s` in which the device waits for the next launch, and ends with `host_wait_s` in which the host does
-    something else. `duty` and `period_s` make a square wave instead: one kernel per period, busy for `duty` of it, at
-    the shares `compute` and `memory` of the device's peaks. A phase that states no work is idle.
+    A step copies `pcie_bytes` to the device and runs `launches` kernels of `flops` and `bytes` each. After each kernel,
+    the device waits `launch_gap_s` for the next launch. The step ends with `host_wait_s` of other work on the host.
+    `duty` and `period_s` make a square wave instead: one kernel per period, which is busy for `duty` of it. It runs at
+    the shares `compute` and `memory` of the device's peaks. A phase without work is idle.
     """
 
     duration_s: float
@@ -47,7 +47,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step of a phase is on one model: its records from time 0, how long they run, and how long it takes."""
+    """One step of a phase on one model: its records from time 0, their summed time in ns, and its length in ns."""
 
     records: Records
     busy_ns: int
@@ -67,7 +67,7 @@ def _kernel(phase: Phase, model: DeviceModel) -> Work | None:
 
 
 def step(phase: Phase, model: DeviceModel) -> Step:
-    """One step of `phase` on `model`. Raises ValueError for work that the model cannot do."""
+    """One step of `phase` on `model`. Raises ValueError for work that the model does not support."""
     kernel, rows, t = _kernel(phase, model), [], 0
     copied = copy_ns(model, phase.pcie_bytes) if phase.pcie_bytes else 0
     if copied:
@@ -90,7 +90,7 @@ def step(phase: Phase, model: DeviceModel) -> Step:
 
 
 def script(phases: Sequence[Phase], model: DeviceModel, *, loop: bool) -> SimulatedActivity:
-    """The activity of a device that goes through `phases`, from time 0, once or for ever."""
+    """The activity of a device that runs `phases` from time 0, once or for ever."""
     parts: list[tuple[SimulatedActivity, int]] = []
     for phase in phases:
         one = step(phase, model)

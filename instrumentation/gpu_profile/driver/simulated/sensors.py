@@ -1,4 +1,4 @@
-"""What a simulated device's sensors report: exact totals, seen through windows, refresh periods and whole numbers."""
+"""The sensors of a simulated device: exact totals, reduced by windows, refresh periods and rounding."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gpu_profile.units import NS_PER_S
 _MS: Final = 1_000_000
 GPM_REFRESH_NS: Final = 100 * _MS
 COUNTER_REFRESH_NS: Final = 100 * _MS
-#: The driver's sample buffers: how far apart power samples are and how many samples of any kind are kept.
+#: The driver's sample buffers: the period of power samples, and the number of samples kept of any kind.
 POWER_SAMPLE_NS: Final = 20 * _MS
 SAMPLES_KEPT: Final = 120
-#: Power samples follow as on an H200: an exponential of 15 ms, 4.5 ms late, as a staircase of such steps.
+#: The response of power samples, as on an H200: exponential with 15 ms, delayed by 4.5 ms, in steps of `_STEP_NS`.
 FOLLOWED_NS: Final = 15 * _MS
 LATE_NS: Final = 4_500_000
 _STEP_NS: Final = 2 * _MS
@@ -33,7 +33,7 @@ class Sensors:
     """The readings of one device at any `t_ns` after `epoch_ns`, at which all its sensors start.
 
     Sensors refresh at whole multiples of their periods since `epoch_ns`. `noise` is the relative standard deviation of
-    power readings, drawn from `seed` and the moment of the refresh, so that every reader sees the same noise.
+    power readings. It is drawn from `seed` and the moment of the refresh, so that all readers get the same value.
     """
 
     def __init__(
@@ -44,20 +44,20 @@ class Sensors:
         self._memo: dict[int, Floats] = {}
 
     def forget(self) -> None:
-        """New work arrived: what was remembered of the totals may have changed."""
+        """Clear the cached totals, which new work may have changed."""
         self._memo.clear()
 
     def totals(self, t_ns: int) -> Floats:
         """The exact totals at `t_ns`."""
-        found = self._memo.get(t_ns)
-        if found is None:
+        totals = self._memo.get(t_ns)
+        if totals is None:
             if len(self._memo) > 256:
                 self._memo.clear()
-            found = self._memo[t_ns] = self.activity.totals(t_ns)
-        return found
+            totals = self._memo[t_ns] = self.activity.totals(t_ns)
+        return totals
 
     def refreshed(self, t_ns: int, period_ns: int) -> int:
-        """When a sensor of this period last refreshed."""
+        """The moment of the last refresh of a sensor with this period."""
         return t_ns - (t_ns - self.epoch_ns) % period_ns
 
     def mean(self, column: SimulatedQuantity, end_ns: int, window_ns: int) -> float:
@@ -125,7 +125,7 @@ class Sensors:
         return round(_AMBIENT + (_HOT - _AMBIENT) * watts / self.model.tdp_w)
 
     def gpm_snapshot(self, t_ns: int) -> tuple[int, Floats]:
-        """What a GPM sample taken at `t_ns` holds: the moment of the last internal refresh, and the totals then."""
+        """The content of a GPM sample at `t_ns`: the moment of the last internal refresh, and its totals."""
         end = self.refreshed(t_ns, GPM_REFRESH_NS)
         return end, self.totals(end)
 
@@ -138,8 +138,8 @@ class Sensors:
         return ends, share[:, SimulatedQuantity.BUSY], share[:, SimulatedQuantity.MEMORY_BUSY]
 
     def power_samples(self, t_ns: int, after_ns: int) -> tuple[Ints, Ints]:
-        """The driver's buffer after `after_ns`: moments 20 ms apart, and power in mW as a sensor shows it that follows
-        within milliseconds."""
+        """The driver's buffer after `after_ns`: moments 20 ms apart, and power in mW of a sensor that responds within
+        milliseconds."""
         ends = self._instants(t_ns, after_ns, POWER_SAMPLE_NS)
         if not len(ends):
             return ends, ends

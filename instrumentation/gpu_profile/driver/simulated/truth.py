@@ -1,6 +1,6 @@
-"""What really happened on a simulated node: exact totals per device and tag, and the regime that physics gives.
+"""The exact results of a simulated node: totals per device and tag, and the regime by the physics model.
 
-Nothing here goes through a sensor, a window or a threshold of the classifier, so it can judge all of them.
+No value here depends on a sensor, a window or a threshold of the classifier, so tests can judge all of them by it.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from gpu_profile.driver.simulated.worklog import RECORD, LogReader, RecordKind, 
 from gpu_profile.errors import UsageError
 from gpu_profile.units import NS_PER_S, nanoseconds
 
-#: Between two records of one tag and queue, a gap up to this long is the launch's; longer, the host did something else.
+#: Between two records of one tag and queue, a gap up to this long is a launch. A longer gap is other work of the host.
 _LAUNCH_GAP_NS: Final = 100_000
-#: A gap beyond this lies between two executions, not inside one.
+#: A longer gap is between two executions, not inside one.
 _PAUSE_NS: Final = NS_PER_S
 _FOREVER_NS: Final = 1 << 62
-#: Two ceilings whose times differ by less than this bound a kernel together.
+#: Compute and memory times that differ by less than this share bound a kernel together.
 _TIE: Final = 0.1
-#: A kernel that reaches less than this share of any ceiling, or fills fewer multiprocessors, waits for itself.
+#: A kernel below this share of every ceiling is latency-bound. So is a compute kernel that fills fewer multiprocessors.
 _FULL: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceTruth:
-    """What a device did in an interval. Energy counts idle power; a MIG instance has none of its own."""
+    """The exact totals of a device in an interval. Energy includes idle power; a MIG instance has no idle power."""
 
     busy_s: float
     energy_j: float
@@ -54,10 +54,10 @@ class DeviceTruth:
 
 
 class TrueShare(NamedTuple):
-    """What one tag is charged of a device.
+    """The share of a device's busy time and energy that belongs to one tag.
 
-    Each moment is split equally: its busy time among the kernels that run then, the device's power among kernels and
-    copies. Over all tags, busy time sums to the device's.
+    At each moment, running kernels share the busy time equally. Kernels and copies share the device's power equally.
+    Over all tags, busy time sums to the device's.
     """
 
     busy_s: float
@@ -66,7 +66,7 @@ class TrueShare(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """What the work of one tag was: `running_s` is the time in which any of its kernels ran, alone or not."""
+    """The work of one tag. `running_s`: the time in which any of its kernels ran, alone or not."""
 
     launches: int
     running_s: float
@@ -75,7 +75,7 @@ class Amounts:
 
 
 class Truth:
-    """Exact answers about the node in `directory`, from its scenario and the logs as they were when it was made."""
+    """Exact results of the node in `directory`, from its scenario and its logs at the time of construction."""
 
     def __init__(self, directory: Path | str, *, clock: Clock = SYSTEM_CLOCK) -> None:
         path = Path(directory)
@@ -84,36 +84,36 @@ class Truth:
         self._tags: list[str | None] = [None]
         self._files: Ints = np.zeros(0, np.int64)
         self._records, self._tag_of = self._read(path)
-        #: Of devices that run logged work: busy seconds and joules, each divided by how many share them.
+        #: By slot, for devices with logged work: integrals of busy time and power, divided by the number of sharers.
         self._splits: dict[int, tuple[RunningTotals, RunningTotals]] = {}
         self._activity = activities(self._scenario, self.epoch_ns, self._exact)
 
     def _read(self, path: Path) -> tuple[Records, Ints]:
         reader = LogReader(path, len(self._scenario.units))
-        known: dict[str | None, int] = {None: 0}
+        numbers: dict[str | None, int] = {None: 0}
         all_records, all_tags, all_files = [np.zeros(0, RECORD)], [np.zeros(0, np.int64)], [self._files]
         for batch in reader.poll():
             records = batch.records[batch.records["kind"] <= RecordKind.COPY_OUT]
             tags = np.zeros(len(records), np.int64)
             for number in np.unique(records["tag"]):
                 name = reader.name(batch.file, int(number))
-                tags[records["tag"] == number] = known.setdefault(name, len(known))
+                tags[records["tag"] == number] = numbers.setdefault(name, len(numbers))
             all_records.append(records)
             all_tags.append(tags)
             all_files.append(np.full(len(records), batch.file))
         reader.close()
-        self._tags = list(known)
+        self._tags = list(numbers)
         records = np.concatenate(all_records)
         order = np.argsort(records["start"], kind="stable")
         self._files = np.concatenate(all_files)[order]
         return records[order], np.concatenate(all_tags)[order]
 
     def _exact(self, unit: Unit) -> SimulatedActivity:
-        mine = self._records[self._records["device"] == unit.slot]
-        first = min(self.epoch_ns, int(mine["start"].min(initial=_FOREVER_NS)))
-        edges, together, running = pieces(unit.model, mine, first)
+        records = self._records[self._records["device"] == unit.slot]
+        first = min(self.epoch_ns, int(records["start"].min(initial=_FOREVER_NS)))
+        edges, together, running = pieces(unit.model, records, first)
         watts = unit.model.idle_w + together[:, SimulatedQuantity.ENERGY]
-        kernels = pieces(unit.model, mine[mine["kind"] == RecordKind.KERNEL], first)
+        kernels = pieces(unit.model, records[records["kind"] == RecordKind.KERNEL], first)
         self._splits[unit.slot] = (
             integrated(kernels[0], (1 / np.maximum(kernels[2], 1))[:, None]),
             integrated(edges, (watts / np.maximum(running, 1))[:, None]),
@@ -127,7 +127,7 @@ class Truth:
         return unit
 
     def device(self, device: int | str, start_ns: int, end_ns: int) -> DeviceTruth:
-        """What a device (GPU index, or UUID) did in [start_ns, end_ns). `means` are time means by column, 0-1."""
+        """Exact totals of a device (GPU index or UUID) in [start_ns, end_ns). `means`: time means of shares, 0-1."""
         unit = self._unit(device)
         activity, seconds = self._activity[unit.slot], (end_ns - start_ns) / NS_PER_S
         growth = activity.totals(end_ns) - activity.totals(start_ns)
@@ -168,7 +168,7 @@ class Truth:
         return records[inside], start[inside], end[inside]
 
     def tag(self, device: int | str, tag: str | None, start_ns: int = 0, end_ns: int = _FOREVER_NS) -> TrueShare:
-        """The share of a device that the work of a tag (None: untagged) had within [start_ns, end_ns)."""
+        """The share of a device that belongs to a tag (None: untagged) within [start_ns, end_ns)."""
         records, start, end = self._clipped(device, tag, start_ns, end_ns)
         if not len(records):
             return TrueShare(0.0, 0.0)
@@ -180,7 +180,7 @@ class Truth:
         )
 
     def amounts(self, device: int | str, tag: str | None, start_ns: int = 0, end_ns: int = _FOREVER_NS) -> Amounts:
-        """The work of a tag (None: untagged) on a device within [start_ns, end_ns); what is cut counts in part."""
+        """A tag's work (None: untagged) on a device within [start_ns, end_ns). Records across an edge count in part."""
         records, start, end = self._clipped(device, tag, start_ns, end_ns)
         part = (end - start) / (records["end"] - records["start"])
         kernel = records["kind"] == RecordKind.KERNEL
@@ -192,16 +192,16 @@ class Truth:
         )
 
     def label(self, tag: str | None) -> str:
-        """The regime of a tag's work, by where its time went.
+        """The regime to which most of a tag's time belongs.
 
-        A log does not say why a device waited: between records of one queue and tag, gaps up to 100 µs count as
-        launches (overhead), longer ones as the host's, and beyond a second as between executions.
+        A log has no reasons for waits. Between records of one queue and tag, gaps up to 100 µs count as launches
+        (overhead), and longer ones as the host's. Gaps beyond a second are between executions and do not count.
         """
         chosen, spent = self._of(tag), _Spent()
         for slot in np.unique(self._records["device"][chosen]):
-            mine = chosen[self._records["device"][chosen] == slot]
-            spent.add(self._scenario.units[int(slot)].model, self._records[mine])
-            for file in np.unique(self._files[mine]):
+            on_device = chosen[self._records["device"][chosen] == slot]
+            spent.add(self._scenario.units[int(slot)].model, self._records[on_device])
+            for file in np.unique(self._files[on_device]):
                 queue = np.flatnonzero((self._files == file) & (self._records["device"] == slot))
                 records = self._records[queue]
                 same = (self._tag_of[queue][1:] == self._tag_of[chosen[0]]) & (np.diff(self._tag_of[queue]) == 0)
@@ -212,7 +212,7 @@ class Truth:
 
 
 def label(phase: Phase, model: DeviceModel) -> str:
-    """The regime of a scripted phase on a model, from the work that the phase states."""
+    """The regime of a scripted phase on a model, from the phase's stated work."""
     one, spent = step(phase, model), _Spent()
     spent.add(model, one.records)
     kernels = int((one.records["kind"] == RecordKind.KERNEL).sum())
@@ -222,7 +222,7 @@ def label(phase: Phase, model: DeviceModel) -> str:
 
 
 class _Spent:
-    """Time by what it was spent on."""
+    """Time in ns by regime."""
 
     def __init__(self) -> None:
         self._ns: dict[str, float] = defaultdict(float)
@@ -232,7 +232,7 @@ class _Spent:
         self._ns[regime] += ns
 
     def add(self, model: DeviceModel, records: Records) -> None:
-        """Charge every record's time to the ceiling that it is nearest to."""
+        """Add each record's time to the regime of its nearest ceiling."""
         length = (records["end"] - records["start"]).astype(np.float64)
         peak = np.array([model.peak_flops.get(precision, np.inf) for precision in PRECISIONS])[records["precision"]]
         times = np.column_stack(

@@ -1,7 +1,7 @@
-"""The work log: what programs launched on a simulated node, as append-only files that any process may read.
+"""The work log: the launches of programs on a simulated node, in append-only files that any process may read.
 
-One file per writing stream, `work-PID-STREAM.log`: a header of 64 bytes, then records of 64 bytes, all little-endian.
-A record is appended by one `write` of whole records; a reader ignores a torn one at the end until the rest arrives.
+One file per stream, `work-PID-STREAM.log`: a header of 64 bytes, then records of 64 bytes, all little-endian. Each
+`write` appends whole records. A reader ignores an incomplete record at the end until the rest arrives.
 """
 
 from __future__ import annotations
@@ -48,28 +48,28 @@ _NAME: Final = struct.Struct("<8xqHBBI40s")
 _PART: Final = 40
 _AMOUNTS: Final = ("flops", "bytes", "pcie", "nvlink", "sms", "occupancy")
 _FILE: Final = re.compile(r"work-(\d+)-(\d+)\.log")
-#: A directory's time stamp moves in steps of the kernel's tick; a listing made this soon after it may be too old.
+#: A directory's time stamp has the resolution of the kernel's tick. A listing within this time of it may be outdated.
 _STAMP_STEP_NS: Final = 50_000_000
 
 Records = npt.NDArray[np.void]
 
 
 class RecordKind(IntEnum):
-    """What a record says."""
+    """The kind of a record."""
 
     KERNEL = 0
     COPY_IN = 1
     COPY_OUT = 2
-    #: `bytes` of device memory taken (or, negative, given back) at `start`.
+    #: `bytes` of device memory allocated (negative: freed) at `start`.
     MEMORY = 3
-    #: The name of `tag`: `precision` parts of 40 bytes in as many records, of which this is number `device`.
+    #: Part number `device` of the name of `tag`, which has `precision` parts of 40 bytes, one per record.
     NAME = 4
-    #: The stream was closed at `start`: what it held is free.
+    #: The stream was closed at `start`, which frees its device memory.
     CLOSE = 5
 
 
 class LogWriter:
-    """Appends to one new log of `directory`. Not thread-safe: its queue holds the lock."""
+    """Appends to one new log of `directory`. Not thread-safe: its queue has a lock."""
 
     def __init__(self, directory: Path) -> None:
         self.pid = os.getpid()
@@ -91,7 +91,7 @@ class LogWriter:
         os.write(self._fd, record)
 
     def tag(self, name: str | None) -> int:
-        """The number of a tag in this log; 0 is no tag."""
+        """The number of a tag in this log; 0 for None."""
         if name is None:
             return 0
         number = self._tags.get(name)
@@ -104,7 +104,7 @@ class LogWriter:
 
     @property
     def closed(self) -> bool:
-        """Whether the log was ended."""
+        """Whether the log was closed."""
         return self._fd < 0
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class _LogFile:
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """New records of one log, and who wrote them. Name records are taken out; `file` tells logs apart."""
+    """New records of one log, without names of tags, and the writer's pid. `file`: the number of the log."""
 
     file: int
     pid: int
@@ -135,13 +135,13 @@ class LogBatch:
 
 
 class LogReader:
-    """Reads all logs of a directory as they grow. One per reader; forks must make their own."""
+    """Reads all logs of a directory as they grow. A forked process must create its own."""
 
     def __init__(self, directory: Path, devices: int) -> None:
         self._directory = directory
         self._devices = devices
         self._files: list[_LogFile] = []
-        self._known: set[str] = set()
+        self._seen: set[str] = set()
         self._stamp = -1
         self._listed_ns = 0
 
@@ -157,7 +157,7 @@ class LogReader:
         return raw.rstrip(b"\0").decode(errors="replace") if raw is not None else None
 
     def poll(self) -> list[LogBatch]:
-        """What was appended since the last poll. Raises ScenarioError(file, byte offset, reason) for a broken log."""
+        """The records since the last poll. ScenarioError, with file, byte offset and reason, for a broken log."""
         self._list()
         return [batch for number, file in enumerate(self._files) for batch in self._read(number, file)]
 
@@ -168,8 +168,8 @@ class LogReader:
         self._listed_ns, self._stamp = time.time_ns(), stamp
         fresh = [match for entry in self._directory.iterdir() if (match := _FILE.fullmatch(entry.name))]
         for match in sorted(fresh, key=lambda m: (int(m[1]), int(m[2]))):
-            if match[0] not in self._known:
-                self._known.add(match[0])
+            if match[0] not in self._seen:
+                self._seen.add(match[0])
                 path = self._directory / match[0]
                 self._files.append(_LogFile(path, int(match[1]), os.open(path, os.O_RDONLY | os.O_CLOEXEC)))
 
@@ -177,7 +177,7 @@ class LogReader:
         if file.offset == 0:
             header = os.pread(file.fd, SIZE, 0)
             if len(header) < SIZE and MAGIC.startswith(header[: len(MAGIC)]):
-                return  # The header is on its way.
+                return  # the header is not complete yet
             magic, version, size, *_ = HEADER.unpack(header) if len(header) == SIZE else (header, 0, 0)
             if magic != MAGIC:
                 raise ScenarioError(f"{file.path}: [byte 0]: not a work log")

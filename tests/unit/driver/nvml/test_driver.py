@@ -236,9 +236,9 @@ def test_every_code_of_nvml_has_an_action(name: str) -> None:
     code = getattr(pynvml, name)
     if raised:
         with pytest.raises(raised):
-            errors.met(code, "a call", "GPU-0")
+            errors.judge(code, "a call", "GPU-0")
     elif action is not Action.RESTART:
-        assert errors.met(pynvml.NVMLError(code), "a call", "GPU-0").action is action
+        assert errors.judge(pynvml.NVMLError(code), "a call", "GPU-0").action is action
     assert errors.name(code) == short
     assert errors.counts[short] == (action in {Action.LOST, Action.GONE, Action.TRANSIENT, Action.DENIED})
 

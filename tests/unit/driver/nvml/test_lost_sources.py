@@ -120,7 +120,7 @@ def test_it_is_told_once_and_counted(
         for _ in range(600):
             told()
     (line,) = [record.getMessage() for record in caplog.records if "GPM" in record.getMessage()]
-    assert "it had answered, and says INVALID_ARGUMENT now" in line
+    assert "worked before, fails with INVALID_ARGUMENT now" in line
     assert driver.errors["SOURCE_LOST"] >= 1
     device = Device(stub.gpus[0].uuid, index=0)
     assert not driver.capabilities(device)[signal("sm")].available
