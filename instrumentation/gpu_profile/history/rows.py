@@ -288,8 +288,8 @@ def integrals(table: RowTable, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     if earliest < first or latest > last:
         np.clip(moments, first, last, out=moments)
     places = _places(table, within, moments)
-    masses = _masses(table, places, first=not lo)
-    return masses[size:] - masses[:size], places.covered[size:] - places.covered[:size]
+    sums = _masses(table, places, first=not lo)
+    return sums[size:] - sums[:size], places.covered[size:] - places.covered[:size]
 
 
 def highest(values: npt.NDArray[Any], lo: npt.NDArray[np.intp], hi: npt.NDArray[np.intp]) -> npt.NDArray[Any]:

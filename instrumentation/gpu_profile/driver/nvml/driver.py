@@ -116,7 +116,7 @@ class NvmlDriver:
         return self._run(lambda: self._open_device(device).drain(), device)
 
     def boundary(self, device: Device) -> Sequence[Sample]:
-        """Close the open GPM window if it is at least 100 ms old, open the next, return the closed one's samples."""
+        """As `Driver.boundary`. A window is at least 100 ms long."""
         return self._run(lambda: self._open_device(device).boundary(), device)
 
     def events(self) -> Sequence[Event]:

@@ -80,7 +80,7 @@ def create(directory: Path, text: str | None, clock: Clock) -> None:
 
 
 class Node:
-    """The devices of a simulated node, read incrementally. Threads that read sensors hold `lock`."""
+    """The devices of a simulated node, read incrementally. Threads acquire `lock` to read sensors."""
 
     def __init__(self, directory: Path, clock: Clock) -> None:
         if not directory.is_dir():
