@@ -1,17 +1,17 @@
-"""The exporter: reads every GPU of a node and publishes what it finds to Prometheus and OTLP.
+"""The exporter: reads every GPU of a node and publishes the readings to Prometheus and OTLP.
 
-The way of the data, from a driver to a scrape:
+From the driver to a scrape:
 
-- `reader/`: processes that call the driver, what they send, and their keeper, which restarts those that hang.
-- `readings/`: what the node has to say at a moment, in the catalogue's terms.
-- `attribution/`: who holds each device: pods, containers, jobs, processes.
-- `naming/`: how each reading is called: OpenTelemetry's names, dcgm-exporter's, or both.
+- `reader/`: processes that call the driver, and their supervisor, which restarts a process that hangs.
+- `readings/`: all readings of the node at one time, as metrics of the catalogue.
+- `attribution/`: the pods, containers, jobs and processes that use each device.
+- `naming/`: the name of each reading: OpenTelemetry's, dcgm-exporter's, or both.
 - `exposition/`: readings as Prometheus' text; `push/`: readings over OTLP.
 - `server/`: the listener, its routes and the landing page.
-- `sidecar/`: the other way in: spans of any program, which go on with what the GPUs did during them.
+- `sidecar/`: receives the spans of any program, adds the GPUs' activity to them and forwards them.
 
-Around it: `config/` (settings), `operating/` (signals, systemd, health checks, letting go of GPUs), `logs` (lines
-of text or JSON), `demo/`. `node` assembles all of it; `cli` is the command. The exporter imports the library, never the
+The rest: `config/` (settings), `operating/` (signals, systemd, health checks, releasing the GPUs), `logs` (lines of
+text or JSON), `demo/`. `node` assembles all of it; `cli` is the command. The exporter imports the library, never the
 reverse.
 """
 
@@ -19,8 +19,8 @@ from __future__ import annotations
 
 
 def version() -> str:
-    """The version that is installed, or `0+source` when the package runs from its sources."""
-    # Not needed by reader processes, which count: it brings 6 MiB along.
+    """The installed version, or `0+source` if the package runs from its sources."""
+    # Imported here because reader processes do not need it, and it takes 6 MiB in each.
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed
 

@@ -1,4 +1,4 @@
-"""`python -m gpu_profile_exporter` is the command."""
+"""`python -m gpu_profile_exporter` runs the command."""
 
 from gpu_profile_exporter.cli import main
 

@@ -1,4 +1,4 @@
-"""The command `gpu-profile-exporter`: bare options serve, `demo` shows, `release` and `healthcheck`."""
+"""The command `gpu-profile-exporter`: serves without a subcommand, or runs `demo`, `release` or `healthcheck`."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger("gpu_profile_exporter")
 
 _NAME: Final = "gpu-profile-exporter"
-#: Commands besides serving, loaded only when they are called: name -> (module, object, what it does).
+#: Subcommands, imported only when they are called: name -> (module, object, line of the help).
 _COMMANDS: Final = {
     "demo": ("gpu_profile_exporter.demo.command", "demo", "Show it all on a simulated node, in a minute or two."),
     "release": (
         "gpu_profile_exporter.operating.release",
         "release",
-        "Let go of the GPUs for a while, so that they can be reset.",
+        "Release the GPUs for a while, so that they can be reset.",
     ),
-    "healthcheck": ("gpu_profile_exporter.operating.healthcheck", "healthcheck", "Ask a running exporter how it is."),
+    "healthcheck": ("gpu_profile_exporter.operating.healthcheck", "healthcheck", "Check a running exporter's health."),
 }
 
 
@@ -66,7 +66,7 @@ def _run(ctx: click.Context, /, *, print_config: bool, **_: Any) -> None:
         for parameter in ctx.command.params:
             if ctx.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE:
                 place = places(ctx).get(parameter.name or "", parameter.opts[0])
-                raise UsageError(f"{place}: is for serving, and means nothing to {ctx.invoked_subcommand}")
+                raise UsageError(f"{place}: applies to serving, not to {ctx.invoked_subcommand}")
         logs.set_up("info")
         return
 
@@ -99,13 +99,13 @@ click.version_option(version(), prog_name=_NAME)(exporter)
 
 
 def serve(config: Config, reread: Action) -> None:
-    """Run an exporter until SIGTERM or SIGINT. SIGHUP has it read its files again, SIGUSR1 let go of the GPUs."""
+    """Run an exporter until SIGTERM or SIGINT. SIGHUP reads its files again, SIGUSR1 releases the GPUs."""
     from gpu_profile_exporter.node import ExporterNode
 
     with signals() as control, ExporterNode(config) as node:
         systemd.notify(systemd.READY)
         say(node.headline())
-        # What is there by now stays: collections during a scrape need not look at it.
+        # All present objects live as long as the process: collections during a scrape need not traverse them.
         gc.collect()
         gc.freeze()
 
@@ -120,12 +120,12 @@ def serve(config: Config, reread: Action) -> None:
 
 
 def _actions(node: ExporterNode, reread: Action) -> dict[int, Action]:
-    """What each signal does."""
+    """The action of each signal."""
 
     def read_again() -> None:
         systemd.notify(systemd.reloading())
         try:
-            # First the node's own files: they hold good even where a setting elsewhere is wrong.
+            # The node's own files first: they take effect even if a setting elsewhere is wrong.
             node.reload()
         finally:
             try:
@@ -136,10 +136,10 @@ def _actions(node: ExporterNode, reread: Action) -> dict[int, Action]:
     return {signal.SIGHUP: read_again, signal.SIGUSR1: node.release}
 
 
-def reload(running: Config, found: Config) -> None:
-    """Take over from `found` what can be changed in a running exporter, and say what needs a restart."""
-    logs.set_up(found.log.level, found.log.format)
-    changed = [row.dotted for row in SETTINGS if row.topic != "log" and row.of(running) != row.of(found)]
+def reload(running: Config, new: Config) -> None:
+    """Apply the log settings of `new`, and log the other settings that changed: they need a restart."""
+    logs.set_up(new.log.level, new.log.format)
+    changed = [row.dotted for row in SETTINGS if row.topic != "log" and row.of(running) != row.of(new)]
     if changed:
         _log.warning("changed, and in force only after a restart: %s", ", ".join(changed))
     else:
@@ -147,27 +147,27 @@ def reload(running: Config, found: Config) -> None:
 
 
 def say(text: str) -> None:
-    """A line on standard output, if anybody listens."""
+    """Print a line on standard output. Ignores a closed or broken output."""
     with suppress(OSError, ValueError):
         click.echo(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """The console script: every failure is one line on standard error and an exit code."""
+    """The console script. Each failure gives one line on standard error and an exit code."""
     _open_standard_files()
     code = run(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError, AttributeError):
-            # The interpreter would try again at its end, and complain.
+            # Else the interpreter would flush again at exit and print an error.
             with suppress(OSError, ValueError, AttributeError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     sys.exit(code)
 
 
 def _open_standard_files() -> None:
-    """Where standard input, output or error is closed, open nothing at all: else a socket would get its number."""
+    """Open /dev/null for each closed standard file. Else a socket would get its number."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -176,7 +176,7 @@ def _open_standard_files() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit code: 0, 2 for what the user typed, 1 for the rest."""
+    """Run the command and return its exit code: 0, 2 for wrong usage, 1 for other failures."""
     try:
         code = exporter.main(list(arguments), prog_name=_NAME, standalone_mode=False, obj=list(arguments))
     except click.ClickException as error:
@@ -185,7 +185,7 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(str(error), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return 0
-    except Exception as error:  # noqa: BLE001 - whatever went wrong is told in one line
+    except Exception as error:  # noqa: BLE001 - any failure is reported in one line
         _log.debug("it failed here", exc_info=True)
         return _fail(f"{type(error).__name__}: {error} (--log-level debug shows where)", 1)
     return code if isinstance(code, int) else 0

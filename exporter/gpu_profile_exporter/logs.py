@@ -1,4 +1,4 @@
-"""The log: one line a record on standard error, as text or as JSON, whatever happens to standard error."""
+"""Logging to standard error: one line per record, as text or JSON. A broken standard error is ignored."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _TEXT: Final = "%(asctime)s %(levelname)s %(message)s"
 
 
 def one_line(text: str) -> str:
-    """`text` with its line ends and other control characters written out."""
+    """`text` with line ends and other unprintable characters as backslash escapes."""
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 class TextLines(logging.Formatter):
-    """Time, level and message; a traceback follows on the same line."""
+    """Time, level and message, then a traceback on the same line."""
 
     def __init__(self) -> None:
         super().__init__(_TEXT)
@@ -28,24 +28,24 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """An object with `time` (UTC), `level`, `logger`, `message` and, where there is one, `error`."""
+    """A JSON object with `time` (UTC), `level`, `logger`, `message`, and `error` if there is an exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        said = {
+        entry = {
             "time": f"{moment}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
         if record.exc_info:
-            said["error"] = self.formatException(record.exc_info)
-        return json.dumps(said)
+            entry["error"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
 
 
 def now() -> tuple[str, str]:
-    """The level and the style of the last `set_up`; of other handlers, text."""
+    """The root logger's level, and `json` or `text`. Handlers of others count as text."""
     root = logging.getLogger()
     json_lines = any(isinstance(handler.formatter, JsonLines) for handler in root.handlers)
     return logging.getLevelName(root.level).lower(), "json" if json_lines else "text"
@@ -53,7 +53,7 @@ def now() -> tuple[str, str]:
 
 def set_up(level: str, style: str = "text") -> None:
     """Log to standard error from now on. A second call changes level and style."""
-    # What cannot be written is lost; to complain of it on the same stream would not help.
+    # A record that cannot be written is lost: an error message would go to the same broken stream.
     logging.raiseExceptions = False
     root = logging.getLogger()
     if not root.handlers:

@@ -1,4 +1,4 @@
-"""The running whole: readers of every device of the node, and the ways out of what they read: a server, and a push."""
+"""Assembles an exporter: the readers of the node's devices, attribution, the server, the push and the sidecar."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("gpu_profile_exporter")
 
-#: These wait for hardware and are tried for ever. What is wrong with any other is what the user typed or wrote.
+#: These drivers are retried for ever, because hardware may appear later. A failure of any other is the user's error.
 _HARDWARE: Final = ("auto", "nvml", "smi")
 _FIRST_ANSWER_S: Final = 2.0
-#: What is not hardware answers within this, or never.
+#: The time limit for the first answer of a driver without hardware.
 _OPENED_S: Final = 10.0
-#: For how long SIGUSR1 lets go of the GPUs.
+#: The time for which SIGUSR1 releases the GPUs.
 RELEASE_S: Final = 60.0
 
 
 class ExporterNode:
-    """An exporter. Between `start()` and `stop()` it reads and serves; this process never calls the driver."""
+    """An exporter. It reads and serves between `start()` and `stop()`. This process never calls the driver."""
 
     def __init__(self, config: Config, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.config = config
@@ -96,7 +96,7 @@ class ExporterNode:
         return NodeTimeline(place, interval_s=config.interval_s, clock=self.clock)
 
     def _driver(self) -> str:
-        """The driver's name for readers: several of them must meet the same simulated node."""
+        """The driver's name for readers. `simulated` becomes one directory, so that all readers share a node."""
         if self.config.driver.strip() != "simulated":
             return self.config.driver
         from gpu_profile.driver import simulated
@@ -155,7 +155,7 @@ class ExporterNode:
     # ------------------------------------------------------------------ running
 
     def start(self) -> None:
-        """Serve, then read. UsageError for an address, a driver's name or a file that cannot be used."""
+        """Serve, then read. UsageError for an address, a driver or a file that cannot be used."""
         routes = Routes(self._exposition.render, self.health, self.page)
         self._server = Server(
             self.config.listen, partial(Rendering, routes.respond), web_config=self.config.web_config_file
@@ -177,7 +177,7 @@ class ExporterNode:
         self._release_socket = ReleaseSocket.open(self._server.address.port, self.release)
 
     def stop(self) -> None:
-        """Stop it all; takes less than 2 s even if the driver hangs."""
+        """Stop all parts. Takes less than 2 s even if the driver hangs."""
         if self._release_socket is not None:
             self._release_socket.close()
         if self._sidecar is not None:
@@ -202,52 +202,52 @@ class ExporterNode:
         self.stop()
 
     def _wait(self, timeout_s: float) -> None:
-        """Wait for the driver's first answer, whatever it is."""
+        """Wait until the driver has answered or failed for the first time."""
         deadline = time.monotonic() + timeout_s
         while self.readers.driver is None and not self.readers.stats.turned_ns and time.monotonic() < deadline:
             time.sleep(0.01)
 
     def release(self, seconds: float = RELEASE_S) -> bool:
-        """Let go of every GPU for so long; True once nothing of this exporter holds one."""
+        """Release every GPU for this time. True once no process of this exporter has one open."""
         return self.readers.release(seconds)
 
     def reload(self) -> None:
-        """Read the files of the listener again."""
+        """Read the files of the listener and of the sidecar again."""
         if self._server is not None:
             self._server.reload()
         if self._sidecar is not None:
             self._sidecar.reload()
 
-    # ------------------------------------------------------------------ what it says
+    # ------------------------------------------------------------------ reporting
 
     @property
     def url(self) -> str:
-        """Where it serves, with the port that was really chosen."""
+        """The address of the server, with the actual port."""
         return self._server.url if self._server is not None else f"http://{self.config.listen}"
 
     def headline(self) -> str:
-        """One line that says what is read and where it is served; waits a moment for the driver's first answer."""
+        """One line with version, devices and address. Waits up to 2 s for the driver's first answer."""
         self._wait(_FIRST_ANSWER_S)
         if self.readers.driver is None:
-            what = f"not ready ({self.health().reason})"
+            status = f"not ready ({self.health().reason})"
         else:
             n = len(self.readers.states)
-            what = f"{n} {'device' if n == 1 else 'devices'} through {self.readings.identity.driver}"
+            status = f"{n} {'device' if n == 1 else 'devices'} through {self.readings.identity.driver}"
         mark = " (SIMULATED)" if self.readings.simulated else ""
-        return f"gpu-profile-exporter {self.readings.identity.version}: {what}{mark} on {self.url}/metrics"
+        return f"gpu-profile-exporter {self.readings.identity.version}: {status}{mark} on {self.url}/metrics"
 
     def health(self) -> Health:
         """The exporter's state."""
         return health(self.readers, self.clock.now_ns())
 
     def page(self) -> PageData:
-        """What the landing page and /api/devices tell."""
-        told = self.readings
-        return describe(self.readers, told.identity, self.clock.now_ns(), simulated=told.simulated)
+        """The data of the landing page and of /api/devices."""
+        readings = self.readings
+        return describe(self.readers, readings.identity, self.clock.now_ns(), simulated=readings.simulated)
 
 
 def _naming(config: Config) -> tuple[Naming, frozenset[Group]]:
-    """The names to publish under, and the groups of signals that they need besides those that were asked for."""
+    """The scheme of names, and the groups of signals that it requires."""
     if config.names == "semconv":
         return choose("semconv"), frozenset()
     from gpu_profile_exporter.naming.dcgm_csv import read_counters
@@ -266,7 +266,7 @@ def _waits_for_hardware(spec: str) -> bool:
 
     from gpu_profile.driver.grammar import ENTRY_POINTS
 
-    # A node's timeline comes with the exporter that keeps it.
+    # A node's timeline appears with the exporter that writes it.
     return spec.strip().partition(":")[0] in (*_HARDWARE, "node") or bool(
         entry_points(group=ENTRY_POINTS, name=spec.partition(":")[0])
     )

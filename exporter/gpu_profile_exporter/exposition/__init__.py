@@ -2,11 +2,11 @@
 
 Read in this order:
 
-- `exposition`: a scrape: readings in, text out, and what was left out of it.
-- `layout`: the lines of an exposition, kept from one scrape to the next: only values are written anew.
-- `format`: the text formats (Prometheus 0.0.4 and OpenMetrics 1.0), and which one an `Accept` header asks for.
-- `budget`: which series go first where there are too many.
+- `exposition`: renders a scrape: takes readings, returns text, and counts the series that it left out.
+- `layout`: the lines of an exposition, cached between scrapes. A scrape writes only the values that changed.
+- `format`: the text formats (Prometheus 0.0.4 and OpenMetrics 1.0), and the choice by the `Accept` header.
+- `budget`: the series to leave out when there are too many.
 
-Imports the naming, the readings and `reader.usage`. A new format is a member of `format.Format` and its way of writing
-a line.
+Imports the naming, the readings and `reader.usage`. A new format is a member of `format.Format` and its syntax of a
+line.
 """

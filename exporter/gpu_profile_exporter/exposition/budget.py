@@ -1,11 +1,12 @@
-"""How many series a scrape may have, and which go first when there are more.
+"""The series budget of a scrape: ranks series, and selects the ones to leave out.
 
-The rule knows nothing but names, so that the same series are left out at every scrape. Processes go first, then single
-links, allocations, regions, signals of groups that were asked for, and last those of the groups that are there by
-default. Within one of these ranks the series that come first in the catalogue, and then by their text, stay. Series of
-the core always stay, even if they alone are more than the budget: what comes of no single signal, such as what devices
-there are, how they are and whether they answer, busy time, XID errors, and what the exporter says of itself. So do
-durations of regions, which are few: a histogram that lacks some of its buckets would say something else.
+The rule depends on names only, so that every scrape leaves out the same series. The order is: processes, single links,
+allocations, regions, signals of opt-in groups, signals of default groups. Within a rank, the last in the catalogue go
+first, then the last by text.
+
+Core series always stay, even if they alone exceed the budget. They belong to no single signal: device information,
+health and errors, busy time, XID errors, and the exporter's own metrics. Durations of regions stay too: they are few,
+and a histogram without some of its buckets would be wrong.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _ALLOCATION: Final = ("k8s.", "container.", "slurm.")
 
 
 class SeriesPriority(IntEnum):
-    """What a series is about; the highest is left out first."""
+    """The rank of a series. The highest is left out first."""
 
     CORE = 0
     DEVICE = 1
@@ -38,7 +39,7 @@ class SeriesPriority(IntEnum):
 
 
 class Candidate(NamedTuple):
-    """A series as the rule sees it: candidates sort by who stays. `place` is its metric's in the catalogue."""
+    """The sort key of a series: the smallest stay. `place` is the index of its metric in the catalogue."""
 
     rank: SeriesPriority
     place: int
@@ -61,7 +62,7 @@ def rank(metric: Metric) -> SeriesPriority:
 
 
 def left_out(candidates: Collection[Candidate], budget: int) -> set[Candidate]:
-    """Those that are too many."""
+    """The candidates beyond the budget, except core series."""
     return {
         candidate for candidate in sorted(candidates)[max(0, budget) :] if candidate.rank is not SeriesPriority.CORE
     }

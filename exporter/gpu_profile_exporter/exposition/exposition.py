@@ -1,4 +1,4 @@
-"""Readings as a Prometheus exposition: what /metrics says, in the format and under the names that were asked for."""
+"""Renders readings as the text of /metrics, in the requested format and scheme of names."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from gpu_profile_exporter.readings.readings import MetricReading
 
 _log = logging.getLogger("gpu_profile_exporter")
 
-#: Why a series is left out; published from 0 on, so that the first one is seen by increase().
+#: Reasons to leave out a series. Their counters are published from 0, so that increase() sees the first one.
 REASONS: Final = ("duplicate", "not_a_number", "over_budget")
 
-_OF_ALL: Final[Attributes] = {}
-_OWN: Final = ((m.SERIES, _OF_ALL), *((m.SERIES_DROPPED, {"reason": reason}) for reason in REASONS))
+_NO_ATTRIBUTES: Final[Attributes] = {}
+_OWN: Final = ((m.SERIES, _NO_ATTRIBUTES), *((m.SERIES_DROPPED, {"reason": reason}) for reason in REASONS))
 _PROCESS_LINES: Final = tuple(map(Line.of, PROCESS))
 
 
 class Exposition:
-    """What /metrics says: the readings that `read` gives at each scrape, and what the exporter itself uses.
+    """Renders /metrics: the readings that `read` returns at each scrape, and metrics of the exposition itself.
 
-    At most `budget` series are published; `budget.py` says which go first. `process`: tell what this process uses of
-    the machine too. May be called from any thread; who asks while another's is rendered waits.
+    At most `budget` series are published, except core series; `budget.py` ranks them. `process`: also publish this
+    process's CPU time, memory and open files. Thread-safe: scrapes are rendered one after the other.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Exposition:
         self._rendering = threading.Lock()
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
-        """The text and its content type, as the `Accept` header asks for it."""
+        """The text and its content type, by the `Accept` header."""
         style = negotiate(accept)
         with self._rendering:
             return self._render(style), style.value
@@ -73,7 +73,7 @@ class Exposition:
     def _readable(
         self, readings: list[MetricReading]
     ) -> tuple[Sequence[Metric], Sequence[Attributes], list[float], Sequence[float]]:
-        """Metrics, attributes and values of the readings that have a number for a value, and the values as given."""
+        """Metrics, attributes, values as floats and values as given, of all readings with a value other than NaN."""
         if not readings:
             return (), (), [], ()
         metrics, attributes, values = zip(*readings, strict=True)
@@ -81,7 +81,7 @@ class Exposition:
             numbers = list(map(float, values))
         except (TypeError, ValueError, OverflowError):
             numbers = list(map(_number, values))
-        # Infinities of both signs have no sum either.
+        # The sum is also NaN for infinities of both signs.
         if isnan(sum(numbers)) and any(map(isnan, numbers)):
             kept = [reading for reading, value in zip(readings, numbers, strict=True) if not isnan(value)]
             self.left_out["not_a_number"] += len(readings) - len(kept)
@@ -102,7 +102,7 @@ class Exposition:
 
 
 def _number(value: float) -> float:
-    """NaN for what is no number, whatever its type was said to be."""
+    """The value as a float. NaN if it cannot be converted."""
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""How families and series are written: Prometheus' text format 0.0.4 and OpenMetrics 1.0.0, and who gets which.
+"""The syntax of Prometheus' text format 0.0.4 and of OpenMetrics 1.0.0, and the choice by the `Accept` header.
 
 https://prometheus.io/docs/instrumenting/exposition_formats/ and
 https://github.com/prometheus/OpenMetrics/blob/v1.0.0/specification/OpenMetrics.md
@@ -12,17 +12,17 @@ from typing import Final
 
 from gpu_profile_exporter.naming.series import Series, TextFamily
 
-#: Characters of a label's value that are kept; the rest is cut off and an ellipsis put in its place.
+#: The most characters of a label's value. Longer values end in an ellipsis.
 LONGEST_VALUE: Final = 1024
 
-# Not text, or not for a line of text: control characters, and halves of surrogate pairs, which have no UTF-8.
+# Not allowed in a line of text: control characters, and surrogates, which cannot be encoded as UTF-8.
 _NOT_TEXT: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _NOT_A_METRIC: Final = re.compile("[^a-zA-Z0-9_:]")
 _NOT_A_LABEL: Final = re.compile("[^a-zA-Z0-9_]")
 
 
 class Format(Enum):
-    """A format of the exposition; its value is the content type."""
+    """A format of the exposition. The value is its content type."""
 
     TEXT = "text/plain; version=0.0.4; charset=utf-8"
     OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -39,9 +39,9 @@ _OFFERS: Final = {
 
 
 def negotiate(accept: str) -> Format:
-    """The format that an `Accept` header likes best: highest q first, then the header's order.
+    """The format that an `Accept` header prefers: highest q first, then the header's order.
 
-    Text 0.0.4, which everybody reads, if the header is empty or names nothing that there is.
+    Text 0.0.4, which every scraper reads, if the header is empty or names no supported format.
     """
     best, best_q = Format.TEXT, 0.0
     for entry in accept.lower().split(","):
@@ -63,9 +63,9 @@ def _quality(text: str) -> float:
 
 
 def family_lines(family: TextFamily, style: Format) -> str:
-    """The lines that introduce a family.
+    """The HELP, TYPE and UNIT lines of a family.
 
-    OpenMetrics wants counters to end in `_total`: a family that does not is of unknown type there, under its own name.
+    OpenMetrics requires counters to end in `_total`. Other counters keep their name there, with the type unknown.
     """
     name, kind = _metric_name(family.name), family.kind
     if style is Format.TEXT:
@@ -82,7 +82,7 @@ def family_lines(family: TextFamily, style: Format) -> str:
 
 
 def series_text(series: Series) -> str:
-    """A series up to its value. Whatever its labels hold, this is one line of valid UTF-8."""
+    """A series up to its value. Always one line of valid UTF-8, for any label value."""
     name = _metric_name(series.family.name) + series.suffix
     pairs: dict[str, str] = {}
     for label, value in series.labels:
@@ -92,7 +92,7 @@ def series_text(series: Series) -> str:
 
 
 def number(value: float) -> str:
-    """A float as Prometheus reads it."""
+    """A float in Prometheus' syntax."""
     text = repr(float(value))
     return {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}.get(text, text)
 

@@ -1,7 +1,7 @@
-"""The lines of an exposition without their values.
+"""The lines of an exposition without their values, cached between scrapes.
 
-Which series there are changes rarely, and most values are what they were at the last scrape: so the lines are put
-together once, a scrape only writes the values that are new, and its text is the pieces joined.
+The set of series changes rarely, and most values equal those of the last scrape. So the lines are built once, a scrape
+formats only the values that changed, and then joins the pieces.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from gpu_profile_exporter.exposition.format import Format, family_lines, number,
 from gpu_profile_exporter.naming.series import BUCKET, Naming, Series, TextFamily
 
 Attributes = Mapping[str, str]
-#: Pieces of text that are joined at once.
+#: Pieces of text in one join.
 _AT_ONCE: Final = 256
 _PLACES: Final = {metric.otel: place for place, metric in enumerate(METRICS)}
 
 
 class Line(NamedTuple):
-    """A series: its text up to the value, the place of its metric in the catalogue, its rank in the budget, and whether
-    it is a histogram's bucket, whose values may have exemplars."""
+    """A series. `text` ends before the value, `place` is the index of its metric in the catalogue, `rank` is its rank
+    in the budget. `bucket`: it is a histogram's bucket, and its values may have exemplars."""
 
     family: TextFamily
     text: bytes
@@ -45,43 +45,43 @@ class Line(NamedTuple):
 
 
 class Lines:
-    """The lines of every (metric, attributes) of the last layout: a new one only asks for those that are new."""
+    """Caches the lines of every (metric, attributes) of the last layout. Only new pairs are named."""
 
     def __init__(self, naming: Naming) -> None:
         self._naming = naming
-        # By identity: hashing some thousand mappings would cost more than all the rest. An entry holds what its key
-        # was made of, so that no other object can have that identity while it is there.
-        self._known: dict[tuple[int, int], tuple[Metric, Attributes, tuple[Line, ...]]] = {}
+        # By identity: to hash some thousand mappings would cost more than all the rest. An entry references the objects
+        # of its key, so that no other object can get their identity while the entry exists.
+        self._cached: dict[tuple[int, int], tuple[Metric, Attributes, tuple[Line, ...]]] = {}
         self._families: dict[TextFamily, TextFamily] = {}
         self._devices: dict[str, Attributes] = {}
 
     def of(self, metrics: Sequence[Metric], attributes: Sequence[Attributes]) -> list[tuple[Line, ...]]:
-        """The lines of each pair; those of pairs that are not among these are forgotten."""
+        """The lines of each pair. Cached lines of all other pairs are dropped."""
         pairs = list(zip(metrics, attributes, strict=True))
         devices = {about.get("hw.id", ""): about for metric, about in pairs if metric is m.DEVICE_INFO}
         if devices != self._devices:
             self._naming.about(devices)
-            self._devices, self._known = devices, {}
-        kept, found = {}, []
+            self._devices, self._cached = devices, {}
+        kept, lines = {}, []
         for metric, about in pairs:
             key = id(metric), id(about)
-            entry = kept[key] = self._known.get(key) or (metric, about, self._named(metric, about))
-            found.append(entry[2])
-        self._known = kept
-        return found
+            entry = kept[key] = self._cached.get(key) or (metric, about, self._named(metric, about))
+            lines.append(entry[2])
+        self._cached = kept
+        return lines
 
     def _named(self, metric: Metric, attributes: Attributes) -> tuple[Line, ...]:
-        place, what = _PLACES.get(metric.otel, len(_PLACES)), rank(metric)
-        lines = (Line.of(series, place, what) for series in self._naming.series(metric, attributes))
-        # Each series comes with a family of its own; one for all of them takes less memory.
+        place, priority = _PLACES.get(metric.otel, len(_PLACES)), rank(metric)
+        lines = (Line.of(series, place, priority) for series in self._naming.series(metric, attributes))
+        # Each series has its own family object. Equal ones are shared, which takes less memory.
         return tuple(line._replace(family=self._families.setdefault(line.family, line.family)) for line in lines)
 
 
 class Layout:
-    """The lines of one set of series, in the order of the catalogue's metrics, each family's together.
+    """The lines of one set of series, in the order of the catalogue, grouped by family.
 
-    `lines` has those of each reading, `fixed` are series of their own, which come last and belong to the core.
-    `left_out` counts the series that are not in the layout, by reason.
+    `lines`: the lines of each reading. `fixed`: further series of the core, which come last. `left_out` counts the
+    series that are not in the layout, by reason.
     """
 
     def __init__(self, lines: Sequence[Sequence[Line]], fixed: Sequence[Line] = (), *, budget: int) -> None:
@@ -103,10 +103,10 @@ class Layout:
         self._lines = [line for line, _ in rows]
         self._sources = [source for _, source in rows]
         self._scales = [line.scale for line in self._lines]
-        #: The rows, and their sources, whose values may have exemplars.
+        #: (row, source) of the buckets: their values may have exemplars.
         self._buckets = [(row, rows[row][1]) for row, line in enumerate(self._lines) if line.bucket]
         self._starts: dict[Format, list[bytes]] = {}
-        #: The values that were published last, and how they were written.
+        #: The values of the last scrape, and their text.
         self._values = [nan] * len(rows)
         self._texts = [b""] * len(rows)
 
@@ -121,16 +121,16 @@ class Layout:
         return kept
 
     def fill(self, values: Sequence[float], style: Format, given: Sequence[float] = ()) -> bytes:
-        """The exposition with a value for each reading and each fixed series. One thread at a time.
+        """The exposition with a value for each reading and each fixed series. Not thread-safe.
 
-        `given` are the readings' values with their exemplars.
+        `given`: the readings' original values, which may have exemplars.
         """
-        found = [values[source] for source in self._sources]
-        changed = list(compress(range(len(found)), map(ne, found, self._values)))
+        current = [values[source] for source in self._sources]
+        changed = list(compress(range(len(current)), map(ne, current, self._values)))
         texts, scales = self._texts, self._scales
-        for i, text in zip(changed, _written([found[i] * scales[i] for i in changed]), strict=True):
+        for i, text in zip(changed, _written([current[i] * scales[i] for i in changed]), strict=True):
             texts[i] = text
-        self._values = found
+        self._values = current
         starts = self._starts.get(style)
         if starts is None:
             starts = self._starts[style] = self._line_starts(style)
@@ -144,7 +144,7 @@ class Layout:
         return _joined(pieces)
 
     def _line_starts(self, style: Format) -> list[bytes]:
-        """What stands before each value: the series, and before a family's first one what introduces the family."""
+        """The text before each value: the series. The first one of a family follows its HELP and TYPE lines."""
         starts, family = [], None
         for line in self._lines:
             new = line.family.name != family
@@ -154,9 +154,9 @@ class Layout:
 
 
 def _joined(pieces: Sequence[bytes]) -> bytes:
-    """All pieces as one."""
-    # A join keeps 80 bytes for each piece while it lasts: for all at once that would be more than the text itself,
-    # and memory that comes fresh from the system at each scrape takes longer than the joining.
+    """All pieces in one bytes object."""
+    # A join allocates 80 bytes for each piece. For all pieces at once these would exceed the text itself, and to get
+    # that memory from the system at each scrape takes longer than to join.
     body = BytesIO()
     for start in range(0, len(pieces), _AT_ONCE):
         body.write(b"".join(pieces[start : start + _AT_ONCE]))
@@ -164,8 +164,8 @@ def _joined(pieces: Sequence[bytes]) -> bytes:
 
 
 def _written(numbers: Sequence[float]) -> list[bytes]:
-    """Each number as Prometheus reads it, and the end of its line."""
-    # A sum of large numbers may be infinite too: that only takes the longer way.
+    """Each number in Prometheus' syntax, with a line end."""
+    # The sum of large finite numbers may be infinite too: then the slower way below gives the same text.
     if not isfinite(sum(numbers)):
         return [f"{number(value)}\n".encode() for value in numbers]
     return (b"%r\n" * len(numbers) % tuple(numbers)).splitlines(keepends=True)

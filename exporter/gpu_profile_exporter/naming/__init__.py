@@ -1,12 +1,13 @@
-"""How what is published is called: names, labels and units under one scheme of names or another.
+"""Schemes of names: the name, labels and unit under which each reading is published.
 
 Read in this order:
 
-- `series`: what a scheme is, and the series that it makes of a reading.
-- `semconv`: OpenTelemetry's names by the Collector's rule. `dcgm`: dcgm-exporter's, out of the table `dcgm_fields` and
-  the user's file (`dcgm_csv`), with sums that it publishes (`sums`) and texts of XID errors (`xid`).
-- `schemes`: the choice among them.
+- `series`: the interface of a scheme (`Naming`), and the series that it returns for a reading.
+- `semconv`: OpenTelemetry's names, translated by the Collector's rule.
+- `dcgm`: dcgm-exporter's names. They come from the table `dcgm_fields` and the user's file (`dcgm_csv`); `sums` adds
+  the metrics that are sums of others, `xid` the texts of XID errors.
+- `schemes`: chooses among them.
 
-Imports the library's catalogue and the readings. A new scheme is a class with the methods of `series.Naming` and a line
-in `schemes.choose`.
+Imports the library's catalogue and the readings. A new scheme is a class with the methods of `series.Naming`, and a
+line in `schemes.choose`.
 """

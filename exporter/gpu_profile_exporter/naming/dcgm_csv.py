@@ -1,4 +1,4 @@
-"""dcgm-exporter's CSV files, which say what to publish: a line is `FIELD, type, help`, `#` begins a comment."""
+"""Parses dcgm-exporter's CSV files of fields to publish: `FIELD, type, help` per line, `#` begins a comment."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from gpu_profile.errors import UsageError
 from gpu_profile_exporter.naming.dcgm_fields import LABEL_FIELDS, SOURCES, Field, FieldSelection, measured
 
 _METRIC_TYPES: Final = ("gauge", "counter")
-#: What dcgm-exporter takes; a single number is no histogram and no summary, whatever the file says.
+#: The types that dcgm-exporter accepts. `histogram` and `summary` lines are skipped: a field is one number.
 _TYPES: Final = (*_METRIC_TYPES, "histogram", "summary", "label")
-#: A file of more is no list of fields: dcgm has some hundreds.
+#: A larger file cannot be a list of fields: dcgm has some hundreds of them.
 _MOST_BYTES: Final = 1 << 18
 
 
 def read_counters(path: Path) -> FieldSelection:
-    """The selection that a file makes, with one warning for each line that cannot be followed.
+    """The selection of a file, with one warning for each line that is skipped.
 
-    UsageError, naming file and line, for a file that is no such list: not readable, not three columns, an open quote,
-    a type that Prometheus does not have, or nothing that can be published.
+    Raises UsageError with file and line if the file is not readable, a line does not have three columns, a quote is
+    not closed, a type is not a Prometheus type, or no line can be published.
     """
     return parse_counters(_text(path), str(path))
 
@@ -43,7 +43,7 @@ def parse_counters(text: str, name: str) -> FieldSelection:
             raise UsageError(
                 f"{name}:{number}: {_shown(field)} has the type {_shown(kind)!r}; there are {', '.join(_TYPES)}"
             )
-        if reason := _refusal(field, kind, known={*fields, *labels}):
+        if reason := _refusal(field, kind, listed={*fields, *labels}):
             warnings.append(f"{name}:{number}: {_shown(field)} is left out: {reason}")
         elif kind == "label":
             labels.append(field)
@@ -55,7 +55,7 @@ def parse_counters(text: str, name: str) -> FieldSelection:
 
 
 def _shown(text: str) -> str:
-    """Enough of a cell for a line of a log, without what would not be text there."""
+    """The first 64 characters of a cell, with `?` for each that is not printable."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:64])
 
 
@@ -79,7 +79,7 @@ def _text(path: Path) -> str:
 
 
 def _records(text: str, name: str) -> Iterator[tuple[int, list[str]]]:
-    """The records that are neither empty nor comments, with the number of the line on which each begins."""
+    """The records except empty lines and comments, each with the number of its first line."""
     # Not splitlines(), which would also break a line at a form feed or a Unicode separator.
     lines = enumerate(text.replace("\r\n", "\n").split("\n"), start=1)
     for number, line in lines:
@@ -97,9 +97,9 @@ def _records(text: str, name: str) -> Iterator[tuple[int, list[str]]]:
         yield number, [" ".join(cell.split()) for cell in cells]
 
 
-def _refusal(field: str, kind: str, known: set[str]) -> str:
-    """Why a line cannot be followed; empty if it can."""
-    if field in known:
+def _refusal(field: str, kind: str, listed: set[str]) -> str:
+    """The reason to skip a line. Empty if the line is valid."""
+    if field in listed:
         return "it is listed above already"
     if kind == "label":
         return (

@@ -1,6 +1,6 @@
-"""The table of dcgm-exporter's fields: what it publishes by default, and where each number comes from here.
+"""The table of dcgm-exporter's fields: its default selection, and the metric that supplies each field here.
 
-The names, types, units and the default selection are facts of dcgm-exporter 4.5 (`etc/default-counters.csv`); counters
+Names, types, units and the default selection are those of dcgm-exporter 4.5 (`etc/default-counters.csv`). The counters
 of activity and of PCIe bytes are fields 1084 to 1096 of DCGM 4.6 (`dcgm_fields.h`).
 """
 
@@ -18,7 +18,7 @@ from gpu_profile.units import MIB, NS_PER_S
 
 
 class Field(NamedTuple):
-    """One metric under dcgm-exporter's name; `kind` is counter or gauge."""
+    """A metric with dcgm-exporter's name. `kind` is a Prometheus type: counter or gauge."""
 
     name: str
     kind: str
@@ -26,14 +26,14 @@ class Field(NamedTuple):
 
 
 class FieldSource(NamedTuple):
-    """Where a field comes from: a metric of the catalogue, fixed attributes, and the factor to the field's unit."""
+    """The source of a field: a metric of the catalogue, fixed attributes, and the factor to the field's unit."""
 
     otel: str
     attributes: tuple[tuple[str, str], ...]
     scale: float
 
 
-#: What dcgm-exporter publishes unless told otherwise, in its order.
+#: The fields that dcgm-exporter publishes by default, in its order.
 DEFAULT_FIELDS: Final = (
     Field("DCGM_FI_DEV_SM_CLOCK", "gauge", "Clock of the streaming multiprocessors, in MHz"),
     Field("DCGM_FI_DEV_MEM_CLOCK", "gauge", "Clock of the device memory, in MHz"),
@@ -66,7 +66,7 @@ DEFAULT_FIELDS: Final = (
     Field("DCGM_FI_PROF_PCIE_RX_BYTES", "gauge", "Bytes per second that the GPU received over PCIe"),
 )
 
-#: Published besides, as gauges miss what happens between two scrapes; dcgm-exporter has them commented out.
+#: Published in addition, because gauges miss everything between two scrapes. Comments in dcgm-exporter's default file.
 CUMULATIVE_FIELDS: Final = (
     Field("DCGM_FI_PROF_SM_CYCLES_ELAPSED_TOTAL", "counter", "Time for which SM activity was measured, in ns"),
     Field("DCGM_FI_PROF_SM_CYCLES_ACTIVE_TOTAL", "counter", "SM activity times the time of measurement, in ns"),
@@ -75,7 +75,7 @@ CUMULATIVE_FIELDS: Final = (
 
 DRIVER_VERSION: Final = "DCGM_FI_DRIVER_VERSION"
 
-#: Fields that become a label on every series, and the attribute of a device that they show.
+#: Fields that become a label of every series, and the device attribute that supplies its value.
 LABEL_FIELDS: Final = {
     DRIVER_VERSION: "hw.driver_version",
     "DCGM_FI_DEV_UUID": "hw.id",
@@ -86,7 +86,7 @@ LABEL_FIELDS: Final = {
 
 
 class FieldSelection(NamedTuple):
-    """A selection of fields: metrics, the fields that become labels, and what was not taken over, a line for each."""
+    """A selection of fields: metrics, labels, and a warning for each line of the file that was skipped."""
 
     fields: tuple[Field, ...]
     labels: tuple[str, ...] = ()
@@ -95,14 +95,14 @@ class FieldSelection(NamedTuple):
 
 DEFAULT_COUNTERS: Final = FieldSelection((*DEFAULT_FIELDS, *CUMULATIVE_FIELDS), (DRIVER_VERSION,))
 
-#: The last XID's code is both its value and an attribute; the counter has one series per code.
+#: The last XID's code is both its value and an attribute. The counter has one series per code.
 XID_LAST: Final = m.XID_LAST.otel
 XID_ERRORS: Final = m.XID_ERRORS.otel
-#: Nobody publishes this one: `sums.totals` makes it out of the two directions.
+#: Not in the catalogue: `sums.totals` adds the two directions up.
 NVLINK_TOTAL: Final = "nvidia.gpu.nvlink.total"
 NVLINK_PARTS: Final = "nvidia.gpu.nvlink.io"
 
-#: Fields whose source is no signal.
+#: Fields with a source other than a signal.
 _DERIVED: Final = {
     "DCGM_FI_DEV_FB_TOTAL": FieldSource("hw.gpu.memory.limit", (), 1 / MIB),
     "DCGM_FI_DEV_XID_ERRORS": FieldSource(XID_LAST, (), 1.0),
@@ -112,7 +112,7 @@ _DERIVED: Final = {
     "DCGM_FI_PROF_PCIE_RX_BYTES_TOTAL": FieldSource("hw.gpu.io", RECEIVED, 1.0),
     "DCGM_FI_PROF_SM_CYCLES_ELAPSED_TOTAL": FieldSource(ACTIVITY_OBSERVED.otel, ((UNIT, "sm"),), NS_PER_S),
 }
-#: DCGM's word for a unit in the names of its counters of cycles.
+#: DCGM's word for each unit in the names of its cycle counters.
 _CYCLES: Final = {
     "sm": "SM",
     "tensor": "MMA",
@@ -137,24 +137,24 @@ def _sources() -> Iterator[tuple[str, FieldSource]]:
 
 
 _PUBLISHED: Final = frozenset(row.otel for row in (*METRICS, *m.SELF_METRICS))
-#: Every field that has a source here.
+#: The source of each field.
 SOURCES: Final[Mapping[str, FieldSource]] = dict(_sources())
 
 
 def measured(field: str) -> bool:
-    """Whether some metric of the catalogue can give this field."""
+    """True if the field has a source and the catalogue contains its metric."""
     source = SOURCES.get(field)
     return source is not None and _parts(source.otel) in _PUBLISHED
 
 
 def groups(counters: FieldSelection) -> frozenset[Group]:
-    """The groups of signals that must be read for these fields."""
+    """The groups of signals that these fields require."""
     wanted = [source for field in counters.fields if (source := SOURCES.get(field.name)) is not None]
     return frozenset(row.group for row in SIGNALS for source in wanted if _needs(source, row))
 
 
 def _needs(source: FieldSource, row: Signal) -> bool:
-    """Whether a field of this source cannot be told without the signal."""
+    """True if a field with this source requires the signal."""
     if source.otel in (ACTIVITY.otel, ACTIVITY_OBSERVED.otel):
         return (UNIT, row.key) in source.attributes
     return row.otel == _parts(source.otel) and set(source.attributes) <= set(row.attributes)

@@ -1,4 +1,4 @@
-"""The schemes of names that there are, and the choice among them."""
+"""Chooses the scheme of names for the setting `--names`."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from gpu_profile_exporter.naming.dcgm_fields import DEFAULT_COUNTERS, FieldSelec
 from gpu_profile_exporter.naming.semconv import Semconv
 from gpu_profile_exporter.naming.series import Naming, Series
 
-#: The schemes of names, as `--names` knows them.
+#: The values of `--names`.
 NAMES: Final = ("semconv", "dcgm", "both")
 
 
 class Both:
-    """Two schemes side by side: every reading under each name that either has for it."""
+    """Several schemes together: each reading is published under the names of all of them."""
 
     def __init__(self, *namings: Naming) -> None:
         self._namings = namings
 
     def series(self, metric: Metric, attributes: Mapping[str, str]) -> Sequence[Series]:
-        """The schemes' series, one scheme after the other."""
+        """The series of the first scheme, then those of the next."""
         return [series for naming in self._namings for series in naming.series(metric, attributes)]
 
     def about(self, devices: Mapping[str, Mapping[str, str]]) -> None:
-        """Tell each scheme."""
+        """Pass the devices to each scheme."""
         for naming in self._namings:
             naming.about(devices)
 
@@ -34,10 +34,10 @@ class Both:
 def choose(
     names: str, *, counters: FieldSelection | None = None, hostname: str = "", hostname_label: str = "both"
 ) -> Naming:
-    """The scheme called `names`, one of `NAMES`. The rest is for dcgm's names.
+    """The scheme `names`, one of `NAMES`. The other parameters apply to dcgm's names only.
 
-    `counters` is the selection of fields (`dcgm_csv.read_counters`; by default dcgm-exporter's own), `hostname` this
-    node's name (empty: no such label), `hostname_label` what the label is called: Hostname, hostname, both or none.
+    `counters`: the selection of fields (`dcgm_csv.read_counters`); by default dcgm-exporter's own. `hostname`: this
+    node's name; empty for no such label. `hostname_label`: the label's name: Hostname, hostname, both or none.
     """
     if names == "semconv":
         return Semconv()

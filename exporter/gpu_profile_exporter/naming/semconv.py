@@ -1,4 +1,4 @@
-"""OpenTelemetry's names, translated for Prometheus as the Collector does: a scrape and a push land on one series."""
+"""OpenTelemetry's names, translated to Prometheus as the Collector does: a scrape and a push give the same series."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def family(metric: Metric) -> TextFamily:
 
 
 class Semconv:
-    """One series for each reading, with the catalogue's names. Values are in base units already."""
+    """One series for each reading, with the catalogue's names. Values already are in base units."""
 
     def series(self, metric: Metric, attributes: Mapping[str, str]) -> Sequence[Series]:
-        """The row's labels in its order, then what else the reading carries; what is not known is left out."""
+        """The metric's labels in their order, then the reading's other attributes. Empty attributes are left out."""
         if metric.otel == NVLINK_TOTAL:
-            return ()  # both directions are there already
+            return ()  # the two directions are published already
         if metric.otel == XID_LAST and not attributes.get(_XID):
-            return ()  # there was no error: the code 0 is dcgm-exporter's way to say so
+            return ()  # no error so far: only dcgm-exporter publishes the code 0 for that
         order = (*metric.labels, *(name for name in attributes if name not in metric.labels))
         labels = tuple((label(name), attributes[name]) for name in order if attributes.get(name))
         return (Series(family(metric), labels, 1.0, f"_{metric.part}" if metric.part else ""),)
 
     def about(self, devices: Mapping[str, Mapping[str, str]]) -> None:
-        """Nothing: a device's identity is in a series of its own, to be joined on `hw_id`."""
+        """Does nothing: a device's identity is a series of its own, which queries join on `hw_id`."""

@@ -1,4 +1,4 @@
-"""What a scheme of names is, and what it makes of a metric: series, each of a family."""
+"""The interface of a scheme of names, and the series that it returns."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Final, NamedTuple, Protocol
 
 from gpu_profile.catalogue import Metric
 
-#: What stands behind the family's name in that of a histogram's bucket.
+#: The suffix of a histogram's buckets, after the family's name.
 BUCKET: Final = "_bucket"
 
 
 class TextFamily(NamedTuple):
-    """A metric as it stands in the text format; `kind` is counter, gauge, histogram, info or untyped."""
+    """A metric family of the text format. `kind` is counter, gauge, histogram, info or untyped."""
 
     name: str
     kind: str
@@ -21,9 +21,9 @@ class TextFamily(NamedTuple):
 
 
 class Series(NamedTuple):
-    """One series: its labels in the order in which they are written. The published value is `value * scale`.
+    """One series, with its labels in the order of the text. The published value is `value * scale`.
 
-    Its name is the family's, for a part of a histogram with `suffix`.
+    Its name is the family's name plus `suffix`, which is empty except for the parts of a histogram.
     """
 
     family: TextFamily
@@ -36,12 +36,12 @@ class Naming(Protocol):
     """A scheme of names."""
 
     def series(self, metric: Metric, attributes: Mapping[str, str]) -> Sequence[Series]:
-        """The series that publish `metric` with these OpenTelemetry attributes; none if the scheme has no name."""
+        """The series that publish `metric` with these OpenTelemetry attributes. Empty if the scheme has no name."""
         ...
 
     def about(self, devices: Mapping[str, Mapping[str, str]]) -> None:
-        """Tell what is known of each device (by `hw.id`): the attributes of `gpu_profile.device.info`.
+        """Receive the attributes of `gpu_profile.device.info` of each device, by `hw.id`.
 
-        When this changes, whoever keeps series asks for them anew.
+        Callers that cache series must discard them after this call.
         """
         ...

@@ -1,4 +1,4 @@
-"""Readings that dcgm-exporter has and the catalogue does not, because they are sums of others."""
+"""Readings of dcgm-exporter that the catalogue lacks, because they are sums of others."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _TOTAL: Final = Metric(NVLINK_TOTAL, "By", Instrument.COUNTER, "Payload bytes ov
 
 
 def totals(readings: Iterable[MetricReading]) -> Iterator[MetricReading]:
-    """The readings as they come, then each device's NVLink bytes of both directions as one, if both are known."""
+    """The readings, then the sum of both directions of NVLink bytes for each device that has both."""
     parts: dict[tuple[tuple[str, str], ...], list[float]] = {}
     for reading in readings:
         if reading.metric.otel == NVLINK_PARTS:
-            whose = tuple((name, value) for name, value in reading.attributes.items() if name != _DIRECTION)
-            parts.setdefault(whose, []).append(reading.value)
+            device = tuple((name, value) for name, value in reading.attributes.items() if name != _DIRECTION)
+            parts.setdefault(device, []).append(reading.value)
         yield reading
-    for whose, values in parts.items():
+    for device, values in parts.items():
         if len(values) == len(_DIRECTIONS):
-            yield MetricReading(_TOTAL, _attributes(whose), sum(values))
+            yield MetricReading(_TOTAL, _attributes(device), sum(values))
 
 
 @lru_cache(maxsize=1024)
-def _attributes(whose: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
-    # One object for each device, so that a scrape finds the line that it made of it before.
-    return dict(whose)
+def _attributes(device: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    # The same object for a device at each scrape: the exposition caches lines by the identity of their attributes.
+    return dict(device)

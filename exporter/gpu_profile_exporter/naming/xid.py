@@ -1,7 +1,7 @@
-"""What NVIDIA's XID codes stand for, in a few words each: the `err_msg` label that dcgm-exporter puts beside them.
+"""A short text for each of NVIDIA's XID codes: the label `err_msg` of dcgm-exporter.
 
-The codes and their meanings are those of NVIDIA's "XID Errors" document; the wording is our own, so a query should
-select by `err_code`.
+Codes and meanings follow NVIDIA's "XID Errors" document. The wording is our own, so queries should select by
+`err_code`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _MEANING: Final = {
 
 
 def meaning(code: str) -> str:
-    """What a code, in decimal digits, stands for; "0" is none."""
+    """The text for a code in decimal digits. "0" is no error."""
     if code == "0":
         return NO_ERROR
     return _MEANING.get(int(code), UNKNOWN) if code.isascii() and code.isdecimal() and len(code) < 9 else UNKNOWN

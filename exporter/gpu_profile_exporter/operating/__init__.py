@@ -1,12 +1,13 @@
-"""What an operator and the machine do with a running exporter.
+"""Operation of a running exporter: signals, systemd, health checks, releasing the GPUs.
 
 Read in this order:
 
-- `control`: signals, and what the main loop does of them.
+- `control`: waits for signals and runs their actions.
 - `systemd`: readiness and the watchdog.
-- `healthcheck`: the command that asks a running exporter how it is.
-- `release`: lets go of the GPUs for a while, asked for over a socket or by a signal. `runtime`: where that socket lies.
+- `healthcheck`: the command that checks a running exporter.
+- `release`: the command that releases the GPUs for a while, and the socket that receives it.
+- `runtime`: the directories of that socket.
 
-Each stands alone and imports at most the configuration; `node` and `cli` put them to use. A new command is a module
-here, with a row in `cli._COMMANDS`.
+`node` and `cli` use these modules. Of each other they import only `runtime`; of the rest, at most the configuration and
+the log. A new command is a module here, with a row in `cli._COMMANDS`.
 """

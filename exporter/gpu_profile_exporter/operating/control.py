@@ -1,4 +1,4 @@
-"""How a running exporter is told things: by signals. It waits for them, and acts on each in a thread of its own."""
+"""Signals of a running exporter: the main thread waits for them, and each action runs in its own thread."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ _OTHERS: Final = (signal.SIGHUP, signal.SIGUSR1)
 
 
 class Control:
-    """The signals that arrive from the moment on at which it is made."""
+    """Receives the process's signals. Made by `signals()`."""
 
     def __init__(self, reading: int) -> None:
         self._reading = reading
         self._lock = threading.Lock()
-        #: Signals that are being acted on, and whether they have come again since.
+        #: Signals with a running action -> whether the signal has arrived again since it began.
         self._again: dict[signal.Signals, bool] = {}
 
     def wait(
         self, actions: Mapping[int, Action] | None = None, *, beat: Action | None = None, beat_s: float | None = None
     ) -> None:
-        """Return at SIGTERM or SIGINT; until then, start the action of each other signal when it comes.
+        """Start the action of each signal that arrives, until SIGTERM or SIGINT.
 
-        `beat` is called about every `beat_s` seconds, in this thread.
+        `beat` is called in this thread after each `beat_s` seconds without a signal.
         """
         while True:
-            heard = select.select([self._reading], [], [], beat_s)[0]
-            if not heard and beat is not None:
+            ready = select.select([self._reading], [], [], beat_s)[0]
+            if not ready and beat is not None:
                 beat()
-            for number in os.read(self._reading, 64) if heard else b"":
+            for number in os.read(self._reading, 64) if ready else b"":
                 if number in _STOP:
                     return
                 if number in _OTHERS:
@@ -46,21 +46,21 @@ class Control:
 
     def _act(self, number: signal.Signals, action: Action | None) -> None:
         if action is None:
-            _log.warning("%s means nothing to this exporter", number.name)
+            _log.warning("%s is ignored: this exporter has no action for it", number.name)
             return
         with self._lock:
             running = number in self._again
             self._again[number] = running
         if not running:
-            # In a thread, so that whatever it has to wait for does not keep SIGTERM waiting.
+            # In a thread, so that an action that waits does not delay SIGTERM.
             threading.Thread(target=self._run, args=(number, action), name=number.name, daemon=True).start()
 
     def _run(self, number: signal.Signals, action: Action) -> None:
-        """Act, and once more if the signal has come again meanwhile: what it is about may have changed since."""
+        """Run the action, and again if the signal arrived meanwhile: files may have changed after they were read."""
         while True:
             try:
                 action()
-            except Exception as error:  # noqa: BLE001 - whatever went wrong, the exporter goes on as it was
+            except Exception as error:  # noqa: BLE001 - the exporter continues after any failure of an action
                 _log.error("%s could not be acted on: %s", number.name, error)
                 _log.debug("it failed here", exc_info=True)
             with self._lock:
@@ -72,13 +72,13 @@ class Control:
 
 @contextmanager
 def signals() -> Iterator[Control]:
-    """Take over the signals; what they meant before comes back at the end."""
-    # The interpreter itself writes to the pipe when a signal comes: a handler in Python might only run after a read
-    # that has just begun to block, which is never.
+    """Install the handlers, and restore the previous ones at the end."""
+    # The interpreter itself writes to the pipe when a signal arrives. A handler in Python would run only after a
+    # read that has just begun to block, so possibly never.
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     before_fd = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    # Who starts a program with SIGHUP ignored (nohup) wants it to be.
+    # A signal that was ignored at the start stays ignored, such as SIGHUP under nohup.
     numbers = [n for n in (*_STOP, *_OTHERS) if n in _STOP or signal.getsignal(n) is not signal.SIG_IGN]
     before = {number: signal.signal(number, lambda *_: None) for number in numbers}
     try:

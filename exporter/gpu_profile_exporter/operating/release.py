@@ -1,4 +1,4 @@
-"""How a running exporter is told to let go of the GPUs: a socket that only its own user and root may use."""
+"""Releases the GPUs of a running exporter, over a socket that only its user and root may use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpu_profile_exporter.operating import runtime
 
 _log = logging.getLogger("gpu_profile_exporter")
 
-#: The longest that GPUs are let go of at a time: who forgets gets them read again.
+#: The longest release at a time: after a forgotten one, the GPUs are read again.
 LONGEST_S: Final = 3600.0
 _ANSWER_S: Final = 10.0
 _LINE: Final = 64
@@ -28,7 +28,7 @@ _NAME: Final = "gpu-profile-exporter-{}.sock"
 
 
 class ReleaseSocket:
-    """Listens for `release SECONDS`, and answers once that has been done. Without a place for it, there is none."""
+    """Listens for `release SECONDS`, and answers once the GPUs are released."""
 
     def __init__(self, listening: socket.socket, path: Path, release: Callable[[float], bool]) -> None:
         self._listening = listening
@@ -39,9 +39,9 @@ class ReleaseSocket:
 
     @classmethod
     def open(cls, port: int, release: Callable[[float], bool]) -> ReleaseSocket | None:
-        """Listen; None, with a line in the log, where no socket can be made.
+        """Listen. None, with a line in the log, if no socket can be made.
 
-        Sockets in the same directory that exporters of this user left, which were killed, are removed.
+        Removes the sockets of this user's killed exporters in the same directory.
         """
         listening = socket.socket(socket.AF_UNIX)
         path = Path()
@@ -49,17 +49,17 @@ class ReleaseSocket:
             path = runtime.usable() / _NAME.format(port)
             runtime.sweep(path.parent, _NAME.format("*"))
             if os.path.lexists(path):
-                raise FileExistsError(0, "there is something already")
-            # Under another name until it listens: else another exporter's sweep could take it for a dead one.
+                raise FileExistsError(0, "a file exists there already")
+            # Under another name until it listens: else another exporter's sweep could remove it as dead.
             draft = path.with_name(f".{path.name}.{os.getpid()}")
-            # On Linux the socket's file gets this mode, whatever other threads do to the umask.
+            # On Linux the socket's file gets this mode, even if another thread changes the umask.
             os.fchmod(listening.fileno(), 0o600)
             listening.bind(os.fspath(draft))
             listening.listen(4)
             draft.rename(path)
         except OSError as error:
             listening.close()
-            problem = runtime.told(path, error) if path.name else error
+            problem = runtime.reason(path, error) if path.name else error
             _log.info("the command release cannot reach this exporter (%s); SIGUSR1 can", problem)
             return None
         return cls(listening, path, release)
@@ -74,12 +74,12 @@ class ReleaseSocket:
                 try:
                     uid = runtime.peer_uid(connection)
                     if uid not in (0, os.geteuid()):
-                        _log.warning("user %d asked for a release, and is neither this exporter's nor root", uid)
+                        _log.warning("refused a release to user %d, who is neither this exporter's user nor root", uid)
                         continue
                     connection.settimeout(_ANSWER_S)
                     connection.sendall(self._answer(connection.recv(_LINE)))
                 except OSError as error:
-                    _log.debug("who asked for a release went away: %s", error)
+                    _log.debug("the connection of a release request failed: %s", error)
 
     def _answer(self, line: bytes) -> bytes:
         word, _, number = line.decode("ascii", "replace").strip().partition(" ")
@@ -91,8 +91,8 @@ class ReleaseSocket:
             return f"write release SECONDS, at most {LONGEST_S:.0f}\n".encode()
         try:
             return b"released\n" if self._release(seconds) else b"held: a call still hangs in the driver\n"
-        except Exception as error:  # noqa: BLE001 - one defect must not end the others' turn
-            _log.exception("letting go of the GPUs failed")
+        except Exception as error:  # noqa: BLE001 - the socket must still answer later requests
+            _log.exception("releasing the GPUs failed")
             return f"failed: {error}\n".encode()[:_ANSWER]
 
     def close(self) -> None:
@@ -105,21 +105,21 @@ class ReleaseSocket:
 
 
 def ask(port: int, seconds: float) -> str:
-    """Have the exporter on `port` let go of the GPUs for so long; its answer. UsageError if none can be reached."""
+    """Ask the exporter on `port` to release the GPUs for this time. Its answer; UsageError if none can be reached."""
     problems = []
     me = os.geteuid()
     for directory in (*runtime.given(), *runtime.own(), runtime.SERVICE_DIRECTORY):
         path = directory / _NAME.format(port)
         try:
-            # Root also asks a service, which may run as any user: only root can make a directory in /run.
+            # Root also trusts a service that runs as any user, because only root can make a directory in /run.
             service = me == 0 and directory == runtime.SERVICE_DIRECTORY
             owner = runtime.owner(directory, None if service else (me, 0))
             return _ask(path, seconds, (me, 0, owner))
         except FileNotFoundError:
             continue
         except OSError as error:
-            problems.append(runtime.told(path, error))
-    problem = "; ".join(problems) or "there is no socket of one"
+            problems.append(runtime.reason(path, error))
+    problem = "; ".join(problems) or "there is no socket for it"
     raise UsageError(
         f"no exporter of this user answers on port {port} ({problem}): name its port with --port, or send it SIGUSR1"
     )
@@ -153,9 +153,9 @@ def _seconds(_: click.Context, __: click.Parameter, value: str) -> float:
 @click.option("--for", "seconds", default="60s", callback=_seconds, show_default=True, help="For how long; 0s ends it.")
 @click.option("--port", default=9400, show_default=True, help="The port on which the exporter serves.")
 def release(*, seconds: float, port: int) -> int:
-    """Have the running exporter let go of the GPUs, so that one can be reset, cut anew, or the driver unloaded.
+    """Release the GPUs of the running exporter, to reset one, change its MIG instances or unload the driver.
 
-    Comes back once nothing of the exporter holds a GPU any more; it takes them up again by itself.
+    Returns once no process of the exporter has a GPU open. The exporter opens them again when the time is over.
     """
     answer = ask(port, seconds)
     if answer != "released":

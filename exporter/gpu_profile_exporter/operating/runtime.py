@@ -1,4 +1,4 @@
-"""Directories for sockets in which no other user can put a socket in place of the real one."""
+"""Directories for sockets in which no other user can replace a socket."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Final
 
 #: The systemd unit's runtime directory, for commands that do not run in its environment.
 SERVICE_DIRECTORY: Final = Path("/run/gpu-profile-exporter")
-#: Root's own; only root can make one there.
+#: Root's own. Only root can make a directory in /run.
 ROOT_DIRECTORY: Final = Path("/run/gpu-profile")
 
 
 def given() -> list[Path]:
-    """What systemd gives a service (RUNTIME_DIRECTORY) or a session (XDG_RUNTIME_DIR)."""
+    """The directories that systemd makes for a service (RUNTIME_DIRECTORY) or a session (XDG_RUNTIME_DIR)."""
     # A service may have several, which systemd sorts.
     services = os.environ.get("RUNTIME_DIRECTORY", "").split(":")
     service = str(SERVICE_DIRECTORY) if str(SERVICE_DIRECTORY) in services else services[0]
@@ -26,7 +26,7 @@ def given() -> list[Path]:
 
 
 def own() -> list[Path]:
-    """This user's own, which are made when needed: below /run for root, else in the temporary directory."""
+    """This user's own directories, made when needed: for root also in /run, for all in the temporary directory."""
     paths = [ROOT_DIRECTORY] if os.geteuid() == 0 else []
     with suppress(OSError):  # a read-only root may have no temporary directory
         paths.append(Path(tempfile.gettempdir()) / f"gpu-profile-{os.geteuid()}")
@@ -34,7 +34,7 @@ def own() -> list[Path]:
 
 
 def usable() -> Path:
-    """The first of `given` and `own` that is this user's alone; OSError with the reasons if none is."""
+    """The first of `given` and `own` to which only this user can write. OSError with the reasons if there is none."""
     problems = []
     for path in (*given(), *own()):
         try:
@@ -43,15 +43,15 @@ def usable() -> Path:
                     path.mkdir(mode=0o700)
             owner(path, (os.geteuid(),))
         except OSError as error:
-            problems.append(told(path, error))
+            problems.append(reason(path, error))
         else:
             return path
     raise OSError("; ".join(problems) or "no directory for its socket")
 
 
 def owner(path: Path, allowed: tuple[int, ...] | None) -> int:
-    """The user that a directory belongs to; OSError if that is none of `allowed`, or others may write to it."""
-    # A link in the temporary directory could be anybody's; systemd's own directories may be links.
+    """The user that owns a directory. OSError if it is not one of `allowed`, or others may write to the directory."""
+    # A link in the temporary directory could belong to anybody. systemd's own directories may be links.
     status = path.stat() if path in (*given(), SERVICE_DIRECTORY) else path.lstat()
     if not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(0, "this is no directory")
@@ -63,17 +63,17 @@ def owner(path: Path, allowed: tuple[int, ...] | None) -> int:
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """The user at the other end of a Unix socket, as the kernel knows it (SO_PEERCRED, unix(7))."""
+    """The user at the other end of a Unix socket, from the kernel (SO_PEERCRED, unix(7))."""
     _, uid, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return int(uid)
 
 
 def sweep(directory: Path, pattern: str) -> None:
-    """Remove this user's sockets on which nobody listens any more."""
+    """Remove this user's sockets without a listening process."""
     for path in directory.glob(pattern):
         with suppress(OSError):
-            found = path.lstat()
-            if stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid() and not _listens(path):
+            status = path.lstat()
+            if stat.S_ISSOCK(status.st_mode) and status.st_uid == os.geteuid() and not _listens(path):
                 path.unlink()
 
 
@@ -89,6 +89,6 @@ def _listens(path: Path) -> bool:
     return True
 
 
-def told(path: Path, error: OSError) -> str:
-    """What is wrong with a path."""
+def reason(path: Path, error: OSError) -> str:
+    """A path and its error, for a message."""
     return f"{path}: {error.strerror or error}"

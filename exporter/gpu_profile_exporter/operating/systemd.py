@@ -1,4 +1,4 @@
-"""What systemd is told by a service of `Type=notify`: see sd_notify(3)."""
+"""Notifies systemd, as a service of `Type=notify` does: see sd_notify(3)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ WATCHDOG: Final = "WATCHDOG=1"
 
 
 def notify(text: str, *, environ: Mapping[str, str] = os.environ) -> bool:
-    """Tell systemd one or more `KEY=value` lines. False if nobody asked to be told, or nobody listens any more."""
+    """Send systemd one or more `KEY=value` lines. False if NOTIFY_SOCKET is not set or cannot be reached."""
     path = environ.get("NOTIFY_SOCKET", "")
     if not path.startswith(("/", "@")):
         return False
-    # A name that begins with @ lies in the abstract namespace, where a NUL byte stands in its place.
+    # A name that begins with @ is in the abstract namespace: a NUL byte replaces the @.
     address = f"\0{path[1:]}" if path.startswith("@") else path
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
@@ -30,12 +30,12 @@ def notify(text: str, *, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def reloading(*, now_ns: int | None = None) -> str:
-    """What to say before the configuration is read again; `READY` follows when it is. `now_ns` is CLOCK_MONOTONIC."""
+    """The lines to send before the configuration is read again. Send `READY` after it. `now_ns` is CLOCK_MONOTONIC."""
     return f"RELOADING=1\nMONOTONIC_USEC={(time.monotonic_ns() if now_ns is None else now_ns) // 1000}"
 
 
 def watchdog_s(*, environ: Mapping[str, str] = os.environ) -> float | None:
-    """Seconds between two `WATCHDOG`s that this process owes: half of what systemd waits. None if it waits for none."""
+    """Seconds between two `WATCHDOG` messages: half of systemd's limit. None if systemd expects none from here."""
     limit_us = environ.get("WATCHDOG_USEC", "")
     if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None

@@ -52,10 +52,10 @@ def root_logger() -> Iterator[logging.Logger]:
         (["--intervl", "1"], "--interval"),
         (["--interval"], "--interval"),
         (["dmeo"], "No such command 'dmeo'"),
-        (["-c", "500", "healthcheck"], "--collect-interval: is for serving, and means nothing to healthcheck"),
-        (["--interval", "1", "healthcheck"], "--interval: is for serving, and means nothing to healthcheck"),
-        (["--print-config", "healthcheck"], "--print-config: is for serving, and means nothing to healthcheck"),
-        (["--config", "x", "healthcheck"], "--config: is for serving, and means nothing to healthcheck"),
+        (["-c", "500", "healthcheck"], "--collect-interval: applies to serving, not to healthcheck"),
+        (["--interval", "1", "healthcheck"], "--interval: applies to serving, not to healthcheck"),
+        (["--print-config", "healthcheck"], "--print-config: applies to serving, not to healthcheck"),
+        (["--config", "x", "healthcheck"], "--config: applies to serving, not to healthcheck"),
     ],
 )
 def test_what_the_user_typed_wrong_is_one_line_and_exit_code_2(arguments: list[str], says: str) -> None:
@@ -289,7 +289,7 @@ def test_a_signal_that_means_nothing_is_told_and_one_that_was_ignored_stays_so(
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
-    assert "SIGUSR1 means nothing to this exporter" in caplog.text
+    assert "SIGUSR1 is ignored: this exporter has no action for it" in caplog.text
     assert "SIGHUP" not in caplog.text
 
 

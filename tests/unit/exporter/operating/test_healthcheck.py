@@ -76,7 +76,7 @@ def test_one_that_asks_for_a_password_lives_and_whether_it_is_ready_cannot_be_to
         assert check("--url", url) == (0, "alive: Unauthorized\n", "")
         code, _, err = check("--url", url, "--ready")
         assert code == 1
-        assert err == f"{url}: 401: Unauthorized; whether it is ready only those can see who may come in\n"
+        assert err == f"{url}: 401: Unauthorized; its readiness is visible to authenticated clients only\n"
 
 
 def test_nobody_there_is_exit_code_1() -> None:
@@ -144,5 +144,5 @@ def test_one_that_asks_for_a_certificate_lives(newest: ssl.TLSVersion) -> None:
     authority.issue_cert("node.example").configure_cert(context)
     with server(WELL, context) as port:
         url = f"https://127.0.0.1:{port}"
-        assert check("--url", url) == (0, "alive: it hung up, as it does on who has no client certificate\n", "")
+        assert check("--url", url) == (0, "alive: it closed the connection: this client has no certificate\n", "")
         assert check("--url", url, "--ready")[0] == 1

@@ -329,7 +329,7 @@ def test_without_any_directory_there_is_no_socket_and_nobody_to_ask(
     monkeypatch.setattr("tempfile.gettempdir", none)
     monkeypatch.setattr("gpu_profile_exporter.operating.runtime.ROOT_DIRECTORY", outside / "no" / "run")
     assert ReleaseSocket.open(PORT, lambda _: True) is None
-    with pytest.raises(UsageError, match="there is no socket of one"):
+    with pytest.raises(UsageError, match="there is no socket for it"):
         ask(PORT, 1)
 
 
