@@ -1,21 +1,20 @@
-"""Where the driver is called: in processes of their own, which can be killed when a call hangs, and whose death hurts
-nobody.
+"""Calls the driver in separate processes. The exporter can kill a process that hangs, and survives one that crashes.
 
-In the launcher: `forking` forks all others, so that the modules they share lie in RAM once.
+In the launcher process, `forking` forks all others, so that their shared modules are in RAM once.
 
-In a reader process: `settings` is what it is started with; `child` is its loop; `marked` wraps the driver so that
-`whereabouts` shows, in shared memory, which call is under way; `wire` is how samples and events are written to the
-pipe. Two processes read nothing: `listening` hears the events of all GPUs; `counting` counts GPUs where `presence`, the
-kernel's list, cannot be seen.
+In a reader process: `settings` are its start settings; `child` is its loop; `marked` wraps the driver and publishes the
+call in progress in shared memory (`whereabouts`); `wire` encodes messages for the pipe; `ring` writes a device's
+samples to the node's timeline. Two processes read nothing: `listening` receives the events of all GPUs; `counting`
+counts GPUs where the kernel's list (`presence`) is not visible.
 
-`ring` writes a device's samples to the node's timeline, of which `timeline` keeps the table, in the exporter.
+In the exporter, the supervisor of these processes:
 
-In the exporter: `process` is one such process; `launcher` asks for it; `processes` starts, ends and restarts them;
-`intake` takes in what they send, with a ledger for each device; `pace` and `presence` know which GPUs are slow, have
-come, or are lost, `registrations` whose events can be heard; `readers` judges which process hangs and which GPU needs
-one of its own, and has what they read.
-`usage` is what these processes use of the machine.
+- `process` represents one of them, `launcher` requests it, `processes` starts, kills and restarts them.
+- `intake` receives their messages, with a ledger for each device. `timeline` writes the table of the node's timeline.
+- `pace` finds slow GPUs, `presence` added and lost ones, `registrations` the GPUs to watch for events.
+- `usage` measures the CPU time and memory of these processes.
+- `readers` combines them: it detects hangs, and gives a slow GPU its own process.
 
-Nothing is imported here: a reader process needs no numpy. Imports the library's sampling, drivers and `history.ledger`,
-and the exporter's readings.
+Nothing is imported here, because a reader process needs no numpy. The package imports the library's sampling, drivers
+and `history.ledger`, and the exporter's readings.
 """

@@ -1,4 +1,4 @@
-"""`python -m gpu_profile_exporter.reader`: the launcher, which the exporter starts and nobody else."""
+"""`python -m gpu_profile_exporter.reader` runs the launcher. Only the exporter starts it."""
 
 from gpu_profile_exporter.reader.forking import main
 

@@ -1,6 +1,6 @@
-"""The reader process: rounds over the driver, each round's samples sent to the keeper. Needs no numpy.
+"""The reader process: reads the driver in rounds and sends the samples to the supervisor. Needs no numpy.
 
-It ends when its keeper does, or tells it to.
+It ends when the supervisor closes one of its pipes.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from gpu_profile.sampling.tracked import Tracked, available
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.reader.counting import DeviceCounting
 from gpu_profile_exporter.reader.listening import Listening
-from gpu_profile_exporter.reader.marked import READ_S, REOPEN_S, START_S, Marked
+from gpu_profile_exporter.reader.marked import READ_S, REOPEN_S, START_S, ObservedDriver
 from gpu_profile_exporter.reader.ring import DeviceRing
 from gpu_profile_exporter.reader.settings import COUNTER, LISTENER, ReaderSettings
 from gpu_profile_exporter.reader.whereabouts import DRIVER, Whereabouts
 from gpu_profile_exporter.reader.wire import Incoming, Message, send
 
-#: GPUs and MIG instances that come are met within this.
+#: The interval at which devices are listed, to detect new GPUs and MIG instances.
 DEVICES_S: Final = 2.0
-#: Samples are sent on this often, at most; to wake the keeper up costs more than they do.
+#: The shortest interval at which samples are sent: waking the supervisor costs more than the samples.
 SEND_S: Final = 0.25
-#: Who has nothing to say says so this often, for who is silent is taken for dead.
+#: A process without news sends a sign of life this often, because the supervisor restarts a silent one.
 SIGN_S: Final = 1.0
 _NUMBERS: Final = {signal: number for number, signal in enumerate(SIGNALS)}
 
 
 class Outbox:
-    """Where a device's samples wait to be sent: `[number of the signal, start, end, value] * n`.
+    """Queues a device's samples, as a flat list: signal's number, start in ns, end in ns, value, and so on.
 
-    With a `ring` they go into the node's timeline too.
+    With a `ring` it also writes them to the node's timeline.
     """
 
     def __init__(self, ring: DeviceRing | None = None) -> None:
@@ -51,12 +51,12 @@ class Outbox:
         self.ring = ring
 
     def add(self, signals: Iterable[Signal]) -> None:
-        """The keeper learns of signals from capabilities."""
+        """Add signals to the ring. The supervisor receives them with the capabilities."""
         if self.ring is not None:
             self.ring.add(signals)
 
     def append(self, samples: Sequence[Sample], now_ns: int) -> int:
-        """Take samples in."""
+        """Queue samples. Returns their number."""
         if self.ring is not None:
             self.ring.append(samples, now_ns)
         values, before = self.values, len(self.values)
@@ -65,21 +65,21 @@ class Outbox:
         return (len(values) - before) // 4
 
     def count_dropped(self, totals: Counter[str]) -> None:
-        """None: the keeper judges the samples."""
+        """Does nothing: the supervisor checks the samples and counts those it drops."""
 
     def take(self) -> list[int]:
-        """What waits, which then waits no more."""
+        """Remove and return all queued values."""
         values, self.values = self.values, []
         return values
 
 
 class ReaderLoop(Rounds[Tracked]):
-    """Rounds that tell the keeper where they are, and after each what is new."""
+    """The rounds of a reader process. Publishes the call in progress, and reports changes after each round."""
 
     def __init__(self, settings: ReaderSettings, where: Whereabouts, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(
             self._open,
-            lambda device, known, _: Tracked(device, Outbox(self._ring(device.uuid, available(known))), known),
+            lambda device, can, _: Tracked(device, Outbox(self._ring(device.uuid, available(can))), can),
             interval_s=settings.interval_s,
             devices_s=DEVICES_S,
             processes=settings.processes,
@@ -91,25 +91,25 @@ class ReaderLoop(Rounds[Tracked]):
         self._options = _ring_options(settings) if settings.timeline else None
         self._where = where
         self._leave: Collection[int | None] = settings.leave
-        self._marked: Marked | None = None
-        self._told: dict[str, tuple[Mapping[Signal, Capability], Device]] = {}
-        self._told_state: dict[str, tuple[bool, str, int | None]] = {}
-        self._told_files: dict[str, str] = {}
-        self._told_problem: tuple[str, bool] | None = None
-        self._told_busy: dict[str, int] = {}
-        self._told_errors: dict[str, int] = {}
-        self._told_rounds = 0
-        self._sent_ns = 0
+        self._observed: ObservedDriver | None = None
+        self._sent_devices: dict[str, tuple[Mapping[Signal, Capability], Device]] = {}
+        self._sent_states: dict[str, tuple[bool, str, int | None]] = {}
+        self._sent_files: dict[str, str] = {}
+        self._sent_problem: tuple[str, bool] | None = None
+        self._sent_busy: dict[str, int] = {}
+        self._sent_errors: dict[str, int] = {}
+        self._sent_rounds = 0
+        self._round_sent_ns = 0
         self._stale = False
-        self._happenings: list[Event] = []
-        self.event_sinks.append(lambda event: self._happenings.append(event))  # noqa: PLW0108 - it is renewed
+        self._events: list[Event] = []
+        self.event_sinks.append(lambda event: self._events.append(event))  # noqa: PLW0108 - the list is replaced
 
     def _ring(self, uuid: str, signals: Iterable[Signal]) -> DeviceRing | None:
         return None if self._options is None else DeviceRing(self._options, uuid, signals)
 
     def _open(self) -> Driver:
         self._where.enter(DRIVER, START_S)
-        self._marked, self._stale = None, False
+        self._observed, self._stale = None, False
         try:
             settings = self._settings
             driver = open_driver(
@@ -124,40 +124,40 @@ class ReaderLoop(Rounds[Tracked]):
             self._stale = True
             raise
         alone = settings.only is not None
-        # What was read before opens promptly, or hangs too.
+        # GPUs that were read before open promptly, or hang.
         open_s = settings.open_s if alone or not self.states else min(settings.open_s, REOPEN_S)
-        self._marked = Marked(driver, self._where, self.clock, open_s=open_s, alone=alone)
-        return self._marked
+        self._observed = ObservedDriver(driver, self._where, self.clock, open_s=open_s, alone=alone)
+        return self._observed
 
     def _enter(self, index: int) -> bool:
-        """Whether the driver may talk to this GPU; called just before it does."""
+        """True if the driver may call this GPU. The driver asks just before it does."""
         only = self._settings.only
         if index != only if only is not None else index in self._leave:
             return False
-        marked = self._marked
-        limit = self._settings.open_s if marked is None else READ_S if marked.listed else marked.open_s
+        observed = self._observed
+        limit = self._settings.open_s if observed is None else READ_S if observed.listed else observed.open_s
         self._where.enter(index, limit)
         return True
 
     def follow(self, order: Message) -> None:
-        """Do what the keeper orders; what is not known is left."""
+        """Carry out an order of the supervisor. Unknown orders are ignored."""
         if order[0] == "leave":
             self.leave(frozenset(order[1]))
         elif order[0] == "only":
             self._settings = replace(self._settings, only=order[1])
             self.leave({state.device.index for state in self.states.values()} - {order[1]})
-            if self._marked is not None:
-                self._marked.be_alone()
+            if self._observed is not None:
+                self._observed.be_alone()
         elif order[0] == "reopen":
-            # The keeper has forgotten what was told, for GPUs may have other indices then.
-            self._told_problem = None
-            self._told.clear()
-            self._told_state.clear()
+            # Everything is sent again: the supervisor has discarded it, because GPUs may get other indices.
+            self._sent_problem = None
+            self._sent_devices.clear()
+            self._sent_states.clear()
             self.close()
             self._where.leave()
 
     def leave(self, indices: Collection[int | None]) -> None:
-        """Leave these GPUs to others from now on."""
+        """Stop reading these GPUs, by NVML index: another process reads them."""
         self._leave = indices
         for uuid, state in list(self.states.items()):
             if state.device.index in indices:
@@ -165,68 +165,69 @@ class ReaderLoop(Rounds[Tracked]):
         self._due.pop("devices", None)
 
     def step(self, *, force: bool = False, quick: bool = False) -> float:
-        """As `Rounds.step`; the keeper knows all the while what is being talked to."""
+        """As `Rounds.step`, and publishes the call in progress."""
         self._where.enter(DRIVER, START_S if self.driver is None else READ_S)
         delay = super().step(force=force, quick=quick)
-        # Not if that failed: the place where a reader ended is told to its keeper.
+        # Not after an exception: the supervisor then still sees the call in which the reader ended.
         self._where.leave()
         return delay
 
-    # ------------------------------------------------------------------ what the keeper is told
+    # ------------------------------------------------------------------ reports to the supervisor
 
     def news(self, now_ns: int) -> list[Message]:
-        """What the keeper does not know yet. Samples wait until it is worth waking it up."""
-        found = [*self._about_devices(), *self._about_driver()]
-        if self._happenings:
-            events, self._happenings = self._happenings, []
-            found.append(("events", [(e.device, e.t_ns, e.kind, e.code, e.message) for e in events]))
-        if found or now_ns - self._sent_ns >= nanoseconds(SEND_S) - nanoseconds(0.01) or now_ns < self._sent_ns:
-            found.append(self._round())
-            self._sent_ns = now_ns
-        return found
+        """The messages to send now. Samples wait for `SEND_S`, or for another message."""
+        messages = [*self._about_devices(), *self._about_driver()]
+        if self._events:
+            events, self._events = self._events, []
+            messages.append(("events", [(e.device, e.t_ns, e.kind, e.code, e.message) for e in events]))
+        sent_ns = self._round_sent_ns
+        if messages or now_ns - sent_ns >= nanoseconds(SEND_S) - nanoseconds(0.01) or now_ns < sent_ns:
+            messages.append(self._round())
+            self._round_sent_ns = now_ns
+        return messages
 
     def _about_driver(self) -> Iterable[Message]:
-        # A driver that is lost in the middle of a read only turns out to be another version's when it is opened again.
+        # If the driver is lost during a read, a version mismatch shows only when it is opened again.
         about = self.problem, self._stale
-        if about == self._told_problem:
+        if about == self._sent_problem:
             return
-        self._told_problem = about
+        self._sent_problem = about
         if self.driver is None:
             yield "problem", self.problem, self._stale
         else:
             driver = self.driver
-            origin = self._marked.driver if self._marked is not None else driver
+            origin = self._observed.driver if self._observed is not None else driver
             versions = dict(getattr(origin, "versions", {}))
             recorded = getattr(origin, "recorded_driver", driver.name)
             yield "open", driver.name, driver.version, recorded, versions, hasattr(origin, "watched")
 
     def _about_devices(self) -> Iterable[Message]:
-        for uuid in [uuid for uuid in self._told if uuid not in self.states]:
-            del self._told[uuid]
-            self._told_state.pop(uuid, None)
+        for uuid in [uuid for uuid in self._sent_devices if uuid not in self.states]:
+            del self._sent_devices[uuid]
+            self._sent_states.pop(uuid, None)
             yield "gone", uuid
         for uuid, state in self.states.items():
             about = state.capabilities, state.device
-            told = self._told.get(uuid)
-            if told is None or told[0] is not about[0] or told[1] != about[1]:
-                self._told[uuid] = about
+            sent = self._sent_devices.get(uuid)
+            if sent is None or sent[0] is not about[0] or sent[1] != about[1]:
+                self._sent_devices[uuid] = about
                 yield "device", _plain(state.device), [(row.key, c.available, c.reason) for row, c in about[0].items()]
             ring = state.timeline.ring if isinstance(state.timeline, Outbox) else None
-            if ring is not None and self._told_files.get(uuid) != ring.name:
-                self._told_files[uuid] = ring.name
+            if ring is not None and self._sent_files.get(uuid) != ring.name:
+                self._sent_files[uuid] = ring.name
                 yield "file", uuid, ring.name
-            if self._told_state.get(uuid) != (state.up, state.reason, state.processes_ns):
-                self._told_state[uuid] = state.up, state.reason, state.processes_ns
+            if self._sent_states.get(uuid) != (state.up, state.reason, state.processes_ns):
+                self._sent_states[uuid] = state.up, state.reason, state.processes_ns
                 uses = [(use.pid, use.memory_bytes, use.utilization) for use in state.processes]
                 yield "state", uuid, state.up, state.reason, state.processes_ns, uses
 
     def _round(self) -> Message:
         stats = self.stats
-        busy = {tier: ns - self._told_busy.get(tier, 0) for tier, ns in stats.busy_ns.items()}
-        errors = {name: n - self._told_errors.get(name, 0) for name, n in stats.errors.items()}
-        self._told_busy, self._told_errors = dict(stats.busy_ns), dict(stats.errors)
-        rounds, self._told_rounds = stats.rounds - self._told_rounds, stats.rounds
-        took = self._marked.take() if self._marked is not None else {}
+        busy = {tier: ns - self._sent_busy.get(tier, 0) for tier, ns in stats.busy_ns.items()}
+        errors = {name: n - self._sent_errors.get(name, 0) for name, n in stats.errors.items()}
+        self._sent_busy, self._sent_errors = dict(stats.busy_ns), dict(stats.errors)
+        rounds, self._sent_rounds = stats.rounds - self._sent_rounds, stats.rounds
+        took = self._observed.take() if self._observed is not None else {}
         samples = {uuid: box.take() for uuid, state in self.states.items() if isinstance(box := state.timeline, Outbox)}
         return "round", stats.turned_ns, rounds, stats.late_ns, busy, errors, took, samples
 
@@ -253,18 +254,18 @@ def _plain(device: Device) -> dict[str, Any]:
 
 
 def run(settings: ReaderSettings, clock: Clock = SYSTEM_CLOCK) -> None:
-    """Read until the keeper goes or says so."""
+    """Run the process that `settings` describe, until the supervisor closes a pipe."""
     loop = _loop(settings, Whereabouts(settings.where_fd), clock)
-    orders, spoken_ns = Incoming(), 0
+    orders, sent_ns = Incoming(), 0
     try:
         while True:
             delay = loop.step()
             news, now_ns = loop.news(clock.now_ns()), clock.elapsed_ns()
-            if not news and now_ns - spoken_ns > nanoseconds(SIGN_S):
+            if not news and now_ns - sent_ns > nanoseconds(SIGN_S):
                 news = [("alive",)]
             for message in news:
                 send(settings.out_fd, message)
-                spoken_ns = now_ns
+                sent_ns = now_ns
             ready, _, _ = select.select([settings.orders_fd], [], [], delay)
             if not ready:
                 continue
@@ -273,7 +274,7 @@ def run(settings: ReaderSettings, clock: Clock = SYSTEM_CLOCK) -> None:
                 break
             for order in orders.feed(data):
                 loop.follow(order)
-    except BrokenPipeError:  # nobody reads any more
+    except BrokenPipeError:  # the supervisor reads no more
         pass
     loop.close()
 

@@ -1,4 +1,4 @@
-"""Counts the GPUs that a newly started NVML lists. A process of its own where the kernel's list is not visible."""
+"""The process that counts GPUs with a newly started NVML. Used where the kernel's list is not visible."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpu_profile_exporter.reader.marked import START_S
 from gpu_profile_exporter.reader.whereabouts import DRIVER, Whereabouts
 from gpu_profile_exporter.reader.wire import Message
 
-#: How often GPUs are counted, at most, and the share of a core that this may cost: NVML may take 0.1 s to start.
+#: The shortest interval between counts, and the largest share of a core for them: NVML may take 0.1 s to start.
 COUNT_S: Final = 2.0
 SHARE: Final = 0.002
 _LONGEST_STEP_S: Final = 1.0
@@ -33,10 +33,10 @@ class DeviceCounting:
         self._count: int | None = None
 
     def follow(self, order: Message) -> None:
-        """There is nothing that it could be ordered."""
+        """Does nothing: this process has no orders."""
 
     def step(self) -> float:
-        """Count if it is time to, and return the seconds until it wants to be called again."""
+        """Count if it is due. Returns the seconds until the next call."""
         now_ns = self._clock.elapsed_ns()
         if now_ns >= self._due_ns:
             self._where.enter(DRIVER, START_S)
@@ -55,7 +55,7 @@ class DeviceCounting:
         return min(_LONGEST_STEP_S, max(0.0, (self._due_ns - self._clock.elapsed_ns()) / NS_PER_S))
 
     def _opened(self) -> NvmlLibrary:
-        """The library, stopped. To load it costs more than to start it, and is done once."""
+        """The library, stopped. It is loaded once, because loading costs more than starting."""
         if self._library is None:
             self._library = NvmlLibrary()
         self._library.stop()
@@ -67,4 +67,4 @@ class DeviceCounting:
         return [] if count is None else [("count", count)]
 
     def close(self) -> None:
-        """NVML is stopped already."""
+        """Does nothing: NVML is stopped already."""

@@ -1,9 +1,9 @@
-"""The launcher process: it has imported what readers need, and forks one at each request of the exporter.
+"""The launcher process: imports the modules of readers, and forks a reader at each request of the exporter.
 
-It runs no thread and loads no driver, so that a fork is a whole copy and holds no GPU; what was imported lies in RAM
-once. A reader is forked twice: when the process in between ends, Linux hands the reader over to the exporter, which
-waits for one and is a subreaper meanwhile (`prctl(2)`). The exporter is then the parent, as of any process that it
-started itself: it learns how the reader ends, takes it along when it ends, and the launcher's end does not matter.
+It runs no thread and loads no driver, so that a fork is a complete copy and has no GPU open. The imported modules are
+in RAM once. A reader is forked twice. When the intermediate process ends, Linux makes the exporter the reader's parent,
+because the exporter is a subreaper while it waits for a reader (`prctl(2)`). So the exporter gets the reader's exit
+code, the reader is killed when the exporter ends, and it survives the end of the launcher.
 """
 
 from __future__ import annotations
@@ -34,45 +34,45 @@ _libc: Final = ctypes.CDLL(None)
 
 
 def main() -> None:
-    """The process; its arguments are the descriptor of its socket, and the level and style of the exporter's log. It
-    ends when the exporter does."""
+    """Run the launcher until the exporter ends. Arguments: the launcher's end of a socket as a file descriptor, and the
+    level and style of the exporter's log."""
     level, style = sys.argv[2:4]
     logs.set_up(level, style)
-    # The keeper tells of devices and drivers that come and go.
+    # Less verbose here: the supervisor logs devices and drivers that appear or disappear.
     logging.getLogger("gpu_profile").setLevel(max(logging.ERROR, logging.getLogger().level))
     logging.getLogger("gpu_profile.driver").setLevel(max(logging.WARNING, logging.getLogger().level))
-    # Ctrl-C, and a stop of the service, reach the whole group; the keeper says when it is over.
+    # Ctrl-C and a stop of the service reach the whole process group. Only the supervisor ends readers.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
-    # Who started the exporter may have ignored it: then the end of a child cannot be waited for.
+    # The exporter may have been started with SIGCHLD ignored: then no process can wait for its children.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     exporter = os.getppid()
-    if not _bound_to(exporter):
+    if not _die_with(exporter):
         return
-    _call_itself(LAUNCHER_NAME)
+    _set_name(LAUNCHER_NAME)
     _preload()
     try:
         settings = _serve(socket.socket(fileno=int(sys.argv[1])), exporter)
-    except ConnectionError:  # who is at the other end has died
+    except ConnectionError:  # the exporter has ended
         return
     if settings is not None:
-        _call_itself(_NAMES.get(settings.key, "gpu-reader"))
+        _set_name(_NAMES.get(settings.key, "gpu-reader"))
         run(settings)
 
 
-def _bound_to(parent: int) -> bool:
-    """Have this process killed when its parent ends. False if that has ended already."""
+def _die_with(parent: int) -> bool:
+    """Let the kernel kill this process when its parent ends. False if the parent has ended already."""
     _libc.prctl(_PDEATHSIG, signal.SIGKILL)
     return os.getppid() == parent
 
 
-def _call_itself(name: str) -> None:
+def _set_name(name: str) -> None:
     _libc.prctl(_NAME, name.encode())
 
 
 def _preload() -> None:
-    """Import the usual driver, and move all that is there out of the collector's sight: it would write to each page."""
-    with suppress(ImportError):  # a reader that needs the binding says that it is missing
+    """Import the usual driver, and freeze all objects: a garbage collection would write to each shared page."""
+    with suppress(ImportError):  # a reader that needs the binding reports that it is missing
         import pynvml  # noqa: F401
 
         import gpu_profile.driver.nvml  # noqa: F401
@@ -81,7 +81,7 @@ def _preload() -> None:
 
 
 def _serve(connection: socket.socket, exporter: int) -> ReaderSettings | None:
-    """Fork at each request. None in the launcher, once the exporter has gone; in a reader, what was asked for."""
+    """Fork a reader at each request. In a reader, its settings. In the launcher None, after the exporter has ended."""
     while True:
         text, fds, _, _ = socket.recv_fds(connection, _LONGEST, 3, socket.MSG_CMSG_CLOEXEC)
         if not text:
@@ -95,19 +95,19 @@ def _serve(connection: socket.socket, exporter: int) -> ReaderSettings | None:
 
 
 def _fork(connection: socket.socket, exporter: int) -> bool:
-    """Start a reader and answer with its pid, or why it cannot be started. True in the reader.
+    """Start a reader, and answer with its pid or the error. True in the reader.
 
-    The reader waits until the exporter is its parent and has been answered, and ends if the launcher dies before: no
-    reader runs that the exporter has not been told of.
+    The reader waits until the exporter is its parent and has received the pid. It ends if the launcher dies before
+    that, so that the exporter has the pid of each reader that runs.
     """
     ours, theirs = socket.socketpair()
     with ours, theirs:
         try:
-            between = os.fork()
+            intermediate = os.fork()
         except OSError as error:
             connection.send(str(error).encode())
             return False
-        if not between:
+        if not intermediate:
             try:
                 reader = os.fork()
                 answer = b"%d" % reader
@@ -117,11 +117,11 @@ def _fork(connection: socket.socket, exporter: int) -> bool:
                 theirs.send(answer)
                 os._exit(0)
             ours.close()
-            if not theirs.recv(1) or not _bound_to(exporter):
+            if not theirs.recv(1) or not _die_with(exporter):
                 os._exit(0)
             return True
         answer = ours.recv(256)
-        os.waitpid(between, 0)
+        os.waitpid(intermediate, 0)
         connection.send(answer or b"it was killed before it could start")
         ours.send(b"x")
         return False

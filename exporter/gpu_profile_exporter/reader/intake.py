@@ -1,4 +1,4 @@
-"""What readers have said: the devices, their timelines, who uses them, what happened to them, and what reading cost."""
+"""Receives the messages of readers: devices, samples, processes on the devices, events, and the cost of reading."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from gpu_profile_exporter.reader.wire import Message
 from gpu_profile_exporter.readings.health import LIFE_PERIODS, SHORTEST_LIFE_S
 from gpu_profile_exporter.readings.readings import DriverFacts
 
-#: The problem before a reader has said anything.
+#: The problem before the first message of a reader.
 NOT_STARTED: Final = "not started"
-#: No slower driver than this is made allowance for; a pause counts for less with each time that samples come.
+#: The longest pause of a slow driver that counts in full, and the factor by which a pause decays with each delivery.
 _LONGEST_PERIOD_S: Final = 4.0
 _FADING: Final = 0.8
 _STEP_S: Final = 0.5
@@ -35,23 +35,23 @@ _log = logging.getLogger("gpu_profile_exporter")
 
 @dataclass(slots=True)
 class DeviceReports(Tracked):
-    """What readers have said of one device, and when they last did."""
+    """The reports of readers on one device. `heard`: monotonic time in seconds of the last samples."""
 
     timeline: Ledger
     heard: float = 0.0
     pause_s: float = 0.0
 
     def received(self, now: float) -> None:
-        """Samples were received at `now`, in monotonic seconds; `period_s` follows from the longest recent pause."""
+        """Note samples received at `now`, in monotonic seconds. `period_s` follows from the longest recent pause."""
         pause_s = min(now - self.heard, _LONGEST_PERIOD_S) if self.heard else 0.0
         self.heard, self.pause_s = now, max(pause_s, _FADING * self.pause_s)
-        # In steps, for what is published depends on it; none where every reading outlives it by far.
+        # In steps, because each new value rebuilds cached attributes. 0 if the shortest lifetime covers the pause.
         long = LIFE_PERIODS * self.pause_s > SHORTEST_LIFE_S
         self.period_s = ceil(self.pause_s / _STEP_S) * _STEP_S if long else 0.0
 
 
 class Intake:
-    """It shows what a `Sampler` shows. One thread takes messages in; any may read."""
+    """Receives messages, and has the attributes of a `Sampler`. One thread calls `take`; any thread may read."""
 
     def __init__(self, *, interval_s: float, clock: Clock, timeline: NodeTimeline | None = None) -> None:
         self.clock = clock
@@ -60,24 +60,24 @@ class Intake:
         self.states: dict[str, DeviceReports] = {}
         self.problem = NOT_STARTED
         self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
-        #: Called in the keeper's thread with every event.
+        #: Called in the supervisor's thread with each event.
         self.event_sinks: list[Callable[[Event], None]] = []
         #: The driver, once one has answered.
         self.driver: DriverFacts | None = None
-        #: Whether a process of its own receives the driver's events.
+        #: Whether the driver reports events, which a separate process then receives.
         self.listens = False
         #: The node's timeline, if it is kept.
         self._timeline = timeline
-        #: The devices that were found lost here, because their readers cannot report it.
+        #: The devices that the supervisor has declared lost, because their readers cannot report it.
         self.lost: set[str] = set()
 
     @property
     def timeline_settings(self) -> Mapping[str, Any]:
-        """What reader processes are told of it."""
+        """The timeline's settings for reader processes. Empty without a timeline."""
         return {} if self._timeline is None else self._timeline.settings
 
     def keep_timeline(self, *, ended: bool = False) -> None:
-        """Have its table say what is known now; `ended`: nobody keeps it any more."""
+        """Write the current state to the timeline's table. `ended`: mark it as no longer written, and close it."""
         if self._timeline is not None:
             if ended:
                 self._timeline.close(self)
@@ -85,7 +85,7 @@ class Intake:
                 self._timeline.keep(self)
 
     def take(self, process: ReaderProcess, message: Message) -> None:
-        """Take one message of a reader in."""
+        """Process one message of a reader."""
         kind, *rest = message
         match kind:
             case "round":
@@ -97,7 +97,7 @@ class Intake:
             case "gone":
                 process.uuids.discard(rest[0])
                 state = self.states.get(rest[0])
-                # A GPU's own reader takes its MIG instances along.
+                # If the GPU has moved to its own reader, that one lists its MIG instances.
                 if state is not None and state.device.kind is DeviceKind.MIG and process.reads(state.device.index):
                     self.gone(state, "")
             case "open":
@@ -112,7 +112,7 @@ class Intake:
                 self._take_file(*rest)
             case "events":
                 for row in rest[0]:
-                    self._happened(Event(*row))
+                    self._record_event(Event(*row))
 
     def _take_file(self, uuid: str, name: str) -> None:
         if self._timeline is not None:
@@ -133,9 +133,9 @@ class Intake:
                 self.down(state, reason)
 
     def no_driver(self, reason: str, uuids: Collection[str]) -> None:
-        """There is no driver, for these devices at least."""
+        """Record that the driver does not answer, and mark these devices as down."""
         if reason != self.problem:
-            # The first one is told by whoever started this.
+            # The first problem is for the caller of `start()` to report.
             _log.log(logging.DEBUG if self.problem == NOT_STARTED else logging.WARNING, "no driver: %s", reason)
         self.driver, self.problem = None, reason
         self.stats.turned_ns = self.clock.now_ns()
@@ -144,16 +144,16 @@ class Intake:
                 self.down(self.states[uuid], reason)
 
     def lose(self, state: DeviceReports, reason: str) -> None:
-        """This device is lost, and no reader can report it."""
+        """Mark a device as lost, and report it as an event: no reader can."""
         was_up = state.up
         self.down(state, reason)
         if was_up:
             _log.warning("%s: %s", state.device.uuid, reason)
             self.lost.add(state.device.uuid)
-            self._happened(Event(state.device.uuid, self.clock.now_ns(), "lost", message=reason))
+            self._record_event(Event(state.device.uuid, self.clock.now_ns(), "lost", message=reason))
 
     def gone(self, state: DeviceReports, reason: str) -> None:
-        """This device is not there: a MIG instance for good, a GPU may come back."""
+        """Handle a device that is no longer present: a MIG instance is removed, a GPU is lost but may come back."""
         if state.device.kind is DeviceKind.GPU:
             self.lose(state, reason)
         else:
@@ -161,22 +161,22 @@ class Intake:
             del self.states[state.device.uuid]
 
     def down(self, state: DeviceReports, reason: str) -> None:
-        """This device does not answer."""
+        """Mark a device as not answering."""
         state.up, state.reason = False, reason
         state.processes, state.processes_ns = (), None
 
     def _take_device(
-        self, process: ReaderProcess, fields: dict[str, Any], capabilities: list[tuple[str, bool, str]]
+        self, process: ReaderProcess, fields: dict[str, Any], signals: list[tuple[str, bool, str]]
     ) -> None:
         device = Device(**fields | {"kind": DeviceKind(fields["kind"])})
-        known = {signal(key): Capability(can, reason) for key, can, reason in capabilities}
+        capabilities = {signal(key): Capability(can, reason) for key, can, reason in signals}
         process.uuids.add(device.uuid)
         state = self.states.get(device.uuid)
         if state is None:
-            self.states[device.uuid] = DeviceReports(device, Ledger(available(known)), known)
+            self.states[device.uuid] = DeviceReports(device, Ledger(available(capabilities)), capabilities)
             return
-        state.device, state.capabilities = device, known
-        state.timeline.add(available(known))
+        state.device, state.capabilities = device, capabilities
+        state.timeline.add(available(capabilities))
         state.__post_init__()
 
     def _take_state(self, uuid: str, up: bool, reason: str, processes_ns: int | None, uses: list[Any]) -> None:
@@ -186,7 +186,7 @@ class Intake:
         if up and not state.up:
             _log.warning("%s answers again", uuid)
             if uuid in self.lost:
-                self._happened(Event(uuid, self.clock.now_ns(), "back"))
+                self._record_event(Event(uuid, self.clock.now_ns(), "back"))
         elif not up and state.up:
             _log.warning("%s: %s", uuid, reason)
         self.lost.discard(uuid)
@@ -205,7 +205,7 @@ class Intake:
         samples: dict[str, list[int]],
     ) -> None:
         stats, now = self.stats, time.monotonic()
-        stats.turned_ns = turned_ns  # whoever reads: the driver as a whole answers
+        stats.turned_ns = turned_ns  # from any reader: the driver as a whole answers
         if process.only is None:
             stats.late_ns = late_ns
             stats.rounds += rounds
@@ -223,7 +223,7 @@ class Intake:
                 self.lost.discard(uuid)
                 state.up, state.reason = True, ""
                 _log.warning("%s answers again", uuid)
-                self._happened(Event(uuid, self.clock.now_ns(), "back"))
+                self._record_event(Event(uuid, self.clock.now_ns(), "back"))
             taken = state.timeline.append(
                 (
                     Sample(SIGNALS[number], start, end, value)
@@ -234,7 +234,7 @@ class Intake:
             state.samples += taken
             stats.samples += taken
 
-    def _happened(self, event: Event) -> None:
+    def _record_event(self, event: Event) -> None:
         self.events.append(event)
         state = self.states.get(event.device)
         if state is not None:

@@ -1,4 +1,4 @@
-"""The launcher as the exporter sees it, and the processes that it was asked for. Nothing here waits for it."""
+"""Requests reader processes from the launcher process. Requests are asynchronous."""
 
 from __future__ import annotations
 
@@ -20,53 +20,53 @@ from gpu_profile_exporter import logs
 from gpu_profile_exporter.reader.marked import START_S
 from gpu_profile_exporter.reader.settings import ReaderSettings
 
-#: A launcher that does not answer for so long is killed; its first answer may take `START_S`.
+#: A launcher that does not answer within this time is killed. Its first answer may take `START_S`.
 ANSWER_S: Final = 10.0
 _SUBREAPER: Final = 36
 
 
 class LaunchedProcess:
-    """A process that the launcher was asked for; it is a child of this one. Any thread may call any method.
+    """A process requested from the launcher. It becomes a child of this one. Thread-safe.
 
-    `pid` is None until the launcher has told it. The system gives it to no other process before `poll` has seen the
-    end, so `kill` meets no stranger.
+    `pid` is None until the launcher has answered. The system cannot reuse a pid before `poll` has seen the end, so
+    `kill` never reaches another process.
     """
 
-    def __init__(self, hear: Callable[[], None]) -> None:
+    def __init__(self, receive: Callable[[], None]) -> None:
         self.asked = time.monotonic()
         self.pid: int | None = None
-        self._hear = hear
+        self._receive = receive
         self._exit_code: int | None = None
         self._killed = False
         self._lock = threading.Lock()
 
     def start(self, pid: int) -> None:
-        """It runs, unless it has been killed meanwhile."""
+        """Set the pid of the started process. Kills it if `kill` was called before."""
         with self._lock:
             self.pid = pid
         if self._killed:
             self.kill()
 
     def fail(self) -> None:
-        """It will never run. To its keeper that is an end from outside."""
+        """Mark it as never started. It counts as killed from outside."""
         self._exit_code = -signal.SIGKILL
 
     def poll(self) -> int | None:
-        """How it ended; None while it runs, or is to."""
+        """The exit code. None while it runs or has not started yet."""
         if self.pid is None:
-            self._hear()
+            self._receive()
         with self._lock:
             if self._exit_code is None and self.pid is not None:
                 try:
                     pid, status = os.waitpid(self.pid, os.WNOHANG)
-                except ChildProcessError:  # the system does not tell
+                except ChildProcessError:  # the exit code is not available
                     self._exit_code = -signal.SIGKILL
                 else:
                     self._exit_code = os.waitstatus_to_exitcode(status) if pid else None
             return self._exit_code
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it has ended within `timeout_s`."""
+        """Wait for its end. False if it still runs after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while self.poll() is None:
             if time.monotonic() >= deadline:
@@ -75,7 +75,7 @@ class LaunchedProcess:
         return True
 
     def kill(self) -> None:
-        """End it at once, or as soon as it is there."""
+        """Kill it now, or as soon as it has started."""
         with self._lock:
             self._killed = True
             if self.pid is not None and self._exit_code is None:
@@ -83,10 +83,10 @@ class LaunchedProcess:
 
 
 class Launcher:
-    """Starts processes by a launcher, and a launcher where there is none. Any thread may call any method."""
+    """Requests processes, and starts the launcher process if none runs. Thread-safe."""
 
     def __init__(self) -> None:
-        #: Why the launcher could not start the last process that it was asked for.
+        #: Why the launcher could not start the last requested process. Empty if it could.
         self.refusal = ""
         self._lock = threading.RLock()
         self._asked: deque[LaunchedProcess] = deque()
@@ -97,14 +97,14 @@ class Launcher:
 
     @property
     def pid(self) -> int | None:
-        """The launcher's process id; None if there is none."""
+        """The launcher's process id. None if it does not run."""
         process = self._process
         return None if process is None or process.poll() is not None else process.pid
 
     def launch(self, settings: ReaderSettings, fds: Sequence[int]) -> LaunchedProcess:
-        """Ask for a process with copies of these descriptors: for what it says, for orders, and its whereabouts.
+        """Request a process with copies of these file descriptors: messages, orders, whereabouts.
 
-        OSError if it cannot be asked for.
+        OSError if the request cannot be sent.
         """
         with self._lock:
             if self._closed:
@@ -112,13 +112,13 @@ class Launcher:
             connection = self._start() if self.pid is None or self._socket is None else self._socket
             _adopt(self, orphans=True)
             socket.send_fds(connection, [settings.text().encode()], fds)
-            self._asked.append(LaunchedProcess(self.hear))
+            self._asked.append(LaunchedProcess(self.receive))
             return self._asked[-1]
 
-    def hear(self) -> None:
-        """Take in what the launcher has answered, and kill it if it does not."""
+    def receive(self) -> None:
+        """Process the launcher's answers. Kill it if an answer is overdue."""
         with self._lock:
-            # Looked at first: what it answered before its end can be read then.
+            # Checked first, so that answers from before its end are still read.
             process = self._process
             ended = process is None or process.poll() is not None
             while self._asked and (answer := self._answer()):
@@ -139,14 +139,14 @@ class Launcher:
                 _adopt(self, orphans=False)
 
     def close(self) -> None:
-        """End the launcher. Processes that it has started run on, unless they were killed."""
+        """End the launcher. Processes that it has started continue to run."""
         with self._lock:
             self._closed = True
             if self._process is not None:
                 self._process.kill()
                 with suppress(subprocess.TimeoutExpired):
                     self._process.wait(1.0)
-            self.hear()
+            self.receive()
             if self._socket is not None:
                 self._socket.close()
 
@@ -157,18 +157,18 @@ class Launcher:
         return b""
 
     def _start(self) -> socket.socket:
-        self.hear()  # the last words of the one before
+        self.receive()  # the last answers of the previous launcher
         if self._socket is not None:
             self._socket.close()
         self._limit_s = START_S
-        # Before it is forked: it takes that over.
+        # Before the fork, so that the launcher's descendants are covered by this subreaper.
         _adopt(self, orphans=True)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         self._socket = ours
         with theirs:
             self._process = subprocess.Popen(
-                # Without -P Python would look for modules in the working directory first, which may be anybody's.
+                # Without -P Python would search the working directory first, and any user may own that.
                 [sys.executable, "-P", "-m", "gpu_profile_exporter.reader", str(theirs.fileno()), *logs.now()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -178,22 +178,23 @@ class Launcher:
         return ours
 
 
-#: Those that wait for an answer.
+#: The launchers with an open request.
 _waiting: Final[set[Launcher]] = set()
 _libc: Final = ctypes.CDLL(None)
 
 
 def _adopt(launcher: Launcher, *, orphans: bool) -> None:
-    """Whether this process becomes the parent of its descendants whose parents end.
+    """Set whether this process becomes the parent of orphaned descendants.
 
-    Only while a launcher is asked for one: others, such as the nvidia-smi of a reader that was killed, are init's.
+    It does only while a launcher has an open request. Other orphans, such as the nvidia-smi of a killed reader, go to
+    init.
     """
     (_waiting.add if orphans else _waiting.discard)(launcher)
     _libc.prctl(_SUBREAPER, int(bool(_waiting)), 0, 0, 0)
 
 
 def module_paths() -> list[str]:
-    """Where this process finds modules, without the working directory that `python -m` puts first."""
+    """This process's module search path, without the working directory that `python -m` puts first."""
     paths = [path for path in sys.path if path]
     here = os.getcwd()  # noqa: PTH109 - as Python itself writes it
     if paths[:1] == [here] and not sys.flags.safe_path and not Path(here, "gpu_profile_exporter").is_dir():

@@ -1,8 +1,8 @@
 """The process that receives the events of GPUs. It outlives the processes that read them.
 
 The driver reports an XID error once, to the processes that have registered for it. A reader is killed when a GPU hangs,
-which is when XIDs are raised; so another process registers. It calls a GPU only to register, and only a GPU that
-answers: the keeper names them. Afterwards it polls its event set, which a GPU that hangs does not block.
+and then XIDs are raised; so another process registers. It calls a GPU only to register, and only a GPU that answers:
+the supervisor selects them. Afterwards it polls its event set, which a GPU that hangs does not block.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from gpu_profile_exporter.reader.settings import ReaderSettings
 from gpu_profile_exporter.reader.whereabouts import DRIVER, EVENTS, Whereabouts
 from gpu_profile_exporter.reader.wire import Message
 
-#: How often it polls for events. Events that were not polled when it is killed are lost.
+#: The interval at which it polls for events. A kill loses the events since the last poll.
 LISTEN_S: Final = 0.25
-#: How often it tries to open the driver, and to register GPUs that are not; the driver has pauses of its own.
+#: The interval at which it tries to open the driver and to register missing GPUs. The driver adds pauses of its own.
 RETRY_S: Final = 1.0
 
 
 class Listening:
-    """Receives the events of the GPUs that the keeper names. It has the methods of `child.ReaderLoop`."""
+    """Receives the events of the GPUs that the supervisor selects. It has the methods of `child.ReaderLoop`."""
 
     def __init__(self, settings: ReaderSettings, where: Whereabouts, clock: Clock = SYSTEM_CLOCK) -> None:
         self._settings = settings
@@ -39,22 +39,22 @@ class Listening:
         self._wanted: Mapping[int, str] = {}
         self._missing: frozenset[int] = frozenset()
         self._retry_ns = 0
-        self._happened: list[Event] = []
+        self._events: list[Event] = []
         self._problem: tuple[str, bool] = "", False
-        self._told: tuple[str, bool] | None = None
+        self._sent_problem: tuple[str, bool] | None = None
 
     def follow(self, order: Message) -> None:
-        """Do what the keeper orders; what is not known is left."""
+        """Carry out an order of the supervisor. Unknown orders are ignored."""
         if order[0] == "watch":
             self._wanted, self._retry_ns = order[1], 0
         elif order[0] == "reopen":
-            self.step()  # events that were raised by now would be lost with the event set
+            self.step()  # events raised so far would be lost with the event set
             self.close()
             self._where.leave()
             self._driver, self._retry_ns = None, 0
 
     def step(self) -> float:
-        """Register GPUs, poll for events, and return the seconds until the next call is due."""
+        """Register GPUs and poll for events. Returns the seconds until the next call."""
         now_ns = self._clock.elapsed_ns()
         due = now_ns >= self._retry_ns
         try:
@@ -63,7 +63,7 @@ class Listening:
                 self._register()
             if self._driver is not None and (due or not self._problem[0]):
                 self._where.enter(EVENTS, READ_S)
-                self._happened += self._driver.events()
+                self._events += self._driver.events()
                 self._problem = "", False
         except GpuProfileError as error:
             self._problem = str(error), isinstance(error, StaleLibraryError)
@@ -81,21 +81,21 @@ class Listening:
             self._driver.devices()
 
     def _enter(self, index: int) -> bool:
-        """Whether the driver may talk to this GPU; called just before it does."""
+        """True if the driver may call this GPU. The driver asks just before it does."""
         if index in self._missing:
             self._where.enter(index, LIST_S)
         return index in self._missing
 
     def news(self, _: int) -> list[Message]:
-        """What the keeper does not know yet."""
-        found: list[Message] = []
-        if self._problem != self._told:
-            self._told = self._problem
-            found.append(("problem", *self._problem) if self._problem[0] else ("open",))
-        if self._happened:
-            events, self._happened = self._happened, []
-            found.append(("events", [(e.device, e.t_ns, e.kind, e.code, e.message) for e in events]))
-        return found
+        """The messages since the last call."""
+        messages: list[Message] = []
+        if self._problem != self._sent_problem:
+            self._sent_problem = self._problem
+            messages.append(("problem", *self._problem) if self._problem[0] else ("open",))
+        if self._events:
+            events, self._events = self._events, []
+            messages.append(("events", [(e.device, e.t_ns, e.kind, e.code, e.message) for e in events]))
+        return messages
 
     def close(self) -> None:
         """Close the driver."""

@@ -1,4 +1,4 @@
-"""A driver of which can be seen from outside what it is doing right now."""
+"""Wraps a driver and publishes the call in progress, so that the supervisor can detect a hang."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from gpu_profile.driver import Capability, Driver
 from gpu_profile.errors import GpuProfileError
 from gpu_profile_exporter.reader.whereabouts import DRIVER, ELSEWHERE, Whereabouts
 
-#: What one call to a GPU may take while others wait to be read, and while none does: its readings live for as long.
+#: Time limit of a call to a GPU while other GPUs wait to be read.
 READ_S: Final = 0.5
+#: Time limit of a call to a GPU that is read alone: the shortest lifetime of its readings.
 ALONE_S: Final = 2.0
-#: What opening a GPU may take while no other waits: without persistence mode it is initialised first.
+#: Time limit of opening a GPU while no other waits: without persistence mode the driver initialises it first.
 OPEN_S: Final = 4.0
-#: What starting the driver may take, and listing the GPUs for the first time: as much as initialising 8 of them one
-#: after another. Later lists are prompt.
+#: Time limit of starting the driver and of the first list of GPUs: it may initialise 8 of them one after another.
 START_S: Final = 30.0
-LIST_S: Final = 1.0
-#: What opening a GPU may take while others are being read.
+LIST_S: Final = 1.0  #: Later lists are prompt.
+#: Time limit of opening a GPU while others are being read.
 REOPEN_S: Final = 1.0
 T = TypeVar("T")
 
 
-class Marked:
-    """A driver whose every call of a device is told of in `where` while it lasts, and timed.
+class ObservedDriver:
+    """Publishes each call of a driver in `where` while it lasts, and times the calls of devices.
 
-    `open_s` is what opening a GPU may take before any is read; `alone`: afterwards too, for there is only one.
+    `open_s`: time limit of opening a GPU before the first read, then at most `REOPEN_S`, unless it is read `alone`.
     """
 
     def __init__(
@@ -42,21 +42,21 @@ class Marked:
         self._alone = alone
         self._opened: set[str] = set()
         self._took: dict[str, int] = {}
-        #: Whether the GPUs have been listed once.
+        #: Whether the GPUs have been listed at least once.
         self.listed = False
 
     def take(self) -> dict[str, int]:
-        """The longest that a call of each device has taken since, in ns."""
+        """The longest call of each device since the last `take`, in ns by UUID. Calls that opened it do not count."""
         took, self._took = self._took, {}
         return took
 
     def be_alone(self) -> None:
-        """There is only one GPU from now on."""
+        """Only one GPU is read from now on."""
         self._alone = True
 
     def _call(self, device: Device, call: Callable[..., T], *arguments: object) -> T:
         opened = device.uuid in self._opened
-        # A GPU that was away, or is met for the first time, is opened first.
+        # The first call opens the GPU, and so does the first call after a failure.
         limit_s = self.open_s if not opened else ALONE_S if self._alone else READ_S
         self._where.enter(ELSEWHERE if device.index is None else device.index, limit_s)
         started = self._now_ns()
@@ -74,10 +74,10 @@ class Marked:
 
     @property
     def open_s(self) -> float:
-        """What opening a GPU may take now."""
+        """The current time limit of opening a GPU, in seconds."""
         return self._open_s
 
-    def _reading(self) -> None:
+    def _limit_open(self) -> None:
         if not self._alone:
             self._open_s = min(self._open_s, REOPEN_S)
 
@@ -92,40 +92,40 @@ class Marked:
         return self.driver.version
 
     def devices(self) -> Sequence[Device]:
-        """As the driver's."""
+        """See `Driver.devices`."""
         self._where.enter(DRIVER, LIST_S if self.listed else START_S)
-        found = self.driver.devices()
+        devices = self.driver.devices()
         self.listed = True
         self._where.enter(DRIVER, READ_S)
-        return found
+        return devices
 
     def capabilities(self, device: Device) -> Mapping[Signal, Capability]:
-        """As the driver's."""
+        """See `Driver.capabilities`."""
         self._opened.discard(device.uuid)
         return self._call(device, self.driver.capabilities)
 
     def read(self, device: Device, tier: Tier) -> Sequence[Sample]:
-        """As the driver's."""
+        """See `Driver.read`."""
         try:
             return self._call(device, self.driver.read, tier)
         finally:
-            self._reading()
+            self._limit_open()
 
     def drain(self, device: Device) -> Sequence[Sample]:
-        """As the driver's."""
+        """See `Driver.drain`."""
         return self._call(device, self.driver.drain)
 
     def boundary(self, device: Device) -> Sequence[Sample]:
-        """As the driver's."""
+        """See `Driver.boundary`."""
         return self._call(device, self.driver.boundary)
 
     def events(self) -> Sequence[Event]:
-        """As the driver's."""
+        """See `Driver.events`."""
         self._where.enter(DRIVER, READ_S)
         return self.driver.events()
 
     def processes(self, device: Device) -> Sequence[ProcessUse]:
-        """As the driver's."""
+        """See `Driver.processes`."""
         return self._call(device, self.driver.processes)
 
     def close(self) -> None:

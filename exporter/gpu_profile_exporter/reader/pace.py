@@ -1,23 +1,23 @@
-"""Which GPUs answer too slowly to be read with the others, and which promptly enough to be so again. Pure."""
+"""Finds GPUs that answer too slowly to be read with the others, and those that are prompt again. No I/O."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Final
 
-#: A GPU whose reads take longer than this, `SLOW_ROUNDS` times in a row, would hold the others up.
+#: A GPU with a longer call than this in `SLOW_ROUNDS` rounds in a row would delay the others.
 SLOW_S: Final = 0.15
 SLOW_ROUNDS: Final = 3
-#: One that has answered faster than `PROMPT_S` for so long is read with the others again.
+#: A GPU with calls no longer than `PROMPT_S` for `PROMPT_FOR_S` is read with the others again.
 PROMPT_S: Final = 0.05
 PROMPT_FOR_S: Final = 10.0
-#: After a GPU held the others up, the next is taken to do so after this long: where all calls take long, as on a
-#: machine that has too much to do, more processes would make it worse.
+#: The shortest time between two GPUs that count as delaying the others. Where all calls are slow, as on an overloaded
+#: machine, more processes would make it worse.
 HELD_UP_PAUSE_S: Final = 2.0
 
 
 class Pace:
-    """How long GPUs take to answer."""
+    """The response times of GPUs. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._slow: Counter[str] = Counter()
@@ -25,7 +25,7 @@ class Pace:
         self._held_up = float("-inf")
 
     def slow(self, uuid: str, took_ns: int) -> bool:
-        """Note the longest call to a GPU in a round; returns whether it has become too slow, once."""
+        """Note the longest call to a GPU in a round. True once when it has become too slow."""
         self._slow[uuid] = self._slow[uuid] + 1 if took_ns > SLOW_S * 1e9 else 0
         if self._slow[uuid] < SLOW_ROUNDS:
             return False
@@ -40,9 +40,9 @@ class Pace:
             self._prompt_since.setdefault(index, now)
 
     def held_up(self, apart: int, gpus: int, now: float) -> bool:
-        """Whether GPUs are held up by one, which would then be the last of so many of `gpus` that are read apart.
+        """True if one more GPU, which delays the others, should be read apart: then `apart` of `gpus` are.
 
-        At most half may be: else it is not they that are slow.
+        At most half of the GPUs may be read apart: if more are slow, the GPUs are not the cause.
         """
         if 2 * apart > gpus or now - self._held_up < HELD_UP_PAUSE_S:
             return False
@@ -50,9 +50,9 @@ class Pace:
         return True
 
     def prompt(self, now: float) -> list[int]:
-        """The GPUs that have answered promptly for long enough."""
+        """The GPUs that have answered promptly for longer than `PROMPT_FOR_S`, by NVML index."""
         return [index for index, since in self._prompt_since.items() if now - since > PROMPT_FOR_S]
 
     def forget(self, index: int) -> None:
-        """Start timing this GPU again."""
+        """Restart the time for which this GPU has been prompt."""
         self._prompt_since.pop(index, None)

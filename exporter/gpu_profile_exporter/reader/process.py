@@ -1,4 +1,4 @@
-"""One reader process, as its keeper sees it."""
+"""One reader process, from the supervisor's side."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _CHUNK: Final = 1 << 16
 
 
 class ReaderProcess:
-    """A process that was started: what it says, where it is, and an end to it.
+    """Starts a process, receives its messages, sends it orders and kills it.
 
-    `key` is what it is for, `only` the one GPU that it reads, by NVML index.
+    `key`: its purpose (`ReaderSettings.key`). `only`: the one GPU that it reads, by NVML index; None for several.
+    `heard`: monotonic time of its last message.
     """
 
     def __init__(self, settings: ReaderSettings, launcher: Launcher) -> None:
@@ -27,46 +28,46 @@ class ReaderProcess:
         self.only = settings.only
         self.leave = frozenset(settings.leave)
         self.started = self.heard = time.monotonic()
-        #: Whether it has told that the driver's library is another version's than the driver.
+        #: When it reported that the driver's library has another version than the driver. None if it did not.
         self.stale_since: float | None = None
-        #: The GPUs that it was ordered to listen to, by NVML index.
+        #: The GPUs that it was ordered to watch for events: UUIDs by NVML index.
         self.watches: Mapping[int, str] = {}
-        #: Whether it read others too when it was left with its GPU.
+        #: Whether it read other GPUs too before it was restricted to its GPU.
         self.handed_over = False
-        #: The UUIDs that it has told of, since NVML was started.
+        #: The UUIDs of the devices that it has listed since NVML was started.
         self.uuids: set[str] = set()
-        #: Whether it has closed its end of the pipe: it is about to end, if it has not.
+        #: Whether it has closed its end of the pipe: it has ended or is about to.
         self.hung_up = False
         self._incoming = Incoming()
-        with ExitStack() as held:
+        with ExitStack() as cleanup:
             self._whereabouts = Whereabouts.create()
-            held.callback(self._whereabouts.close)
-            self.fd, out_fd = _pipe(held)
-            orders_fd, self._orders = _pipe(held)
+            cleanup.callback(self._whereabouts.close)
+            self.fd, out_fd = _pipe(cleanup)
+            orders_fd, self._orders = _pipe(cleanup)
             os.set_blocking(self.fd, False)
             os.set_blocking(self._orders, False)
             self._child = launcher.launch(settings, (out_fd, orders_fd, self._whereabouts.fd))
-            held.pop_all()
+            cleanup.pop_all()
         os.close(out_fd)
         os.close(orders_fd)
 
     @property
     def pid(self) -> int | None:
-        """Its process id; None while the launcher has not answered."""
+        """Its process id. None until the launcher has answered."""
         return self._child.pid
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended; None while it runs."""
+        """Its exit code. None while it runs."""
         return self._child.poll()
 
     @property
     def where(self) -> Where | None:
-        """What it is talking to."""
+        """The call in progress. None if there is none."""
         return self._whereabouts.now()
 
     def messages(self) -> Iterator[Message]:
-        """What it has said since; ends where there is nothing more for now. WireError for what is no message."""
+        """Its new messages, until the pipe is empty. WireError for data that is no message."""
         while True:
             try:
                 data = os.read(self.fd, _CHUNK)
@@ -82,52 +83,52 @@ class ReaderProcess:
                 return
 
     def reads(self, index: int | None) -> bool:
-        """Whether the GPU of this NVML index is its to read."""
+        """True if this process is to read the GPU of this NVML index."""
         return index not in self.leave if self.only is None else index == self.only
 
     def order_only(self, index: int) -> None:
-        """Have it go on with this GPU alone, by NVML index: it is in a call to it."""
+        """Order it to read only this GPU, by NVML index: it is in a call to that GPU now."""
         self.key = self.only = index
         self.handed_over = True
         self._order("only", index)
 
     def order_leave(self, indices: Collection[int]) -> None:
-        """Have it leave these GPUs, by NVML index, to others."""
+        """Order it to read all GPUs except these, by NVML index."""
         self.leave = frozenset(indices)
         self._order("leave", sorted(indices))
 
     def order_watch(self, gpus: Mapping[int, str]) -> None:
-        """Have it listen for events of these GPUs, UUIDs by NVML index."""
+        """Order it to watch these GPUs for events: UUIDs by NVML index."""
         self.watches = gpus
         self._order("watch", dict(gpus))
 
     def order_reopen(self) -> None:
-        """Have it start NVML anew, after which a GPU may have another index."""
+        """Order it to restart NVML. Afterwards a GPU may have another index."""
         self.uuids.clear()
         self._order("reopen")
 
     def _order(self, *order: Any) -> None:
-        with suppress(OSError):  # it is gone, or hangs and does not read
+        with suppress(OSError):  # it has ended, or it hangs and its pipe is full
             send(self._orders, order)
 
     def kill(self) -> None:
-        """End it at once. What hangs in the kernel goes when the kernel lets it."""
+        """Kill it. A process in a kernel call ends only after the call returns."""
         with suppress(OSError):
             self._child.kill()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it has ended within `timeout_s`."""
+        """Wait for its end. False if it still runs after `timeout_s`."""
         return self._child.wait(timeout_s)
 
     def close(self) -> None:
-        """Let go of what leads to it; it must have ended, or been killed."""
+        """Close its pipes and its shared memory. It must have ended or been killed."""
         os.close(self.fd)
         os.close(self._orders)
         self._whereabouts.close()
 
 
-def _pipe(held: ExitStack) -> tuple[int, int]:
+def _pipe(cleanup: ExitStack) -> tuple[int, int]:
     ends = os.pipe()
     for fd in ends:
-        held.callback(os.close, fd)
+        cleanup.callback(os.close, fd)
     return ends

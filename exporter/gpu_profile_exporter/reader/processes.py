@@ -1,6 +1,6 @@
-"""The keeper's processes by what they are for: started when they are due, killed, waited for, started again.
+"""Starts, kills, reaps and restarts the supervisor's processes.
 
-One that is killed may be held in the kernel by a call. Its GPU, or the driver, is then left alone until it is gone.
+A killed process may remain in a kernel call. Until it has ended, no other process is started for its GPU or its key.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from gpu_profile_exporter.readings.readings import MetricReading
 
 _log = logging.getLogger("gpu_profile_exporter")
 
-#: The pause before a process that ended is started again, which doubles each time until it is the longest.
+#: The pause before a restart. It doubles each time, up to the longest.
 _PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 4.0
+#: A process that lasted longer than this is restarted without a pause.
 _ENOUGH_S: Final = 10.0
-#: How often the memory of the processes is measured.
+#: The interval at which the memory of the processes is measured.
 MEMORY_S: Final = 10.0
 _NONE: Final[dict[str, str]] = {}
-#: Why processes were ended.
+#: Reasons to restart processes.
 _REASONS: Final = {reason: {"reason": reason} for reason in ("died", "hung", "released", "stale_library")}
 
 
@@ -39,38 +40,38 @@ class ReaderProcesses:
     def __init__(
         self, spawn: Callable[[ReaderSettings], ReaderProcess] | None, settings: Callable[[int], ReaderSettings]
     ) -> None:
-        #: How often processes were started again, by reason.
+        #: Restarts by reason.
         self.restarts: Counter[str] = Counter(dict.fromkeys(_REASONS, 0))
         self._launcher = Launcher()
-        #: When, of which processes, and their memory in bytes.
+        #: The last measurement of memory: its time, the pids, and bytes.
         self._measured: tuple[float, list[int], int | None] = 0.0, [], None
         self._spawn = spawn or partial(ReaderProcess, launcher=self._launcher)
         self._settings = settings
         self._running: dict[int, ReaderProcess] = {}
-        #: Processes that were killed and are not gone yet, and what is not started again until they are.
+        #: Killed processes that have not ended yet, each with the key that is not started again before.
         self._dying: list[tuple[ReaderProcess, int]] = []
         self._due: dict[int, float] = {}
         self._pause: dict[int, float] = {}
         self._selector = selectors.DefaultSelector()
 
     def __iter__(self) -> Iterator[ReaderProcess]:
-        """Those that run. Any thread may ask."""
+        """The running processes. Thread-safe."""
         return iter(list(self._running.values()))
 
     def __getitem__(self, key: int) -> ReaderProcess | None:
-        """The process of this key; None while there is none."""
+        """The running process of this key. None if there is none."""
         return self._running.get(key)
 
     @property
     def pids(self) -> list[int]:
-        """Process ids, those included that are about to end."""
+        """The process ids, including killed processes that have not ended yet."""
         return [pid for process in (*self, *(process for process, _ in self._dying)) if (pid := process.pid)]
 
     def readings(self) -> Iterator[MetricReading]:
-        """What they use of the machine, and how often they were started again."""
+        """The processes' CPU time and memory, and the restarts by reason."""
         (used, ended_s), (_, _, memory) = self._used(), self._measured
         if used is not None:
-            # Without those that have ended, the counter would go back whenever one is started again.
+            # Includes ended processes: else the counter would decrease at each restart.
             yield MetricReading(READER_CPU, _NONE, used.cpu_s + ended_s)
         if memory is not None:
             yield MetricReading(READER_MEMORY, _NONE, memory)
@@ -78,30 +79,30 @@ class ReaderProcesses:
             yield MetricReading(READER_RESTARTS, _REASONS[reason], n)
 
     def _used(self) -> tuple[Usage | None, float]:
-        """What those that run use, and the CPU time of those that have ended."""
+        """The usage of the running processes, and the CPU time of the ended ones in seconds."""
         ended_s = ended_cpu_s()
         while True:
             used, before_s, ended_s = total(self._all_pids()), ended_s, ended_cpu_s()
-            # One that another thread saw the end of meanwhile would count as both.
+            # Measured again if another thread reaped a process meanwhile, because that could count twice.
             if ended_s == before_s:
                 return used, ended_s
 
     @property
     def apart(self) -> set[int]:
-        """The GPUs that have a process of their own, or are to get one."""
+        """The GPUs that have their own process, or are to get one, by NVML index."""
         return {key for key in (*self._running, *self._due) if key >= 0}
 
     @property
     def gone(self) -> bool:
-        """Whether there is none any more."""
+        """True if no process is left, killed ones included."""
         return not self._running and not self._dying
 
     def watch(self, fd: int) -> None:
-        """Let `ready` tell of this descriptor too."""
+        """Make `ready` report this file descriptor too."""
         self._selector.register(fd, selectors.EVENT_READ, None)
 
     def ready(self, timeout_s: float) -> list[ReaderProcess | None]:
-        """The processes that have said something within `timeout_s`, and None for other descriptors."""
+        """Wait for data for up to `timeout_s`. Returns the processes that sent some, and None for other descriptors."""
         return [key.data for key, _ in self._selector.select(timeout_s)]
 
     def close(self) -> None:
@@ -111,20 +112,20 @@ class ReaderProcesses:
     # ------------------------------------------------------------------ starting
 
     def want(self, *keys: int) -> None:
-        """Have these started as soon as may be."""
+        """Request a start of these as soon as possible, if they do not run."""
         for key in keys:
             if key not in self._running:
                 self._due.setdefault(key, 0.0)
 
     def forget_due(self) -> None:
-        """Start nothing that was due."""
+        """Cancel all pending starts."""
         self._due.clear()
 
     def start(self, now: float) -> str:
-        """Start what is due, first what reads all GPUs. Why not, if a process cannot be started."""
+        """Start the processes that are due, `HOME` first. Returns the error if one cannot be started, else empty."""
         for key in sorted(self._due, key=lambda key: (key != HOME, key < HOME, key)):
-            held = any(index == key for _, index in self._dying)
-            if not held and now >= self._due[key] and (problem := self._start(key)):
+            blocked = any(index == key for _, index in self._dying)
+            if not blocked and now >= self._due[key] and (problem := self._start(key)):
                 return problem
         return self._launcher.refusal
 
@@ -143,9 +144,9 @@ class ReaderProcesses:
     # ------------------------------------------------------------------ ending
 
     def end(self, process: ReaderProcess, why: str, *, at_once: bool = False, held: int | None = None) -> None:
-        """Kill a process; another one takes its place, later if that did not last.
+        """Kill a process and schedule its successor, after a pause if it did not last `_ENOUGH_S`.
 
-        `held`: the GPU that may keep it from ending, if it read others too.
+        `held`: the GPU in whose call it may remain, if it read other GPUs too.
         """
         self.restarts[why] += 1
         lasted = time.monotonic() - process.started
@@ -159,27 +160,27 @@ class ReaderProcesses:
         self.remove(process, held)
 
     def hand_over(self, process: ReaderProcess, index: int) -> None:
-        """Let a process go on with the GPU that holds it up; another one reads the others, at once."""
+        """Restrict a process to the GPU that delays it. Another one is due at once for the other GPUs."""
         key = process.key
         process.order_only(index)
-        # First of all, so that there is no moment at which it is nowhere.
+        # Added before it is removed elsewhere, so that other threads always see it.
         self._running[index] = process
         del self._running[key]
         self._due.pop(index, None)
         self._due[key] = 0.0
 
     def remove(self, process: ReaderProcess, held: int | None = None) -> None:
-        """Kill a process for good."""
+        """Kill a process without a successor. `held`: as in `end`."""
         self._selector.unregister(process.fd)
         process.kill()
-        # First of all, so that there is no moment at which it is nowhere.
+        # Added before it is removed elsewhere, so that other threads always see it.
         self._dying.append((process, process.key if held is None else held))
         self._running.pop(process.key, None)
         process.wait(0.02)
         self.reap()
 
-    def tend(self, now: float) -> None:
-        """Let go of those that have ended, and measure what the others hold: at a scrape that would take too long."""
+    def maintain(self, now: float) -> None:
+        """Reap ended processes, and measure the memory of the others: at a scrape that would take too long."""
         self.reap()
         pids, (last, measured, _) = self._all_pids(), self._measured
         if pids != measured or now - last >= MEMORY_S:
@@ -190,7 +191,7 @@ class ReaderProcesses:
         return self.pids if launcher is None else [launcher, *self.pids]
 
     def reap(self) -> None:
-        """Let go of those that have ended."""
+        """Close the killed processes that have ended."""
         left = []
         for process, key in self._dying:
             if process.exit_code is not None:
@@ -200,7 +201,7 @@ class ReaderProcesses:
         self._dying = left
 
     def kill(self) -> None:
-        """Kill all that run, which are not removed, and the launcher."""
+        """Kill all running processes, without removing them, and the launcher."""
         for process in self:
             process.kill()
         self._launcher.close()

@@ -1,7 +1,7 @@
-"""The keeper of reader processes: it has what they read, sees which GPU holds one up, and has another read the others.
+"""The supervisor of reader processes: collects their readings, detects hangs, and isolates slow GPUs.
 
-Normally one process reads every GPU. When a call to a GPU takes long, the process stays with that one until it answers
-promptly, and another reads the others; so it is with one that is slow each time. No driver is called here.
+Normally one process reads all GPUs. If a call to a GPU takes long, that process keeps this GPU until it answers
+promptly, and another one reads the others. A GPU that stays slow gets its own process too. No driver is called here.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from gpu_profile_exporter.readings.readings import MetricReading
 
 _log = logging.getLogger("gpu_profile_exporter")
 
-#: How often readers are looked after, besides when they say something.
-TEND_S: Final = 0.1
-#: A reader that hangs is killed and tried again after so long.
+#: The interval at which readers are checked, if they send nothing.
+SUPERVISE_S: Final = 0.1
+#: A GPU's own reader is killed and restarted if a call takes longer than this.
 PATIENCE_S: Final = 4.0
-#: A reader that says nothing for so long, and is not in the driver, has been stopped.
+#: A reader that sends nothing for this time, and is in no call, has been stopped.
 SILENT_S: Final = 5.0
-#: The kernel's list of GPUs is looked at this often.
+#: The interval at which the kernel's list of GPUs is read.
 LOOK_S: Final = 1.0
-#: An end of these kinds does not tell anything of the GPU that was being read.
+#: Exit codes without evidence of a fault of the GPU that was being read.
 _FROM_OUTSIDE: Final = frozenset({None, 0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP})
 _OTHERS: Final = {LISTENER: "the listener for events", COUNTER: "the process that counts GPUs"}
 
 
 class Readers(Intake):
-    """Reads every GPU through processes of its own, and shows what a `Sampler` shows.
+    """Reads every GPU through separate processes, and has the attributes of a `Sampler`.
 
-    `groups` are the names of the groups of signals to read, `processes` whether to ask who uses the GPUs.
+    `groups`: names of the groups of signals to read. `processes`: also list the processes on each GPU.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Readers(Intake):
             driver, interval_s, tuple(groups), processes, -1, -1, -1, **self.timeline_settings
         )
         self._processes = ReaderProcesses(spawn, self._settings_for)
-        #: How often readers were started again, by reason.
+        #: Restarts of readers, by reason.
         self.restarts = self._processes.restarts
         self._pace = Pace()
         self._library = StaleLibrary()
@@ -76,49 +76,49 @@ class Readers(Intake):
         self._losses = Losses()
         self._registrations = Registrations()
         self._look_due = self._released_until = 0.0
-        #: Held while readers are started, so that none is after a release.
+        #: Locked while readers are started, so that none starts during a release.
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
-        self._poke, self._poked = os.pipe()
+        self._wake_read, self._wake_write = os.pipe()
 
-    # ------------------------------------------------------------------ the outside
+    # ------------------------------------------------------------------ any thread
 
     def start(self) -> None:
-        """Start a reader, and a thread that keeps it."""
-        self._processes.watch(self._poke)
-        os.write(self._poked, b"x")
+        """Start the supervisor's thread, which starts the readers."""
+        self._processes.watch(self._wake_read)
+        os.write(self._wake_write, b"x")
         self._thread = threading.Thread(target=self._run, name="gpu-profile-readers", daemon=True)
         self._thread.start()
 
     @property
     def running(self) -> bool:
-        """Whether the keeper's thread is alive."""
+        """Whether the supervisor's thread is alive."""
         return self._thread is not None and self._thread.is_alive()
 
     @property
     def pids(self) -> list[int]:
-        """The readers' process ids, those included that are about to end."""
+        """The readers' process ids, including killed ones that have not ended yet."""
         return self._processes.pids
 
     def stop(self, timeout_s: float = 1.0) -> None:
         """End the readers and the thread."""
         self._stop.set()
-        os.write(self._poked, b"x")
+        os.write(self._wake_write, b"x")
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join(timeout_s)
         self._processes.kill()
 
     def readings(self, _: int) -> Iterator[MetricReading]:
-        """What readers use of the machine, and how often they were started again."""
+        """The readers' CPU time and memory, and their restarts."""
         return self._processes.readings()
 
     def release(self, seconds: float, *, timeout_s: float = 5.0) -> bool:
-        """Let go of every GPU for so long; True once nothing of ours holds one any more."""
+        """Release every GPU for this time. True once no reader is left; False if one remains after `timeout_s`."""
         with self._starting:
             self._released_until = time.monotonic() + seconds
-        os.write(self._poked, b"x")
+        os.write(self._wake_write, b"x")
         if not seconds:
             return True
         deadline = time.monotonic() + timeout_s
@@ -130,7 +130,7 @@ class Readers(Intake):
 
     @property
     def released_s(self) -> float:
-        """For how long the GPUs are still let go of."""
+        """The rest of a release, in seconds."""
         return max(0.0, self._released_until - time.monotonic())
 
     # ------------------------------------------------------------------ the thread
@@ -139,9 +139,9 @@ class Readers(Intake):
         while not self._stop.is_set():
             try:
                 self._turn()
-            except Exception:  # noqa: BLE001 - one defect must not end what keeps the readers
+            except Exception:  # noqa: BLE001 - one defect must not end the supervisor
                 self.stats.errors["internal"] += 1
-                _log.exception("keeping the readers failed; it goes on")
+                _log.exception("supervising the readers failed; trying again")
                 self._stop.wait(1.0)
         self._processes.kill()
         self.keep_timeline(ended=True)
@@ -149,25 +149,25 @@ class Readers(Intake):
             process.wait(0.5)
 
     def _turn(self) -> None:
-        for process in self._processes.ready(TEND_S):
+        for process in self._processes.ready(SUPERVISE_S):
             if process is None:
-                os.read(self._poke, 64)
+                os.read(self._wake_read, 64)
             else:
-                self._hear(process)
-        self._tend()
+                self._receive(process)
+        self._supervise()
         self.keep_timeline()
 
-    def _hear(self, process: ReaderProcess) -> None:
+    def _receive(self, process: ReaderProcess) -> None:
         try:
-            self._take_in(process)
+            self._take_messages(process)
         except (WireError, OSError) as error:
-            _log.error("a reader cannot be understood (%s); it is started again", error)
+            _log.error("a reader sent an invalid message (%s); it is started again", error)
             self._processes.end(process, "died")
             return
         if process.hung_up:
             self._died(process)
 
-    def _take_in(self, process: ReaderProcess) -> None:
+    def _take_messages(self, process: ReaderProcess) -> None:
         for message in process.messages():
             self.take(process, message)
             if message[0] == "round":
@@ -175,13 +175,13 @@ class Readers(Intake):
             elif message[0] == "open" and process.key >= HOME:
                 self._reconcile(process)
             elif message[0] == "count":
-                known = sum(state.device.kind is DeviceKind.GPU for state in self.states.values())
-                self._meet(self._presence.counted(message[1], known))
+                gpus = sum(state.device.kind is DeviceKind.GPU for state in self.states.values())
+                self._handle_added(self._presence.counted(message[1], gpus))
 
-    # ------------------------------------------------------------------ looking after them
+    # ------------------------------------------------------------------ supervising
 
     def _judge(self, process: ReaderProcess, took: dict[str, int]) -> None:
-        """Give a GPU that answers slowly a reader of its own, and take back one that answers promptly or is gone."""
+        """Note each GPU's longest call, in ns. A slow GPU gets its own reader, an absent one counts as prompt."""
         now = time.monotonic()
         if process.only is not None and not process.uuids:
             self._pace.answered(process.only, 0, now)
@@ -197,14 +197,14 @@ class Readers(Intake):
                 process.order_leave(process.leave | {index})
                 self._processes.want(index)
 
-    def _tend(self) -> None:
+    def _supervise(self) -> None:
         now = time.monotonic()
-        self._processes.tend(now)
+        self._processes.maintain(now)
         if self._stop.is_set():
             return
         with self._starting:
             if now < self._released_until:
-                self._let_go()
+                self._release_all()
                 return
             self._processes.want(*self._wanted())
             problem = self._processes.start(now)
@@ -213,7 +213,7 @@ class Readers(Intake):
         for process in self._processes:
             where = process.where
             if where is not None and where.slow:
-                self._relieve(process, where.gpu, where.seconds, now)
+                self._isolate(process, where.gpu, where.seconds, now)
             if process.exit_code is not None:
                 self._died(process)
             elif where is not None and where.late:
@@ -225,22 +225,22 @@ class Readers(Intake):
                 _log.warning("the driver's library is of another version than the driver: it is loaded anew")
                 self._processes.end(process, "stale_library")
         for index in self._pace.prompt(now):
-            self._take_home(index)
-        self._listen(now)
+            self._rejoin(index)
+        self._order_watch(now)
         if now >= self._look_due:
             self._look_due = now + LOOK_S
-            self._meet(self._presence.look())
-            self._look_for_lost(now)
+            self._handle_added(self._presence.look())
+            self._check_lost(now)
 
-    def _relieve(self, process: ReaderProcess, index: int, seconds: float, now: float) -> None:
-        """Have another process read the GPUs that wait for a call to this one, if any do."""
-        mine = {state.device.uuid for state in self._meant(process, index)}
+    def _isolate(self, process: ReaderProcess, index: int, seconds: float, now: float) -> None:
+        """If a call to this GPU delays other GPUs, start another process for those."""
+        own = {state.device.uuid for state in self._devices_at(process, index)}
         gpus = len({state.device.index for state in self.states.values() if state.up})
-        alone = index < 0 or self._processes[index] is not None or process.uuids <= mine
+        alone = index < 0 or self._processes[index] is not None or process.uuids <= own
         if process.key == HOME and not alone and self._pace.held_up(len(self._processes.apart) + 1, gpus, now):
             _log.warning("GPU %d has not answered for %.2f s: another process reads the others", index, seconds)
             self._pace.forget(index)
-            process.uuids = mine
+            process.uuids = own
             with self._starting:
                 self._processes.hand_over(process, index)
                 if now >= self._released_until:
@@ -253,39 +253,39 @@ class Readers(Intake):
         if not self._presence.visible and self.driver is not None and self.driver.name == "nvml":
             yield COUNTER
 
-    def _meet(self, new: Collection[str]) -> None:
-        """Have NVML started anew where GPUs have come: it lists none that came after its start."""
+    def _handle_added(self, new: Collection[str]) -> None:
+        """Restart NVML if GPUs were added: it does not list GPUs added after its start."""
         if new:
             _log.info("NVML is started anew: GPUs were added (%s)", ", ".join(sorted(new)))
             self._reopen()
 
-    def _look_for_lost(self, now: float) -> None:
-        """See which devices nobody reads, and have NVML started anew, ever more seldom, for GPUs that stay lost."""
+    def _check_lost(self, now: float) -> None:
+        """Mark devices that no process reads as lost. Restart NVML for lost GPUs, at increasing intervals."""
         read = self._read()
         unread = [uuid for uuid, state in self.states.items() if state.up and uuid not in read]
         for uuid in self._losses.unread(unread, now):
             self.gone(self.states[uuid], "no process reads it")
-        # Without a driver all are down; one that hangs has a reader of its own, which starts NVML each time.
+        # Without a driver all GPUs are down. A GPU that hangs has its own reader, which starts NVML at each restart.
         states = self.states.items() if self.driver is not None else ()
         if self._losses.revive([uuid for uuid, state in states if self._missing(state)], now):
             self._reopen()
 
     def _reconcile(self, process: ReaderProcess) -> None:
-        """Take the devices that a newly opened driver should list and does not for gone: they went unnoticed."""
+        """Handle the devices that a newly opened driver should list but does not: they disappeared unnoticed."""
         read = self._read()
         unlisted = [state for uuid, state in self.states.items() if uuid not in read]
-        # Its NVML may count otherwise than those before: what has which index is known once they were started anew.
-        before = [other for other in self._processes if other.handed_over and process.key == HOME and unlisted]
-        for other in before:
+        # Its NVML may number GPUs differently than that of older processes. These are restarted, to number them alike.
+        older = [other for other in self._processes if other.handed_over and process.key == HOME and unlisted]
+        for other in older:
             if (where := other.where) is not None and where.slow and where.gpu == other.only:
                 self._hung(other, where.gpu, 0.0)
             self._processes.end(other, "hung", at_once=True)
         for state in unlisted:
-            if process.reads(state.device.index) and not before:
+            if process.reads(state.device.index) and not older:
                 self.gone(state, "the driver does not list it any more")
 
     def _read(self) -> frozenset[str]:
-        """The devices that some process reads."""
+        """The UUIDs of the devices that a process reads."""
         return frozenset[str]().union(*(process.uuids for process in self._processes))
 
     def _reopen(self) -> None:
@@ -295,12 +295,12 @@ class Readers(Intake):
     def _silent(self, process: ReaderProcess, now: float) -> bool:
         limit = SILENT_S if process.heard > process.started else START_S
         if now - process.heard > limit:
-            # It may have been this process that was stopped: what was said meanwhile waits in the pipe.
-            self._hear(process)
+            # The exporter itself may have been stopped: then messages wait in the pipe.
+            self._receive(process)
         return now - process.heard > limit and self._processes[process.key] is process
 
-    def _listen(self, now: float) -> None:
-        """Name the GPUs that answer to the listener."""
+    def _order_watch(self, now: float) -> None:
+        """Order the listener to watch the GPUs that answer, if these have changed."""
         listener = self._processes[LISTENER]
         if listener is not None and (gpus := self._registrations.due(self.states.values(), now)) != listener.watches:
             listener.order_watch(gpus)
@@ -313,13 +313,13 @@ class Readers(Intake):
             return replace(settings, driver=name, other=key)
         if key == COUNTER:
             return replace(settings, other=key)
-        # One that has been read before opens promptly, or hangs too: then it gets a reader of its own.
+        # GPUs that were read before open promptly, or hang: then they get their own reader.
         if key == HOME:
             leave = tuple(sorted(self._processes.apart))
             return replace(settings, leave=leave, open_s=REOPEN_S if self.states else OPEN_S)
         return replace(settings, only=key, open_s=PATIENCE_S)
 
-    def _take_home(self, index: int) -> None:
+    def _rejoin(self, index: int) -> None:
         home, own = self._processes[HOME], self._processes[index]
         if home is not None and own is not None:
             _log.info("GPU %d answers promptly again: it is read with the others", index)
@@ -327,14 +327,14 @@ class Readers(Intake):
             home.order_leave(home.leave - {index})
 
     def _missing(self, state: DeviceReports) -> bool:
-        """Whether this is a GPU that may not be there: it is down, and no call to it hangs."""
+        """True for a GPU that may be absent: it is down, and no call to it hangs."""
         hangs = state.device.uuid in self.lost and state.device.index in self._processes.apart
         return not state.up and not hangs and state.device.kind is DeviceKind.GPU
 
-    def _meant(self, process: ReaderProcess, index: int) -> list[DeviceReports]:
-        """The devices that a process means by an NVML index; none if that is not sure.
+    def _devices_at(self, process: ReaderProcess, index: int) -> list[DeviceReports]:
+        """The devices with this NVML index in a process. Empty if that is uncertain.
 
-        Before it has listed any, its NVML may count otherwise than the one before, if a GPU has gone or come.
+        After a GPU was added or lost, NVML may number GPUs differently in a process that has not listed any yet.
         """
         states = list(self.states.values())
         if process.uuids:
@@ -356,19 +356,19 @@ class Readers(Intake):
                 self.no_driver(reason, process.uuids)
             self._processes.end(process, "hung")
             return
-        for state in self._meant(process, index):
+        for state in self._devices_at(process, index):
             self.lose(state, "a call to it hangs in the driver")
         if process.only is None:
-            # The others first: this one has all the time there is.
+            # The others are read again at once, this one after the killed process has ended.
             self._processes.want(index)
             self._processes.end(process, "hung", at_once=True, held=index)
         elif seconds > PATIENCE_S:
             self._processes.end(process, "hung", at_once=True)
 
     def _died(self, process: ReaderProcess) -> None:
-        process.wait(0.1)  # it may have hung up a moment ago
+        process.wait(0.1)  # it may have closed its pipe just before its end
         with suppress(WireError, OSError):
-            self._take_in(process)
+            self._take_messages(process)
         code, where = process.exit_code, process.where
         index = process.only
         crashed = where is not None and where.gpu >= 0 and code not in _FROM_OUTSIDE
@@ -384,11 +384,11 @@ class Readers(Intake):
             index = where.gpu
             self._processes.want(index)
         if index is not None:
-            for state in self._meant(process, index):
+            for state in self._devices_at(process, index):
                 self.down(state, "its reader ended in a call to it")
         self._processes.end(process, "died", at_once=index != process.only)
 
-    def _let_go(self) -> None:
+    def _release_all(self) -> None:
         reason = "released on request, so that the GPUs can be reset or reconfigured"
         for process in self._processes:
             self.restarts["released"] += 1

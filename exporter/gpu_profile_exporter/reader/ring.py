@@ -1,4 +1,4 @@
-"""A device's samples on their way into the node's timeline, in the process that reads the device."""
+"""Writes a device's samples to the node's timeline, in the process that reads the device."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gpu_profile.catalogue.samples import Sample
 from gpu_profile.driver.node.writer import RingOptions, RingWriter
 from gpu_profile.units import NS_PER_S
 
-#: After a file could not be made, the next one is tried after so long.
+#: The pause after a file could not be made.
 RETRY_NS: Final = 10 * NS_PER_S
-#: So often it is looked whether the file is still there: it is removed after a long pause, and anybody may delete it.
+#: The interval at which the file is checked: the exporter removes it after a long pause, and any program may delete it.
 _CHECK_NS: Final = 5 * NS_PER_S
 _log = logging.getLogger("gpu_profile_exporter")
 
 
 class DeviceRing:
-    """The files of one device: another one is made when it has more signals than before. Never raises OSError."""
+    """The files of one device. A new one is made when the device has new signals. Never raises OSError."""
 
     def __init__(self, options: RingOptions, uuid: str, signals: Iterable[Signal]) -> None:
         self._options = options
@@ -31,18 +31,18 @@ class DeviceRing:
 
     @property
     def name(self) -> str:
-        """The file that is written now; empty if there is none."""
+        """The name of the current file. Empty if there is none."""
         return "" if self._writer is None else self._writer.name
 
     def add(self, signals: Iterable[Signal]) -> None:
-        """The device has these signals too."""
+        """Add signals. If one is new, the next samples go to a new file."""
         before = len(self._signals)
         self._signals.update(dict.fromkeys(signals))
         if len(self._signals) > before:
             self.close()
 
     def append(self, samples: Sequence[Sample], now_ns: int) -> None:
-        """Write samples. What cannot be written is left out, and said once."""
+        """Write samples. If that fails, they are dropped, and each new problem is logged once."""
         writer = self._writer
         if writer is not None and abs(now_ns - self._checked_ns) > _CHECK_NS:
             self._checked_ns = now_ns
@@ -72,7 +72,7 @@ class DeviceRing:
         self._problem = problem
 
     def close(self) -> None:
-        """The next samples go to a new file."""
+        """Close the current file. The next samples go to a new one."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()

@@ -1,4 +1,4 @@
-"""What a reader process is started with: a request to the launcher."""
+"""The start settings of a reader process, sent to the launcher as a request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Final
 
 from gpu_profile_exporter.reader.marked import OPEN_S
 
-#: Instead of a GPU's NVML index: all GPUs that have no reader of their own, the events of all, and how many there are.
+#: Keys of processes, besides a GPU's NVML index. `HOME` reads all GPUs that have no reader of their own, `LISTENER`
+#: receives the events of all GPUs, `COUNTER` counts them.
 HOME: Final = -1
 LISTENER: Final = -2
 COUNTER: Final = -3
@@ -16,7 +17,7 @@ COUNTER: Final = -3
 
 @dataclass(frozen=True, slots=True)
 class ReaderSettings:
-    """What a reader is told: of the GPUs by NVML index, it reads `only` one, or all but those in `leave`."""
+    """Settings of a reader. By NVML index, it reads the GPU `only`, or all GPUs except those in `leave`."""
 
     driver: str
     interval_s: float
@@ -27,11 +28,11 @@ class ReaderSettings:
     where_fd: int
     only: int | None = None
     leave: tuple[int, ...] = ()
-    #: What it does instead of reading: `LISTENER` or `COUNTER`.
+    #: `LISTENER` or `COUNTER` for a process that does not read. None for a reader.
     other: int | None = None
-    #: What opening a GPU may take at the start.
+    #: Time limit of opening a GPU at the start.
     open_s: float = OPEN_S
-    #: Where the node's timeline is; empty for none. For how long samples are kept, and who may read them.
+    #: The directory of the node's timeline, empty for none; the retention of samples; the files' mode and group.
     timeline: str = ""
     retention_s: float = 600.0
     timeline_mode: int = 0o644
@@ -39,15 +40,15 @@ class ReaderSettings:
 
     @property
     def key(self) -> int:
-        """What it is for: a GPU by its NVML index, or `HOME`, `LISTENER`, `COUNTER`."""
+        """The purpose of the process: a GPU's NVML index, `HOME`, `LISTENER` or `COUNTER`."""
         return next((key for key in (self.other, self.only) if key is not None), HOME)
 
     def text(self) -> str:
-        """As a request."""
+        """The settings as the text of a request."""
         return json.dumps(asdict(self))
 
     @classmethod
     def of(cls, text: str) -> ReaderSettings:
-        """From a request."""
-        found = json.loads(text)
-        return cls(**found | {"groups": tuple(found["groups"]), "leave": tuple(found["leave"])})
+        """The settings of a request."""
+        fields = json.loads(text)
+        return cls(**fields | {"groups": tuple(fields["groups"]), "leave": tuple(fields["leave"])})

@@ -1,4 +1,4 @@
-"""The directory of the node's timeline: its table, and the files that are listed in it. The exporter keeps it."""
+"""Writes the directory of the node's timeline: the table, and the list of files in it. Runs in the exporter."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from gpu_profile.sampling.tracked import Tracked
     from gpu_profile_exporter.readings.readings import DriverFacts
 
-#: The table is touched this often, which tells readers that it still holds.
+#: The interval at which an unchanged table is touched, so that its readers see that it is current.
 TOUCH_S: Final = 1.0
-#: Files that nobody writes to any more are looked for this often.
+#: The interval at which files without recent writes are removed.
 SWEEP_S: Final = 10.0
-#: Events that a table tells of.
+#: The number of events in a table, the newest ones.
 _EVENTS: Final = 64
 _LOCK: Final = ".lock"
 _PRIVATE: Final = 0o700
@@ -42,7 +42,7 @@ _log = logging.getLogger("gpu_profile_exporter")
 
 @dataclass(frozen=True, slots=True)
 class TimelineOptions:
-    """Where the timeline is, for how long samples are kept, and who may read it."""
+    """The timeline's directory, the retention of samples in seconds, and the files' mode and group."""
 
     directory: Path
     retention_s: float = 600.0
@@ -51,7 +51,7 @@ class TimelineOptions:
 
 
 class ReaderReport(Protocol):
-    """What readers have said, as an `Intake` has it."""
+    """The reports of readers, as an `Intake` has them."""
 
     driver: DriverFacts | None
     problem: str
@@ -64,23 +64,22 @@ class ReaderReport(Protocol):
 
 
 class NodeTimeline:
-    """Keeps the timeline's directory for one exporter.
+    """Writes the timeline's directory for one exporter. Not thread-safe.
 
-    UsageError if the directory cannot be written, or another exporter keeps it. What fails later is logged and tried
-    again. One thread calls.
+    UsageError if the directory cannot be written, or another exporter uses it. Later failures are logged and retried.
     """
 
     def __init__(self, options: TimelineOptions, *, interval_s: float, clock: Clock) -> None:
         self.options = options
-        #: Who holds the devices, by UUID.
+        #: Returns the allocations of each device, by UUID.
         self.holders: Callable[[], Mapping[str, Sequence[Mapping[str, str]]]] = dict
         self._interval_s = interval_s
         self._clock = clock
-        #: By device, the files that are listed, the newest first.
+        #: The listed files of each device, the newest first.
         self._files: dict[str, list[str]] = {}
         self._table: TimelineTable | None = None
         self._inode = 0
-        #: When files were last written to, at the sweep before.
+        #: The time of the last write to each file, as of the last sweep.
         self._written_ns: dict[str, int] = {}
         self._absences: dict[str, tuple[Mapping[Signal, Capability], Mapping[str, str]]] = {}
         self._touch_due = self._sweep_due = 0.0
@@ -90,19 +89,19 @@ class NodeTimeline:
             self._lock = self._locked()
         except OSError as error:
             raise UsageError(f"--timeline: {options.directory}: {error.strerror or error}") from error
-        for path in options.directory.glob(f".{NAME}.*"):  # of an exporter that was killed while it wrote one
+        for path in options.directory.glob(f".{NAME}.*"):  # left by an exporter that was killed during a write
             with suppress(OSError):
                 path.unlink()
         self._adopt()
 
     def _make_directory(self) -> None:
         directory, mode = self.options.directory, self.options.mode
-        # Who may read the files may look into the directory.
+        # Users with read access to the files may also list and enter the directory.
         rights = 0o700 | mode & 0o077 | (mode & 0o044) >> 2
         made = not directory.exists()
         directory.mkdir(parents=True, exist_ok=True)
         status = directory.stat()
-        # One that was there keeps its rights, but for one of this user alone, as the release socket makes it.
+        # An existing directory keeps its mode, except a private one of this user, such as the release socket's.
         if made or (status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) == _PRIVATE):
             if self.options.group is not None:
                 os.chown(directory, -1, self.options.group)
@@ -119,8 +118,8 @@ class NodeTimeline:
         return fd
 
     def _adopt(self) -> None:
-        """List what an exporter before this one has left, which is history still."""
-        found = []
+        """List the files that previous exporters left: they are part of the history."""
+        heads = []
         for path in self.options.directory.glob(f"*{SUFFIX}"):
             with suppress(OSError, LayoutError):
                 fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -129,13 +128,13 @@ class NodeTimeline:
                 finally:
                     os.close(fd)
                 if path.name == f"{head.generation:016x}{SUFFIX}":
-                    found.append((head.created_ns, head.uuid, path.name))
-        for _, uuid, name in sorted(found, reverse=True):
+                    heads.append((head.created_ns, head.uuid, path.name))
+        for _, uuid, name in sorted(heads, reverse=True):
             self._files.setdefault(uuid, []).append(name)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What reader processes are told."""
+        """The timeline's settings for reader processes."""
         options = self.options
         return {
             "timeline": str(options.directory.absolute()),
@@ -145,14 +144,14 @@ class NodeTimeline:
         }
 
     def add_file(self, uuid: str, name: str) -> None:
-        """A reader writes samples of this device to a new file."""
+        """List a new file, to which a reader writes the samples of this device."""
         files = self._files.setdefault(uuid, [])
         if name and name not in files:
             files.insert(0, name)
             self._touch_due = 0.0
 
     def keep(self, report: ReaderReport) -> None:
-        """Write the table if it has changed, touch it if it has not, and remove what is too old."""
+        """Write the table if it has changed, else touch it. Also removes old files. Does nothing within `TOUCH_S`."""
         now = time.monotonic()
         if now < self._touch_due:
             return
@@ -168,7 +167,7 @@ class NodeTimeline:
                 self._write(table)
         except OSError as error:
             self._table = None
-            with suppress(OSError, UsageError):  # somebody may have removed it
+            with suppress(OSError, UsageError):  # the directory may have been removed
                 self._make_directory()
                 lock = self._locked()
                 os.close(self._lock)
@@ -180,7 +179,7 @@ class NodeTimeline:
             self._problem = ""
 
     def close(self, report: ReaderReport) -> None:
-        """Say that nobody keeps it any more. The files stay: they are history for who comes next."""
+        """Mark the table as ended. The files stay, as history for the next exporter."""
         with suppress(OSError):
             self._write(self._current(report, ended=True))
         os.close(self._lock)
@@ -191,7 +190,7 @@ class NodeTimeline:
         self._table = table
 
     def _is_ours(self) -> bool:
-        """Whether the table that is there is the one that was put there."""
+        """True if the present table is the one that was written last."""
         return (self.options.directory / NAME).lstat().st_ino == self._inode
 
     def _current(self, report: ReaderReport, *, ended: bool = False) -> TimelineTable:
@@ -220,29 +219,29 @@ class NodeTimeline:
         )
 
     def _absent(self, uuid: str, capabilities: Mapping[Signal, Capability]) -> Mapping[str, str]:
-        """Why signals are not read, made once for each answer of the driver."""
-        held = self._absences.get(uuid)
-        if held is None or held[0] is not capabilities:
+        """The reasons for signals that are not read. Cached while the capabilities are the same object."""
+        cached = self._absences.get(uuid)
+        if cached is None or cached[0] is not capabilities:
             reasons = {row.key: can.reason for row, can in capabilities.items() if not can.available}
-            held = self._absences[uuid] = capabilities, reasons
-        return held[1]
+            cached = self._absences[uuid] = capabilities, reasons
+        return cached[1]
 
     def _sweep(self) -> None:
-        """Remove files that were not written to for as long as samples are kept.
+        """Remove files without a write for the retention time.
 
-        Not at first sight: where the clock is set, files look old that are written to all the time.
+        Only if the previous sweep saw the same last write: after a change of the clock, files in use look old too.
         """
         now_ns, before, self._written_ns = time.time_ns(), self._written_ns, {}
         for path in self.options.directory.glob(f"*{SUFFIX}"):
             with suppress(OSError):
                 written_ns = self._written_ns[path.name] = path.lstat().st_mtime_ns
                 old = abs(now_ns - written_ns) > nanoseconds(self.options.retention_s)
-                if old and before.get(path.name) == written_ns and _ours(path.name):
+                if old and before.get(path.name) == written_ns and _is_samples_file(path.name):
                     path.unlink()
                     for files in self._files.values():
                         if path.name in files:
                             files.remove(path.name)
 
 
-def _ours(name: str) -> bool:
+def _is_samples_file(name: str) -> bool:
     return _NAME.fullmatch(name) is not None

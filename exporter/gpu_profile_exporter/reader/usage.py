@@ -1,4 +1,4 @@
-"""What processes use of the machine, as Linux counts it: this one, and those that it started to read drivers."""
+"""CPU time and memory of processes, from /proc: of this one and of its reader processes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Usage(NamedTuple):
 
 
 def usage(pid: int | str = "self") -> Usage | None:
-    """What a process uses; None if it is gone, or the system does not tell."""
+    """The usage of a process. None if it has ended or /proc is not readable."""
     try:
-        # The name of the program, in brackets, may hold anything.
+        # The program's name, in brackets, may contain any characters.
         fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
         user, system, start, virtual, pages = (int(fields[i]) for i in (11, 12, 19, 20, 21))
     except (OSError, ValueError, IndexError):
@@ -36,21 +36,21 @@ def usage(pid: int | str = "self") -> Usage | None:
 
 
 def total(pids: Iterable[int]) -> Usage | None:
-    """What these processes use together; None if there are none. `start_ticks` is the youngest's."""
-    found = [use for pid in pids if (use := usage(pid)) is not None]
-    if not found:
+    """The sums over these processes. None if all have ended. `start_ticks` is that of the youngest."""
+    uses = [use for pid in pids if (use := usage(pid)) is not None]
+    if not uses:
         return None
-    cpu, resident, virtual, start = zip(*found, strict=True)
+    cpu, resident, virtual, start = zip(*uses, strict=True)
     return Usage(sum(cpu), sum(resident), sum(virtual), max(start))
 
 
 def shared_bytes(pids: Iterable[int]) -> int | None:
-    """Memory in RAM of these processes: a page that several processes of the machine have counts for each in part.
+    """Memory in RAM of these processes (PSS): a page shared by n processes counts as 1/n for each of them.
 
-    None if there are none, or the system does not tell. It takes the kernel 0.5 ms a process.
+    None if all have ended, or /proc is not readable. The kernel needs 0.5 ms for each process.
     """
-    found = [size for pid in pids if (size := _proportional_bytes(pid)) is not None]
-    return sum(found) if found else None
+    sizes = [size for pid in pids if (size := _proportional_bytes(pid)) is not None]
+    return sum(sizes) if sizes else None
 
 
 def _proportional_bytes(pid: int) -> int | None:
@@ -61,16 +61,16 @@ def _proportional_bytes(pid: int) -> int | None:
 
 
 def ended_cpu_s() -> float:
-    """CPU time of the processes that this one started and that have ended, in seconds."""
-    found = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return found.ru_utime + found.ru_stime
+    """CPU time in seconds of this process's children that have ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return children.ru_utime + children.ru_stime
 
 
 def _gauge(name: str, unit: str, brief: str) -> Series:
     return Series(TextFamily(name, "gauge", brief, unit), (), 1.0)
 
 
-#: The names under which every exporter tells what it uses itself.
+#: The metrics of its own process that every Prometheus exporter publishes.
 PROCESS: Final = (
     Series(
         TextFamily("process_cpu_seconds_total", "counter", "CPU time of the exporter's own process", "seconds"), (), 1.0
@@ -84,13 +84,13 @@ PROCESS: Final = (
 
 
 def process_values() -> tuple[float, ...]:
-    """The values of `PROCESS`, in its order; empty if the system does not tell."""
+    """The values of `PROCESS`, in its order. Empty if /proc is not readable."""
     own = usage()
     if own is None:
         return ()
     try:
         boot_s = _boot_s()
-        # The listing itself holds one open.
+        # The listing itself opens one.
         files = len(os.listdir(_PROC / "self" / "fd")) - 1  # noqa: PTH208 - names alone are a third of the cost
     except (OSError, ValueError, StopIteration):
         return ()
@@ -107,6 +107,6 @@ def _ticks_per_s() -> int:
 
 @cache
 def _boot_s() -> float:
-    """When the machine started, since the epoch; asked for again while the system does not tell."""
+    """The machine's start, in seconds since the epoch. An exception is not cached."""
     lines = (_PROC / "stat").read_text().splitlines()
     return next(float(line.split()[1]) for line in lines if line.startswith("btime "))

@@ -1,8 +1,8 @@
-"""Where a reader process is right now, in memory that it shares with its keeper: what hangs cannot send anything.
+"""The call in progress of a reader process, in memory shared with the supervisor: a hanging process sends no messages.
 
-One word of three numbers: the GPU that is being talked to (its NVML index), since when (monotonic ns; 0: none)
-and for how long that may take (ns). The writer puts the moment last and takes it away first, so that a reader never
-pairs one GPU with another's moment.
+Three 64-bit integers: the NVML index of the GPU that is being called, the start of the call (monotonic ns; 0: none),
+and its time limit (ns). The writer clears the start first and sets it last, so that a reader never pairs one GPU with
+another's start.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any, Final, NamedTuple
 
 _SIZE: Final = 24
 _PLACE, _SINCE, _LIMIT = range(3)
-#: Not a GPU: the driver as a whole is being started or asked.
+#: Not a GPU: a call that starts or queries the driver as a whole.
 DRIVER: Final = -1
-#: The look for events of all GPUs.
+#: Not a GPU: the poll for events of all GPUs.
 EVENTS: Final = -3
-#: A device that has no index.
+#: A device without an index.
 ELSEWHERE: Final = -2
 
 
 class Where(NamedTuple):
-    """What is being talked to: the NVML index of a GPU, or `DRIVER`; for how long, and whether that is too long.
+    """A call in progress: the NVML index of a GPU, or `DRIVER`, and the duration so far. `late`: above its limit.
 
-    `slow`: half as long as that, which is long enough for others not to wait any more.
+    `slow`: above half its limit. Then other GPUs should not wait for it any more.
     """
 
     gpu: int
@@ -35,7 +35,7 @@ class Where(NamedTuple):
 
 
 class Whereabouts:
-    """The shared word. `create()` makes one, `Whereabouts(fd)` opens what another process made."""
+    """The shared memory. `create()` allocates it, `Whereabouts(fd)` opens that of another process."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -44,13 +44,13 @@ class Whereabouts:
 
     @classmethod
     def create(cls) -> Whereabouts:
-        """A new word in anonymous memory."""
+        """Allocate anonymous memory."""
         fd = os.memfd_create("gpu-profile-reader")
         os.ftruncate(fd, _SIZE)
         return cls(fd)
 
     def enter(self, index: int, limit_s: float) -> None:
-        """From now on, this is being talked to, which should take no longer than `limit_s`."""
+        """Publish the start of a call to this GPU, with its time limit in seconds."""
         words = self._words
         words[_SINCE] = 0
         words[_PLACE] = index
@@ -58,11 +58,11 @@ class Whereabouts:
         words[_SINCE] = time.monotonic_ns()
 
     def leave(self) -> None:
-        """Nothing is being talked to."""
+        """Publish that no call is in progress."""
         self._words[_SINCE] = 0
 
     def now(self) -> Where | None:
-        """What is being talked to; None if nothing is."""
+        """The call in progress. None if there is none."""
         words = self._words
         since, index, limit = words[_SINCE], words[_PLACE], words[_LIMIT]
         if not since or words[_SINCE] != since:
@@ -71,7 +71,7 @@ class Whereabouts:
         return Where(index, waited / 1e9, waited > limit, 2 * waited > limit)
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Unmap the memory and close its file descriptor."""
         self._words.release()
         self._map.close()
         os.close(self.fd)

@@ -1,7 +1,7 @@
-"""What a reader process and its keeper say to each other: framed tuples of plain values over a pipe.
+"""The messages between a reader process and the supervisor: framed tuples of plain values over a pipe.
 
-`marshal` is the fastest that the standard library has; both ends are always the same interpreter. It trusts what it is
-given, so a frame carries a checksum: what a stray write makes of the pipe is never given to it.
+`marshal` is the fastest serializer of the standard library, and both ends always run the same interpreter. It does not
+validate its input, so each frame carries a checksum: `marshal` never receives the bytes of a stray write.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any, Final
 
 #: The body's length and CRC-32.
 _HEAD: Final = struct.Struct("<II")
-#: A frame longer than this is none: a reader's longest, the first round of 64 GPUs, has some 2 MB.
+#: A longer frame is invalid: a reader's longest, the first round of 64 GPUs, has some 2 MB.
 LONGEST: Final = 1 << 24
 
 Message = tuple[Any, ...]
 
 
 class WireError(Exception):
-    """What came is no frame of ours: something else writes to the pipe."""
+    """The pipe contains invalid data: other code writes to it."""
 
 
 def send(fd: int, message: Message) -> None:
-    """Write one message; OSError if nobody reads any more."""
+    """Write one message. OSError if the other end is closed."""
     body = marshal.dumps(message)
     data = memoryview(_HEAD.pack(len(body), zlib.crc32(body)) + body)
     while data:
@@ -34,13 +34,13 @@ def send(fd: int, message: Message) -> None:
 
 
 class Incoming:
-    """Messages out of the bytes of a pipe, however they are cut."""
+    """Decodes messages from the bytes of a pipe, which may be split anywhere."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Take bytes in and give the messages that are whole; WireError for what is none."""
+        """Add bytes, and yield the messages that are complete. WireError for invalid data."""
         rest = self._rest
         rest += data
         while len(rest) >= _HEAD.size:

@@ -243,8 +243,8 @@ class Machine:
             if process.due <= self.time.now:
                 process.step()
             if process.waiting:
-                self.readers._hear(process)  # type: ignore[arg-type]
-        self.readers._tend()
+                self.readers._receive(process)  # type: ignore[arg-type]
+        self.readers._supervise()
 
     def _strike(self, fault: Fault) -> None:
         if fault.gpu is not None and fault.kind in ("xid", "gpu_lost"):

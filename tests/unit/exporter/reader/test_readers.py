@@ -53,11 +53,11 @@ class Keeper:
             for process in self.alive:
                 process.heard = max(process.heard, self.time.now + each_s if process.where is None else 0)
             self.time.now += each_s
-            self.readers._tend()
+            self.readers._supervise()
 
     def hear(self, process: FakeProcess, *messages: tuple[object, ...]) -> None:
         process.waiting += messages
-        self.readers._hear(process)  # type: ignore[arg-type]
+        self.readers._receive(process)  # type: ignore[arg-type]
 
     @property
     def alive(self) -> list[FakeProcess]:
@@ -93,8 +93,8 @@ def keeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
         if not process.closed:
             process.close()
     made.readers._processes.close()
-    os.close(made.readers._poke)
-    os.close(made.readers._poked)
+    os.close(made.readers._wake_read)
+    os.close(made.readers._wake_write)
 
 
 def test_one_reader_reads_all_and_may_take_its_time_to_open_them(keeper: Keeper) -> None:
@@ -342,7 +342,7 @@ def test_a_reader_that_says_nothing_outside_of_the_driver_was_stopped_and_is_rep
     home = keeper.home
     keeper.turn(each_s=0.1)
     keeper.time.now += SILENT_S + 0.1
-    keeper.readers._tend()
+    keeper.readers._supervise()
     assert home.killed
     keeper.turn()
     assert len(keeper.started) == 2
@@ -353,24 +353,24 @@ def test_after_the_exporter_itself_was_stopped_a_reader_is_heard_before_it_is_ju
     home = keeper.home
     keeper.time.now += 20
     home.waiting.append(a_round())
-    keeper.readers._tend()
+    keeper.readers._supervise()
     assert not home.killed
     assert keeper.readers.stats.rounds == 1
 
 
 def test_a_reader_may_take_its_time_to_say_its_first_word(keeper: Keeper) -> None:
     keeper.time.now += START_S - 0.1
-    keeper.readers._tend()
+    keeper.readers._supervise()
     assert len(keeper.alive) == 1
     keeper.time.now += 0.2
-    keeper.readers._tend()
+    keeper.readers._supervise()
     assert keeper.alive == []
 
 
 def test_a_reader_that_is_in_the_driver_may_be_silent_as_long_as_its_call_may_take(keeper: Keeper) -> None:
     keeper.home.where = Where(DRIVER, 20.0, late=False)
     keeper.time.now += 20
-    keeper.readers._tend()
+    keeper.readers._supervise()
     assert len(keeper.alive) == 1
 
 
@@ -540,7 +540,7 @@ def test_what_a_reader_said_before_it_ended_is_taken_in(keeper: Keeper) -> None:
     keeper.meet(0)
     keeper.home.waiting.append(events(31, uuid="GPU-0"))
     keeper.home.exit_code = -signal.SIGKILL
-    keeper.readers._tend()
+    keeper.readers._supervise()
     assert keeper.readers.states["GPU-0"].xids == {31: 1}
 
 

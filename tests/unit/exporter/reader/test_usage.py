@@ -62,7 +62,7 @@ class Running(ReaderProcesses):
 
 def of_readers(pids: list[int]) -> dict[str, float]:
     running = Running(pids)
-    running.tend(time.monotonic())
+    running.maintain(time.monotonic())
     return {reading.metric.prometheus: reading.value for reading in running.readings()}
 
 

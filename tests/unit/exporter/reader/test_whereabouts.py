@@ -13,7 +13,7 @@ from gpu_profile.catalogue.samples import Device, Event, Sample
 from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.errors import DeviceLost
 from gpu_profile.testing import FakeClock
-from gpu_profile_exporter.reader.marked import ALONE_S, LIST_S, OPEN_S, READ_S, REOPEN_S, START_S, Marked
+from gpu_profile_exporter.reader.marked import ALONE_S, LIST_S, OPEN_S, READ_S, REOPEN_S, START_S, ObservedDriver
 from gpu_profile_exporter.reader.whereabouts import DRIVER, ELSEWHERE, Whereabouts
 
 DEVICES = [Device("GPU-a", index=0), Device("GPU-b", index=1), Device("GPU-c")]
@@ -119,9 +119,9 @@ def spy() -> Spy:
     return Spy()
 
 
-def marked(spy: Spy, *, alone: bool = False) -> tuple[Marked, Slow]:
+def marked(spy: Spy, *, alone: bool = False) -> tuple[ObservedDriver, Slow]:
     driver = Slow(FakeClock(), DEVICES, {ENERGY: 1})
-    return Marked(driver, spy, driver.clock, alone=alone), driver
+    return ObservedDriver(driver, spy, driver.clock, alone=alone), driver
 
 
 def test_each_call_is_told_with_its_gpu_and_afterwards_the_driver_is_meant_again(spy: Spy) -> None:
