@@ -1,13 +1,13 @@
-"""Push over OTLP: the readings that a scrape shows as metrics, and what happens to devices as log records.
+"""Push over OTLP: the readings of a scrape as metrics, and events of devices as log records.
 
 Read in this order:
 
 - `settings`: endpoints, headers and certificates, from the exporter's settings.
-- `metrics`, `logs`: readings and events as OTLP messages; `batch` is a request with what is around them.
-- `queue`: the batches that wait, in memory; `disk_queue`: on disk too, where a killed process leaves them.
-- `sender`: the thread that sends those of one signal; `outcome`: what an answer means.
+- `metrics`, `logs`: encode readings and events as OTLP messages. `batch`: a request, and its resource and scope.
+- `queue`: waiting batches in memory. `disk_queue`: waiting batches on disk, which survive the process.
+- `sender`: the thread that sends the batches of one signal. `outcome`: the result of a try.
 - `http_client`, `grpc_client`: the two transports.
-- `pusher`: all of it, started and stopped by `node`.
+- `pusher`: combines them. `node` starts and stops it.
 
 Imports the readings, the naming's rules for units, and the library's catalogue and protobuf writer.
 """

@@ -1,4 +1,4 @@
-"""One request's worth of items, kept until it can be sent, and what OTLP's messages share."""
+"""A request that waits to be sent, and the parts that all OTLP requests share."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Final, NamedTuple
 
 from gpu_profile.protobuf import message, string
 
-#: Level 6 takes half as long again for some hundredths of the size.
+#: Level 6 takes half as long again, and saves only some hundredths of the size.
 _LEVEL: Final = 4
 _GZIP: Final = 31
 
-#: The scope that data points and records are of, and the conventions that their names follow.
+#: The scope of all data points and records, and the conventions that their names follow.
 SCOPE: Final = "gpu_profile_exporter"
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
 
 
 class Batch(NamedTuple):
-    """A request. `packed` is gzip: what waits for an endpoint to come back takes a tenth of the memory that way. With
-    `plain` it is the request itself, which saves the time.
+    """A request. `packed` is gzip, which takes a tenth of the memory while an endpoint is away. With `plain` it is the
+    uncompressed request, which saves the time.
     """
 
     packed: bytes
@@ -27,7 +27,7 @@ class Batch(NamedTuple):
 
     @classmethod
     def of(cls, request: bytes, items: int) -> Batch:
-        """Pack a request that carries so many items."""
+        """Compress a request with this number of items."""
         return cls(_gzip(request), items)
 
     def gzipped(self) -> bytes:
@@ -35,7 +35,7 @@ class Batch(NamedTuple):
         return _gzip(self.packed) if self.plain else self.packed
 
     def unpacked(self) -> bytes:
-        """The request as it was."""
+        """The uncompressed request."""
         return self.packed if self.plain else zlib.decompress(self.packed, _GZIP)
 
 
@@ -45,7 +45,7 @@ def _gzip(request: bytes) -> bytes:
 
 
 class Envelope:
-    """What every request of one exporter says around its items: resource, scope, schema."""
+    """The parts of each request around its items: resource, scope, schema."""
 
     def __init__(self, resource: tuple[tuple[str, str], ...], version: str) -> None:
         self._resource = message(1, *(attribute(1, key, text) for key, text in resource))
@@ -53,13 +53,13 @@ class Envelope:
         self._schema = string(3, SCHEMA_URL)
 
     def around(self, items: list[bytes]) -> bytes:
-        """A request: Export{Metrics,Logs}ServiceRequest have the same numbers down to the items of a scope."""
+        """A request. Export{Metrics,Logs}ServiceRequest have the same field numbers, down to the items of a scope."""
         scoped = message(2, self._scope, *items, self._schema)
         return message(1, self._resource, scoped, self._schema)
 
 
 def value(field: int, text: str) -> bytes:
-    """OTLP's AnyValue, as a text."""
+    """OTLP's AnyValue, as a string."""
     return message(field, string(1, text))
 
 

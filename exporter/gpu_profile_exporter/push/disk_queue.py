@@ -1,9 +1,8 @@
-"""A bounded queue in files of a directory: what a process that was killed left in it, the next one finds.
+"""A bounded queue in files of a directory. The next process continues with the records of a killed one.
 
-A file is `MAGIC` and records one after the other, each a header and its content. The header is four numbers: the size,
-the CRC-32 of the content, the items, and flags, above which is a check of the first three. A record that is done is
-marked in its flags; a file of which all records are done is removed. Nothing waits for the disk: what was written
-outlives the process, not a machine that loses power.
+A file is `MAGIC` and a sequence of records, each a header and a content. The header has four numbers: size, CRC-32 of
+the content, items, and flags, with a check of the first three in the upper bits. A flag marks a record as done. A file
+is removed when all its records are done. Nothing waits for the disk: records survive the process, not a power failure.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ MAGIC: Final = b"gpqueue1"
 _HEADER: Final = struct.Struct("<IIII")
 _FLAGS_AT: Final = 12
 _DONE, _PLAIN = 1, 2
-#: A new file is begun when one has so many bytes; smaller and larger where the queue is.
+#: A new file is begun at this size. It is smaller or larger for a small or large queue.
 _FILE_BYTES: Final = 8 * MIB
 _FEWEST_FILES, _MOST_FILES = 8, 128
-#: A record counts for at least so many bytes: each is remembered in memory too.
+#: A record counts for at least this many bytes, because each also takes memory.
 _LEAST_RECORD: Final = 4_096
 _SUFFIX, _DAMAGED, _LOCK = ".queue", ".damaged", "lock"
 
 
 class QueuedItem(NamedTuple):
-    """One that waits: its `key`, the items that its content has, its size in bytes, and whether it is plain."""
+    """A waiting record. `key`: its file's number and its offset. `size`: bytes of its content. `plain`: not gzip."""
 
     key: tuple[int, int]
     items: int
@@ -47,13 +46,13 @@ class QueuedItem(NamedTuple):
 
 
 class _QueueFile:
-    """One of the files: where it ends, what its records count for, and how many of them wait."""
+    """A file of the queue: its end, the bytes that its records count for, and the number of waiting records."""
 
     def __init__(self, path: Path, *, new: bool) -> None:
         self.path = path
         self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if new else 0), 0o600)
         self.end, self.counted, self.waiting = len(MAGIC), 0, 0
-        #: Whether what follows its end cannot be read: it is kept then, under another name, to be looked at.
+        #: Whether data after `end` is unreadable. The file is then kept under another name, for inspection.
         self.damaged = False
         if new:
             try:
@@ -64,11 +63,11 @@ class _QueueFile:
 
     @property
     def gone(self) -> bool:
-        """Whether somebody took it away or cut it off: the next process would not find what it has."""
+        """True if the file was removed, replaced or truncated: the next process could not read its records."""
         return not _is_at(self.descriptor, self.path) or os.fstat(self.descriptor).st_size < self.end
 
     def close(self) -> None:
-        """Let go of it. Nobody finds it again if nothing in it waits."""
+        """Close it. If no record waits, remove it, or rename it if it is damaged."""
         own = _is_at(self.descriptor, self.path)
         os.close(self.descriptor)
         if self.waiting or not own:
@@ -81,18 +80,18 @@ class _QueueFile:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether the open file is the one of this path."""
+    """True if the open file is the one at this path."""
     try:
-        there = path.stat(follow_symlinks=False)
+        status = path.stat(follow_symlinks=False)
     except OSError:
         return False
-    return os.path.samestat(there, os.fstat(descriptor))
+    return os.path.samestat(status, os.fstat(descriptor))
 
 
 class DiskQueue:
-    """Records in `directory`, of at most about `most_bytes`. Thread-safe.
+    """A queue of records in `directory`, of at most about `most_bytes`. Thread-safe.
 
-    UsageError if the directory cannot be had, or another process has it.
+    UsageError if the directory cannot be used, or another process uses it.
     """
 
     def __init__(self, directory: Path, most_bytes: int) -> None:
@@ -102,8 +101,8 @@ class DiskQueue:
         self._lock = threading.Lock()
         self._files: dict[int, _QueueFile] = {}
         self._current: int | None = None
-        self._told = False
-        #: What its files count for, in bytes.
+        self._logged_failure = False
+        #: The bytes that its files count for.
         self.size = 0
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -115,10 +114,10 @@ class DiskQueue:
         except OSError as error:
             os.close(self._own)
             raise UsageError(f"{directory}: another process keeps its queue there") from error
-        #: What was left by the process before, oldest first; to be taken once.
-        self.left: list[QueuedItem] = [record for name in self._names() for record in self._found(name)]
+        #: The records that the previous process left, oldest first. To be read once.
+        self.left: list[QueuedItem] = [record for name in self._names() for record in self._restored(name)]
 
-    # ------------------------------------------------------------------ what was left
+    # ------------------------------------------------------------------ restoring
 
     def _names(self) -> list[int]:
         return sorted(int(path.stem) for path in self._directory.glob(f"*{_SUFFIX}") if path.stem.isdecimal())
@@ -126,19 +125,19 @@ class DiskQueue:
     def _path(self, number: int) -> Path:
         return self._directory / f"{number:012d}{_SUFFIX}"
 
-    def _found(self, number: int) -> Iterator[QueuedItem]:
-        """The records of a file that wait. Behind one that was cut off nothing can be found: it was never answered."""
+    def _restored(self, number: int) -> Iterator[QueuedItem]:
+        """The waiting records of a file, up to the first incomplete one: no client got an answer for that."""
         try:
             file = _QueueFile(self._path(number), new=False)
         except OSError as error:
-            _log.warning("%s cannot be read, and stays: %s", self._path(number), error.strerror)
+            _log.warning("%s cannot be read, and is left there: %s", self._path(number), error.strerror)
             return
         length = os.fstat(file.descriptor).st_size
         if length < len(MAGIC):  # it was begun on a full disk
             file.close()
             return
         if os.pread(file.descriptor, len(MAGIC), 0) != MAGIC:
-            _log.warning("%s is no queue of this version, and stays", file.path)
+            _log.warning("%s is no queue of this version, and is left there", file.path)
             os.close(file.descriptor)
             return
         self._files[number] = file
@@ -154,8 +153,8 @@ class DiskQueue:
                 file.waiting += 1
                 yield QueuedItem((number, file.end), items, size, bool(flags & _PLAIN))
             self._grow(file, size)
-        if file.damaged:  # how many items are lost cannot be told
-            text = "%s is damaged at byte %d: what follows there is not sent on, and stays in a file that ends in %s"
+        if file.damaged:  # the number of lost items is unknown
+            text = "%s is damaged at byte %d: the rest is not sent, and stays in a file that ends in %s"
             _log.error(text, file.path, file.end, _DAMAGED)
         if not file.waiting:
             self._remove(number)
@@ -163,26 +162,26 @@ class DiskQueue:
     # ------------------------------------------------------------------ in
 
     def has_room(self, size: int) -> bool:
-        """Whether a record of so many bytes would be taken, as far as is known without writing it."""
+        """True if the queue has room for a record of this size. The disk may still refuse it."""
         return self.size + max(size + _HEADER.size, _LEAST_RECORD) <= self._most_bytes
 
     def append(self, content: bytes, items: int, *, plain: bool) -> QueuedItem | None:
-        """Write a record; None if there is no room, in the queue or on the disk."""
+        """Write a record. None if the queue has no room, or the disk refuses it."""
         with self._lock:
             if not self.has_room(len(content)):
                 return None
             try:
                 return self._append(content, items, plain=plain)
             except OSError as error:
-                if not self._told:
-                    self._told = True
+                if not self._logged_failure:
+                    self._logged_failure = True
                     _log.warning("%s: nothing can be written to the queue: %s", self._directory, error.strerror)
                 return None
 
     def _append(self, content: bytes, items: int, *, plain: bool) -> QueuedItem:
-        # Without its lock, another process may have the directory by now.
+        # If the lock file was removed, another process may use the directory by now.
         if not _is_at(self._own, self._directory / _LOCK):
-            raise OSError(errno.ENOENT, "its files were taken away")
+            raise OSError(errno.ENOENT, "its files were removed")
         number = self._current
         if number is None or self._files[number].end > self._file_bytes or self._files[number].gone:
             number = self._next_file()
@@ -194,7 +193,7 @@ class DiskQueue:
         record = QueuedItem((number, file.end), items, size, plain)
         file.waiting += 1
         self._grow(file, size)
-        self._told = False
+        self._logged_failure = False
         return record
 
     def _next_file(self) -> int:
@@ -214,7 +213,7 @@ class DiskQueue:
     # ------------------------------------------------------------------ out
 
     def read(self, record: QueuedItem) -> bytes | None:
-        """The content of a record; None if it is damaged."""
+        """The content of a record. None if it is damaged."""
         number, at = record.key
         try:
             data = os.pread(self._files[number].descriptor, _HEADER.size + record.size, at)
@@ -225,11 +224,11 @@ class DiskQueue:
         return content if zlib.crc32(content) == check else None
 
     def done(self, record: QueuedItem) -> None:
-        """A record waits no more: the next process will not find it."""
+        """Mark a record as done, so that the next process skips it."""
         number, at = record.key
         with self._lock:
             file = self._files.get(number)
-            if file is None:  # the queue was closed meanwhile: the next process finds the record once more
+            if file is None:  # the queue was closed meanwhile: the next process sends the record again
                 return
             with suppress(OSError):
                 os.pwrite(file.descriptor, bytes([_DONE | _PLAIN * record.plain]), at + _FLAGS_AT)
@@ -248,11 +247,11 @@ class DiskQueue:
         file.close()
 
     def close(self) -> None:
-        """Let the next process have it, with all that waits. Nothing is taken in any more."""
+        """Accept no more records, and unlock the directory. Waiting records stay for the next process."""
         with self._lock:
             self._most_bytes = 0
             if lost := sum(file.waiting for file in self._files.values() if file.gone):
-                text = "%s: %d of the records that wait were in files that were taken away: they are lost"
+                text = "%s: %d waiting records are lost, because their files were removed"
                 _log.error(text, self._directory, lost)
             for file in self._files.values():
                 file.close()

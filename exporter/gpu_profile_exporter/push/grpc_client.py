@@ -1,4 +1,4 @@
-"""OTLP over gRPC with grpcio alone: requests are bytes already."""
+"""OTLP over gRPC. Needs only grpcio, because requests are encoded already."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ METHODS: Final = {
     "logs": "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
     "traces": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
 }
-#: Codes that the OTLP specification has clients try again after; RESOURCE_EXHAUSTED only with a RetryInfo.
+#: Codes to retry by the OTLP specification. RESOURCE_EXHAUSTED is retried only with a RetryInfo.
 _RETRY: Final = frozenset({"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"})
 _MOST_ANSWER: Final = 64 * 1024
 
 
 class GrpcClient:
-    """Pushes one signal over a channel that stays open.
+    """Pushes one signal over one channel, which stays open.
 
     UsageError if grpcio is not installed, or a file of the TLS settings cannot be used.
     """
@@ -41,7 +41,7 @@ class GrpcClient:
         options = [
             ("grpc.primary_user_agent", user_agent),
             ("grpc.max_receive_message_length", _MOST_ANSWER),
-            # There is one place that tries again, and it counts.
+            # Only the sender retries, because it counts the tries.
             ("grpc.enable_retries", 0),
             ("grpc.initial_reconnect_backoff_ms", 500),
             ("grpc.max_reconnect_backoff_ms", 5_000),
@@ -57,7 +57,7 @@ class GrpcClient:
         self._error = grpc.RpcError
 
     def send(self, batch: Batch, timeout_s: float) -> Taken:
-        """Push one batch within the time; raises PushFailed."""
+        """Push one batch within `timeout_s`. Raises PushFailed."""
         try:
             answer = self._export(batch.unpacked(), timeout=timeout_s, metadata=self._metadata)
         except self._error as error:
@@ -65,7 +65,7 @@ class GrpcClient:
         try:
             return taken(answer)
         except ValueError:
-            raise PushFailed("garbage", "answers with what is not OTLP", retry=False) from None
+            raise PushFailed("garbage", "sends an answer that is not OTLP", retry=False) from None
 
     def close(self) -> None:
         """Close the channel."""
@@ -73,30 +73,30 @@ class GrpcClient:
 
 
 def _failure(error: Any) -> PushFailed:
-    """An RpcError in our terms."""
+    """An RpcError as a PushFailed."""
     code, whole = error.code().name, error.details() or ""
     details = words(whole)
     trailer = dict(error.trailing_metadata() or ()).get("grpc-status-details-bin")
     after_s = retry_delay_s(trailer) if isinstance(trailer, bytes) else None
-    said = f": {details}" if details else ""
+    detail = f": {details}" if details else ""
     if code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
-        text = f"refuses the credentials ({code}){said}; check the headers and the client certificate"
+        text = f"refuses the credentials ({code}){detail}; check the headers and the client certificate"
         return PushFailed("unauthenticated", text, retry=False)
     if code == "RESOURCE_EXHAUSTED" or after_s is not None:
         retry = after_s is not None
-        return PushFailed("throttled", f"is too busy ({code}){said}", retry=retry, after_s=after_s)
+        return PushFailed("throttled", f"is too busy ({code}){detail}", retry=retry, after_s=after_s)
     if code == "DEADLINE_EXCEEDED":
         return PushFailed("timeout", "does not answer in time", retry=True)
     if code == "UNIMPLEMENTED":
-        return PushFailed("rejected", f"does not take this signal ({code}){said}", retry=False)
+        return PushFailed("rejected", f"does not take this signal ({code}){detail}", retry=False)
     if code in _RETRY:
-        return PushFailed(_reason(whole), f"cannot be reached ({code}){said}", retry=True)
+        return PushFailed(_reason(whole), f"cannot be reached ({code}){detail}", retry=True)
     reason = "unavailable" if code in ("INTERNAL", "UNKNOWN") else "rejected"
-    return PushFailed(reason, f"does not take the batch ({code}){said}", retry=False)
+    return PushFailed(reason, f"does not take the batch ({code}){detail}", retry=False)
 
 
 def _reason(details: str) -> str:
-    """UNAVAILABLE has many causes, which gRPC tells in words only."""
+    """The reason for a code such as UNAVAILABLE. gRPC distinguishes its causes only in the text."""
     text = details.lower()
     for reason, signs in (
         ("dns", ("resolving", "resolution", "domain name")),

@@ -1,4 +1,4 @@
-"""OTLP over HTTP with the standard library: one connection a request, and one deadline for all of it."""
+"""OTLP over HTTP with the standard library: one connection per request, and one deadline for the whole exchange."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from gpu_profile_exporter.push.settings import Endpoint
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-#: An answer is a few bytes; more than this of it is not read.
+#: The most bytes of an answer's body that are read. Valid answers have a few bytes.
 MOST_ANSWER: Final = 64 * 1024
-#: Nor more than this with all that may come before it, such as interim answers (100 to 199) without end.
+#: The most bytes that are read in all: a server could send interim answers (100 to 199) without end.
 _MOST_READ: Final = 4 * MOST_ANSWER
-#: Statuses that the OTLP specification has clients try again after.
+#: Statuses to retry by the OTLP specification.
 _RETRY: Final = frozenset({429, 502, 503, 504})
 
 
 class HttpClient:
-    """Pushes to one URL, through the proxy that HTTP_PROXY, HTTPS_PROXY and NO_PROXY name.
+    """Pushes to one URL, through the proxy set by HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
 
     UsageError if a file of the TLS settings cannot be used.
     """
@@ -54,10 +54,10 @@ class HttpClient:
             try:
                 self._context = _context(endpoint)
             except (OSError, ssl.SSLError) as error:
-                raise UsageError(_about_files(endpoint, error)) from error
+                raise UsageError(_file_problem(endpoint, error)) from error
 
     def send(self, batch: Batch, timeout_s: float) -> Taken:
-        """Push one batch within the time; raises PushFailed."""
+        """Push one batch within `timeout_s`. Raises PushFailed."""
         body = batch.gzipped() if self._endpoint.compression == "gzip" else batch.unpacked()
         deadline = time.monotonic() + timeout_s
         with ExitStack() as opened:
@@ -72,11 +72,11 @@ class HttpClient:
             return self._judge(connection.getresponse())
         except (OSError, HTTPException, UnicodeError) as error:
             if isinstance(error, ssl.SSLError):
-                self._context = None  # its files may have been renewed by the next try
+                self._context = None  # its files may be renewed before the next try
             raise _failure(error) from error
 
     def close(self) -> None:
-        """Nothing stays open between two requests."""
+        """Does nothing: no connection stays open between requests."""
 
     def _target(self) -> str:
         path = (self._parts.path or "/") + (f"?{self._parts.query}" if self._parts.query else "")
@@ -98,11 +98,11 @@ class HttpClient:
         def response(sock: socket.socket, *args: Any, **options: Any) -> HTTPResponse:
             made = HTTPResponse(sock, *args, **options)
             made.fp.close()
-            made.fp = io.BufferedReader(_Timed(sock, deadline))
+            made.fp = io.BufferedReader(_DeadlineReader(sock, deadline))
             opened.callback(made.close)
             return made
 
-        connection.response_class = response  # type: ignore[assignment]  # anything that makes one will do
+        connection.response_class = response  # type: ignore[assignment]  # any callable that makes one works
         opened.callback(connection.close)
         return connection
 
@@ -114,28 +114,28 @@ class HttpClient:
         except (OSError, HTTPException):
             answer, broken = b"", True
         if 200 <= status < 300:
-            # It took the batch, whatever becomes of its answer: sending that again would be wrong.
+            # The batch was accepted, even if the answer is incomplete: sending it again would duplicate it.
             return Taken() if broken else _accepted(answer, response)
-        said = _said(answer, response)
+        detail = _detail(answer, response)
         if 300 <= status < 400:
             place = words(response.headers.get("Location") or "elsewhere")
-            text = f"redirects to {place} (status {status}), which is not followed; set the endpoint to where it is"
+            text = f"redirects to {place} (status {status}), which is not followed; set the endpoint to that address"
             raise PushFailed("redirected", text, retry=False)
         if status in (401, 403):
-            text = f"refuses the credentials (status {status}){said}; check the headers and the client certificate"
+            text = f"refuses the credentials (status {status}){detail}; check the headers and the client certificate"
             raise PushFailed("unauthenticated", text, retry=False)
         if status in _RETRY:
             after_s = _retry_after_s(response.headers.get("Retry-After"))
             reason = "throttled" if status == 429 or after_s is not None else "unavailable"
-            raise PushFailed(reason, f"is too busy or away (status {status}){said}", retry=True, after_s=after_s)
+            raise PushFailed(reason, f"is overloaded or away (status {status}){detail}", retry=True, after_s=after_s)
         if status >= 500:
-            raise PushFailed("unavailable", f"failed (status {status}){said}", retry=False)
+            raise PushFailed("unavailable", f"failed (status {status}){detail}", retry=False)
         advice = "; is the path right?" if status in (404, 405) else ""
-        raise PushFailed("rejected", f"does not take the batch (status {status}){said}{advice}", retry=False)
+        raise PushFailed("rejected", f"does not take the batch (status {status}){detail}{advice}", retry=False)
 
 
-class _Timed(io.RawIOBase):
-    """Reads a socket until a deadline, however slowly its bytes drip, and no more of it than an answer can be."""
+class _DeadlineReader(io.RawIOBase):
+    """Reads a socket until a deadline, even if its bytes arrive slowly, and at most `_MOST_READ` bytes."""
 
     def __init__(self, sock: socket.socket, deadline: float) -> None:
         self._sock, self._deadline, self._left = sock, deadline, _MOST_READ
@@ -168,11 +168,11 @@ def _accepted(answer: bytes, response: HTTPResponse) -> Taken:
             raise ValueError("too long")
         return taken(answer)
     except ValueError:
-        text = f"answers with what is not OTLP{_said(answer, response)}; does the endpoint name an OTLP receiver?"
+        text = f"sends an answer that is not OTLP{_detail(answer, response)}; does the endpoint name an OTLP receiver?"
         raise PushFailed("garbage", text, retry=False) from None
 
 
-def _said(answer: bytes, response: HTTPResponse) -> str:
+def _detail(answer: bytes, response: HTTPResponse) -> str:
     text = ""
     if response.headers.get_content_type() == "application/x-protobuf":
         try:
@@ -184,11 +184,11 @@ def _said(answer: bytes, response: HTTPResponse) -> str:
     return f": {text}" if text else ""
 
 
-#: What can go wrong between here and the endpoint, the first that fits: all of it may be better at the next try.
+#: Errors on the way to the endpoint: exceptions, reason, text. The first match counts. All of them are retried.
 _CAUSES: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], str, str], ...]] = (
     (ssl.SSLCertVerificationError, "tls", "has a certificate that is not trusted: {why}"),
-    (ssl.SSLError, "tls", "does not agree on TLS: {why}"),
-    ((socket.gaierror, UnicodeError), "dns", "has a host's name that is not found: {why}"),
+    (ssl.SSLError, "tls", "has a TLS error: {why}"),
+    ((socket.gaierror, UnicodeError), "dns", "has a host name that cannot be resolved: {why}"),
     (TimeoutError, "timeout", "does not answer in time"),
     (ConnectionRefusedError, "unreachable", "refuses the connection: nothing listens there"),
     ((ConnectionError, IncompleteRead), "closed", "closed the connection before it had answered"),
@@ -199,13 +199,13 @@ _CAUSES: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], str, s
 
 def _failure(error: Exception) -> PushFailed:
     reason, text = next((reason, text) for kinds, reason, text in _CAUSES if isinstance(error, kinds))
-    told = [getattr(error, name, None) for name in ("verify_message", "reason", "strerror")]
-    why = next((one for one in told if isinstance(one, str) and one), f"{type(error).__name__} {error}")
+    texts = [getattr(error, name, None) for name in ("verify_message", "reason", "strerror")]
+    why = next((one for one in texts if isinstance(one, str) and one), f"{type(error).__name__} {error}")
     return PushFailed(reason, text.format(why=words(why)), retry=True)
 
 
 def _retry_after_s(header: str | None) -> float | None:
-    """Seconds, or a date; None for what is neither."""
+    """The seconds that a Retry-After header asks for, as a number or a date. None if it is neither."""
     if not header:
         return None
     if header.isascii() and header.strip().isdigit() and len(header) < 20:
@@ -219,12 +219,12 @@ def _retry_after_s(header: str | None) -> float | None:
 def _context(endpoint: Endpoint) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=endpoint.ca_file or None)
     if endpoint.client_cert:
-        # Without a function that says there is none, OpenSSL asks for a key's password on the terminal.
+        # Without a password argument, OpenSSL asks for an encrypted key's password on the terminal.
         context.load_cert_chain(endpoint.client_cert, endpoint.client_key, password="")
     return context
 
 
-def _about_files(endpoint: Endpoint, error: Exception) -> str:
+def _file_problem(endpoint: Endpoint, error: Exception) -> str:
     for path in (endpoint.ca_file, endpoint.client_cert, endpoint.client_key):
         if path:
             try:
@@ -237,7 +237,7 @@ def _about_files(endpoint: Endpoint, error: Exception) -> str:
 
 
 def _proxy(scheme: str, host: str, port: int) -> tuple[str, int] | None:
-    """The proxy that the environment names for this endpoint."""
+    """The proxy for this endpoint by the environment, as host and port. None for a direct connection."""
     from urllib.request import getproxies, proxy_bypass
 
     proxies = getproxies()

@@ -1,4 +1,4 @@
-"""What happens to devices as OTLP log records: XID errors, devices that are lost and that come back."""
+"""Events of devices as OTLP log records: XID errors, and devices that are lost or come back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpu_profile_exporter.push.batch import Batch, Envelope, attribute, value
 
 
 def log_batch(envelope: Envelope, events: Iterable[Event], now_ns: int) -> Batch:
-    """One request for these events, which were noticed at `now_ns`. They are of no trace: no regions are known here."""
+    """One request for these events, with `now_ns` as observed time. They have no trace: there are no regions here."""
     records = [_record(event, now_ns) for event in events]
     return Batch.of(envelope.around(records), len(records))
 

@@ -1,7 +1,7 @@
 """Readings as OTLP metrics.
 
-Counters are monotonic cumulative sums, updowncounters sums that are not monotonic, all others gauges, and every value
-is a double: what a collector makes of them for Prometheus is what a scrape shows.
+Counters are monotonic cumulative sums, updowncounters are non-monotonic sums, all others are gauges. Every value is a
+double. A collector translates them to the same Prometheus series as a scrape.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from gpu_profile_exporter.naming.semconv import Semconv
 from gpu_profile_exporter.push.batch import Batch, Envelope, attribute
 from gpu_profile_exporter.readings.readings import MetricReading
 
-#: Collectors take 4 MiB over gRPC unless told otherwise; a request is closed well before.
+#: The most bytes of metrics in a request, far below the 4 MiB that collectors accept over gRPC by default.
 MOST_BYTES: Final = 1 << 20
-#: A series that has not been seen for this long is forgotten, together with when it began.
+#: A series without a reading for this time is forgotten, with its start time.
 FORGET_NS: Final = 3600 * NS_PER_S
 
 #: start_time_unix_nano (2), time_unix_nano (3) and as_double (4), each after its tag.
@@ -31,7 +31,7 @@ _MONOTONIC: Final = number(3, 1)
 
 
 class _PushedSeries:
-    """One series between two pushes: what its points begin with, since when it counts, and where it stood."""
+    """One series between two pushes: the encoded attributes of its points, its start time and its last value."""
 
     __slots__ = ("head", "start_ns", "time_ns", "turn", "value")
 
@@ -52,7 +52,7 @@ class _Family:
         self.points: list[bytes] = []
 
     def encoded(self, points: list[bytes]) -> bytes:
-        """The metric with some of its points."""
+        """The metric with these points."""
         metric = self.metric
         about = string(1, metric.otel) + string(2, metric.brief) + string(3, metric.unit)
         if self.sum:
@@ -62,12 +62,11 @@ class _Family:
 
 
 class MetricEncoder:
-    """Turns readings into requests; remembers of each series since when it counts.
+    """Encodes readings as requests, and keeps the start time of each series.
 
-    `began_ns` is when this process began to count. A counter of ours starts there. One that the driver keeps began at a
-    time that nobody tells: by OpenTelemetry's data model ("unknown start time") it starts with its first point, so that
-    nobody takes what was before for something that happened now. A counter that went back was reset: it starts anew
-    at the last point before.
+    `began_ns`: when this process began to count. Its own counters start there. The start of a counter of the driver is
+    not available: by OpenTelemetry's data model ("unknown start time") it starts with its first point, so that earlier
+    growth does not count as recent. A counter that decreased was reset: its new start is the previous point.
     """
 
     def __init__(self, envelope: Envelope, *, began_ns: int) -> None:
@@ -78,30 +77,28 @@ class MetricEncoder:
         self._turn = 0
 
     def batches(self, readings: Iterable[MetricReading], now_ns: int) -> list[Batch]:
-        """The requests for what was read at `now_ns`; as a rule one.
+        """The requests for readings of the time `now_ns`, usually one.
 
-        Left out is what a scrape leaves out too: what is no number, comes a second time, or has no name there. So are
-        histograms, which no reading of a node makes.
+        Left out as in a scrape: NaN, duplicates, and metrics without a Prometheus name. Histograms are left out too: a
+        node has none.
         """
         self._turn += 1
         for family in self._families.values():
             family.points = []
         for metric, attributes, value in readings:
-            found = self._families.get(metric.otel)
-            if found is None:
-                found = self._families[metric.otel] = _Family(metric)
-            self._add(found, attributes, float(value), now_ns)
+            family = self._families.get(metric.otel) or self._families.setdefault(metric.otel, _Family(metric))
+            self._add(family, attributes, float(value), now_ns)
         if not 0 <= now_ns - self._swept_ns < FORGET_NS:
             self._forget(now_ns)
         return list(self._requests())
 
     def _add(self, family: _Family, attributes: Mapping[str, str], value: float, now_ns: int) -> None:
-        # An attribute that is empty is not known.
+        # Empty attributes are left out.
         items = attributes.items()
         key = frozenset(items) if all(attributes.values()) else frozenset(pair for pair in items if pair[1])
         series = family.series.get(key)
         if series is None:
-            series = family.series[key] = self._meet(family, key, now_ns)
+            series = family.series[key] = self._new_series(family, key, now_ns)
         if not series.head or series.turn == self._turn or math.isnan(value):
             return
         series.turn = self._turn
@@ -114,8 +111,8 @@ class MetricEncoder:
         else:
             family.points.append(series.head + _GAUGE_POINT.pack(0x19, now_ns, 0x21, value))
 
-    def _meet(self, family: _Family, key: frozenset[tuple[str, str]], now_ns: int) -> _PushedSeries:
-        """A series that is new; without a head if it is not published."""
+    def _new_series(self, family: _Family, key: frozenset[tuple[str, str]], now_ns: int) -> _PushedSeries:
+        """The state of a new series. Its head is empty if it is not published."""
         metric = family.metric
         if metric.instrument is Instrument.HISTOGRAM or not self._naming.series(metric, dict(key)):
             return _PushedSeries(b"", now_ns)
@@ -128,13 +125,13 @@ class MetricEncoder:
         waiting: list[bytes] = []
         size = items = 0
         for family in self._families.values():
-            for some in _portions(family.points):
-                encoded = family.encoded(some)
+            for portion in _portions(family.points):
+                encoded = family.encoded(portion)
                 if waiting and size + len(encoded) > MOST_BYTES:
                     yield Batch.of(self._envelope.around(waiting), items)
                     waiting, size, items = [], 0, 0
                 waiting.append(encoded)
-                size, items = size + len(encoded), items + len(some)
+                size, items = size + len(encoded), items + len(portion)
         if waiting:
             yield Batch.of(self._envelope.around(waiting), items)
 
@@ -148,14 +145,14 @@ class MetricEncoder:
 
 
 def _portions(points: list[bytes]) -> Iterator[list[bytes]]:
-    """A family that alone is more than a request may be, in parts."""
-    some: list[bytes] = []
+    """The points of a family, in portions of at most `MOST_BYTES`."""
+    portion: list[bytes] = []
     size = 0
     for point in points:
-        if some and size + len(point) > MOST_BYTES:
-            yield some
-            some, size = [], 0
-        some.append(point)
+        if portion and size + len(point) > MOST_BYTES:
+            yield portion
+            portion, size = [], 0
+        portion.append(point)
         size += len(point)
-    if some:
-        yield some
+    if portion:
+        yield portion

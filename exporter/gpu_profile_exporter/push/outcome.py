@@ -1,4 +1,4 @@
-"""How a try to push a batch ended."""
+"""The outcome of a try to push a batch: taken or failed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol
 from gpu_profile.protobuf import fields
 from gpu_profile_exporter.push.batch import Batch
 
-#: Why a try can fail: the values of `error.type`. `internal` is a defect of ours.
+#: Reasons for a failed try: the values of `error.type`. `internal` is a defect of the exporter.
 REASONS: Final = (
     "closed",
     "dns",
@@ -23,23 +23,23 @@ REASONS: Final = (
     "unavailable",
     "unreachable",
 )
-#: A server that asks for more patience than this is asked again anyway.
+#: The longest pause that a server can request.
 MOST_PATIENCE_S: Final = 300.0
-#: What is told of a server's own words.
+#: The most characters of a server's text in a message.
 _MOST_WORDS: Final = 120
 
 
 class Taken(NamedTuple):
-    """The endpoint took the batch, except for this many items."""
+    """The endpoint has accepted the batch, except for `rejected` items."""
 
     rejected: int = 0
     message: str = ""
 
 
-class PushFailed(Exception):  # noqa: N818 - what happened, not a kind of error that a user meets
-    """The endpoint did not take the batch. `retry`: it may take it later, not before `after_s` if that is told.
+class PushFailed(Exception):  # noqa: N818 - an outcome, not a kind of error that a user sees
+    """The endpoint did not accept the batch. `retry`: it may later, after `after_s` seconds if the server set that.
 
-    `reason` is one of `REASONS`; the exception's text is for people and starts with what to know.
+    `reason` is one of `REASONS`. The exception's text follows the endpoint in a log line.
     """
 
     def __init__(self, reason: str, text: str, *, retry: bool, after_s: float | None = None) -> None:
@@ -49,19 +49,19 @@ class PushFailed(Exception):  # noqa: N818 - what happened, not a kind of error 
 
 
 class Client(Protocol):
-    """Speaks to one endpoint."""
+    """Pushes to one endpoint."""
 
     def send(self, batch: Batch, timeout_s: float) -> Taken:
-        """Push one batch within the time; raises PushFailed."""
+        """Push one batch within `timeout_s`. Raises PushFailed."""
         ...
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Close open connections."""
         ...
 
 
 def taken(response: bytes) -> Taken:
-    """What an Export{Metrics,Logs}ServiceResponse says; ValueError if the bytes are none."""
+    """The outcome in an Export{Metrics,Logs}ServiceResponse. ValueError for other bytes."""
     rejected, text = 0, ""
     for number, partial in fields(response):
         if number == 1 and isinstance(partial, bytes):
@@ -74,13 +74,13 @@ def taken(response: bytes) -> Taken:
 
 
 def status_message(status: bytes) -> str:
-    """The message in a google.rpc.Status, which is how OTLP servers explain themselves; ValueError if it is none."""
-    found = dict(fields(status)).get(2, b"")
-    return words(found) if isinstance(found, bytes) else ""
+    """The message in a google.rpc.Status, in which OTLP servers explain a failure. ValueError for other bytes."""
+    text = dict(fields(status)).get(2, b"")
+    return words(text) if isinstance(text, bytes) else ""
 
 
 def retry_delay_s(status: bytes) -> float | None:
-    """The RetryInfo in a google.rpc.Status, in seconds; None without."""
+    """The RetryInfo in a google.rpc.Status, in seconds. None if there is none."""
     try:
         for number, detail in fields(status):
             if number == 3 and isinstance(detail, bytes):
@@ -99,8 +99,8 @@ def _duration_s(duration: Mapping[int, int | bytes]) -> float:
     return (seconds if isinstance(seconds, int) else 0) + (nanos if isinstance(nanos, int) else 0) / 1e9
 
 
-def words(said: bytes | str) -> str:
-    """A server's own words, fit for one line of a log."""
-    text = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
+def words(raw: bytes | str) -> str:
+    """A server's text as at most 120 printable characters of one line, for a log."""
+    text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[:1000]).split())
     return line if len(line) <= _MOST_WORDS else f"{line[:_MOST_WORDS]}…"

@@ -1,4 +1,4 @@
-"""The push at work: reads at a steady interval, takes in events as they come, and has senders push both."""
+"""Runs the push: encodes readings at a fixed interval and events as they occur, and queues both for the senders."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from gpu_profile_exporter.readings.readings import MetricReading
 
 _log = logging.getLogger("gpu_profile_exporter")
 
-#: Events that come in a burst go out together.
+#: The time to wait for further events of a burst, so that they are sent together.
 LINGER_S: Final = 0.2
-#: Events that wait to be encoded; a driver that tells more at once has told enough.
+#: The most events that wait to be encoded. The oldest are dropped.
 _MOST_EVENTS: Final = 10_000
-#: What waits, of each signal, while an endpoint is away: an hour at the usual rate.
+#: Limits of each signal's queue while an endpoint is away: an hour at the usual rate.
 _MOST_BYTES: Final = 4 * MIB
 _MOST_BATCHES: Final = 1_000
 
 
 class Pusher:
-    """Pushes what `readings` gives, every `interval_s`, and every event that it is told of.
+    """Pushes the result of `readings` every `interval_s`, and each event passed to `event`.
 
-    `metrics` and `logs` are where to; None for a signal that is not pushed. `resource` says who pushes, as
-    `resource_attributes` makes it. Counters of this process start when the pusher is made. Raises UsageError if a
-    package or a file that an endpoint needs is missing.
+    `metrics`, `logs`: the endpoints; None for a signal that is not pushed. `resource`: this exporter's resource
+    attributes (`resource_attributes`). Counters of this process start when the pusher is made. UsageError if a package
+    or a file that an endpoint needs is missing.
 
-    The first reading is due within one interval, at a moment drawn at random: ten thousand nodes that start together
-    push one after the other.
+    The first reading is due at a random time within one interval, so that ten thousand nodes that start together do
+    not push together.
     """
 
     def __init__(
@@ -80,17 +80,17 @@ class Pusher:
         self._wake, self._stop = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
-    # ------------------------------------------------------------------ the outside
+    # ------------------------------------------------------------------ any thread
 
     def start(self) -> None:
-        """Read and push in threads of their own until `stop()`."""
+        """Read and push in separate threads until `stop()`."""
         for sender in self.senders.values():
             sender.start()
         self._thread = threading.Thread(target=self._run, name="gpu-profile-push", daemon=True)
         self._thread.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """Read and push a last time, within `timeout_s` in all; what an endpoint does not take by then is dropped."""
+        """Read and push a last time, within `timeout_s` in all. Batches that are not accepted by then are dropped."""
         end_ns = self._clock.now_ns() + nanoseconds(timeout_s)
         self._stop.set()
         self._wake.set()
@@ -106,13 +106,13 @@ class Pusher:
             sender.wait_until_stopped(max(0.0, end_ns - self._clock.now_ns()) / NS_PER_S)
 
     def event(self, event: Event) -> None:
-        """Push this event as a log record, soon; never blocks. An event sink for a `Sampler`."""
+        """Queue this event as a log record. Never blocks. An event sink for a `Sampler`."""
         if "logs" in self.senders:
             self._events.append(event)
             self._wake.set()
 
     def readings(self, now_ns: int) -> Iterator[MetricReading]:
-        """What the push says about itself: counters from 0 on, so that the first failure is seen by increase()."""
+        """The push's own metrics. Counters are published from 0, so that increase() sees the first failure."""
         for sender in self.senders.values():
             yield from sender.readings(now_ns)
 
@@ -128,7 +128,7 @@ class Pusher:
                 delay_s = self.step()
 
     def step(self) -> float:
-        """Hand over what has come and what is due, and return the seconds until more is due."""
+        """Queue new events, and the readings if they are due. Returns the seconds until the next step."""
         self._take_events()
         if "metrics" not in self.senders:
             return 3600.0
@@ -143,14 +143,14 @@ class Pusher:
     def _take_events(self) -> None:
         events = [self._events.popleft() for _ in range(len(self._events))]
         if events:
-            self._safely("logs", lambda: [log_batch(self._envelope, events, self._clock.now_ns())])
+            self._enqueue("logs", lambda: [log_batch(self._envelope, events, self._clock.now_ns())])
 
     def _take_readings(self) -> None:
         if "metrics" in self.senders:
             now_ns = self._clock.now_ns()
-            self._safely("metrics", lambda: self._metrics.batches(self._read(), now_ns))
+            self._enqueue("metrics", lambda: self._metrics.batches(self._read(), now_ns))
 
-    def _safely(self, signal: str, encode: Callable[[], Iterable[Batch]]) -> None:
+    def _enqueue(self, signal: str, encode: Callable[[], Iterable[Batch]]) -> None:
         sender = self.senders[signal]
         try:
             for batch in encode():
@@ -160,11 +160,11 @@ class Pusher:
             problem = f"{type(error).__name__}: {error}"
             if problem != self._problem:
                 self._problem = problem
-                _log.exception("OTLP %s: nothing could be made to push: %s", signal, problem)
+                _log.exception("OTLP %s: encoding for the push failed: %s", signal, problem)
 
 
 def client(endpoint: Endpoint, signal: str, version: str) -> Client:
-    """What speaks to an endpoint; loads gRPC only where it is asked for."""
+    """The client for an endpoint. Imports gRPC only if the endpoint uses it."""
     user_agent = f"gpu-profile-exporter/{version or '0'}"
     if endpoint.protocol == "grpc":
         from gpu_profile_exporter.push.grpc_client import GrpcClient

@@ -1,4 +1,4 @@
-"""The batches that wait for an endpoint: in memory, and on disk besides where there is such a queue."""
+"""The queue of batches for an endpoint: in memory, and optionally also on disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Waiting:
-    """A batch in the queue, with its records on disk; its `content` is None if it is only there."""
+    """A batch in the queue, with its records on disk. `content` is None if it is only on disk."""
 
     content: bytes | None
     size: int
@@ -24,10 +24,9 @@ class Waiting:
 
 
 class BatchQueue:
-    """At most `most_bytes` of batches in memory, and `most_batches`; plain ones in a row are one up to `most_together`.
+    """Keeps up to `most_bytes` and `most_batches` in memory. Merges adjacent plain batches up to `most_together` bytes.
 
-    With `disk`, what goes beyond the memory is there alone, and all that waits is there too, until it is `finished`.
-    Not thread-safe.
+    With `disk`, every batch is on disk until it is `finished`, and in memory only up to `most_bytes`. Not thread-safe.
     """
 
     def __init__(
@@ -36,7 +35,7 @@ class BatchQueue:
         self._most_bytes, self._most_batches, self._most_together = most_bytes, most_batches, most_together
         self._disk = disk
         self._queue: deque[Waiting] = deque()
-        #: Bytes in memory, and the items of all, of the batch that was taken too.
+        #: Bytes in memory; items of all batches, including a taken one until it is `finished`.
         self.bytes = self.items = 0
         #: The items that an earlier process left on disk.
         self.restored = 0
@@ -49,29 +48,29 @@ class BatchQueue:
 
     @property
     def disk_bytes(self) -> int | None:
-        """Bytes of the files on disk; None without a queue there."""
+        """Bytes of the files on disk. None without a disk queue."""
         return None if self._disk is None else self._disk.size
 
     @property
     def kept(self) -> bool:
-        """Whether what waits outlives this process."""
+        """Whether waiting batches outlive this process."""
         return self._disk is not None
 
     def has_room(self, size: int) -> bool:
-        """Whether so many bytes more would drop nothing."""
+        """True if a batch of this many bytes fits without dropping another."""
         if self._disk is not None:
             return self._disk.has_room(size)
         return len(self._queue) < self._most_batches and self.bytes + size <= self._most_bytes
 
     def put(self, batch: Batch) -> list[Waiting]:
-        """Add a batch; returns those that are dropped, as there is no room: the oldest, or on disk the new one."""
+        """Add a batch. Returns the batches dropped for lack of room: the oldest, or with a disk the new one."""
         if self.offer(batch):
             return self._trimmed()
         self.items += batch.items
         return [Waiting(batch.packed, len(batch.packed), batch.items, batch.plain)]
 
     def offer(self, batch: Batch) -> bool:
-        """Add a batch, and drop nothing for it; False if the disk does not take it."""
+        """Add a batch without dropping another. False if the disk does not accept it."""
         new = Waiting(batch.packed, len(batch.packed), batch.items, batch.plain)
         if self._disk is not None:
             record = self._disk.append(batch.packed, batch.items, plain=batch.plain)
@@ -91,7 +90,7 @@ class BatchQueue:
             last is not None and last.plain and new.plain and last.size + new.size <= self._most_together
             and (last.content is None) == (new.content is None)
         ):  # fmt: skip
-            # Two requests in a row are one.
+            # Two concatenated requests are one request.
             if last.content is not None and new.content is not None:
                 last.content += new.content
             last.size += new.size
@@ -112,7 +111,7 @@ class BatchQueue:
         return over
 
     def take(self) -> Waiting | None:
-        """The oldest; it goes on to count among the items until it is `finished`."""
+        """Remove and return the oldest. It counts in `items` until it is `finished`."""
         if not self._queue:
             return None
         taken = self._queue.popleft()
@@ -120,7 +119,7 @@ class BatchQueue:
         return taken
 
     def content(self, waiting: Waiting) -> tuple[Batch, int]:
-        """What to send of a batch that was taken, and how many of its items are damaged on the disk."""
+        """The batch to send for a taken one, and the number of its items that are damaged on disk."""
         if waiting.content is not None or self._disk is None:
             return Batch(waiting.content or b"", waiting.items, waiting.plain), 0
         parts = [(record.items, self._disk.read(record)) for record in waiting.records]
@@ -129,27 +128,27 @@ class BatchQueue:
         return Batch(content, waiting.items - damaged, waiting.plain), damaged
 
     def put_back(self, waiting: Waiting) -> list[Waiting]:
-        """It is the oldest again; returns those that are dropped for it."""
+        """Make a taken batch the oldest again. Returns the batches dropped for it."""
         self._queue.appendleft(waiting)
         self.bytes += _memory(waiting)
         return self._trimmed()
 
     def finished(self, waiting: Waiting) -> None:
-        """It was sent, or is given up."""
+        """Forget a batch that was sent or dropped, also on disk."""
         self.items -= waiting.items
         for record in waiting.records:
             if self._disk is not None:
                 self._disk.done(record)
 
     def clear(self) -> list[Waiting]:
-        """Empty it; returns what waited."""
+        """Remove and return all batches. Records on disk stay."""
         left = list(self._queue)
         self._queue.clear()
         self.bytes = 0
         return left
 
     def close(self) -> None:
-        """Let the next process have what is on disk."""
+        """Close the disk queue. Its records stay for the next process."""
         if self._disk is not None:
             self._disk.close()
 

@@ -1,4 +1,4 @@
-"""A bounded queue of batches, and the thread that pushes them: in order, each until it was taken or given up."""
+"""The thread that pushes the batches of a queue, in order. Each is tried until it is accepted or dropped."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from gpu_profile_exporter.readings.readings import MetricReading
 
 _log = logging.getLogger("gpu_profile_exporter")
 
-#: The first pause after a failure; each further one doubles it.
+#: The longest pause after the first failure. It doubles with each further one.
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
-#: How long the thread sleeps that has nothing to do: it is woken for whatever comes.
+#: The wait of an idle thread. A new batch wakes it.
 _IDLE_S: Final = 3600.0
 
-#: Why batches are given up: the values of `reason`.
+#: Reasons to drop batches: the values of `reason`.
 GIVEN_UP: Final = ("queue full", "not taken", "stopped", "damaged")
 
 
 @dataclass(slots=True)
 class SenderStats:
-    """What was sent, and what was not."""
+    """Counts of sent, rejected and dropped batches and items, and of failed tries by reason."""
 
     sent: int = 0
     sent_items: int = 0
@@ -47,8 +47,8 @@ class SenderStats:
 class Sender:
     """Pushes the batches of one signal in `queue` through `client`, oldest first.
 
-    A try takes at most `timeout_s`. After a failure that may pass there is a pause, longer each time and drawn at
-    random so that ten thousand nodes do not come back in step; a server that says how long is obeyed.
+    A try takes at most `timeout_s`. A temporary failure is followed by a pause. It gets longer each time, and is random
+    so that ten thousand nodes do not retry at the same time. A pause requested by the server takes precedence.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class Sender:
         self._lock = threading.Lock()
         self._tries = 0
         self._pause_until_ns = self._paused_at_ns = 0
-        #: What the log was last told, so that it is told of changes only.
-        self._told = ""
-        self._told_full = False
+        #: The key of the last logged state, so that only changes are logged.
+        self._logged = ""
+        self._logged_full = False
         self._wake, self._stop = threading.Event(), threading.Event()
         self._end_ns = 0
         self._thread: threading.Thread | None = None
@@ -80,7 +80,7 @@ class Sender:
     # ------------------------------------------------------------------ the queue
 
     def offer(self, batch: Batch) -> bool:
-        """Queue a batch if there is room, here and on the disk; False if not, and then it is not counted either."""
+        """Queue a batch if the queue and the disk have room. Else False, without counting it as dropped."""
         with self._lock:
             if not self._queue.has_room(len(batch.packed)) or not self._queue.offer(batch):
                 return False
@@ -88,20 +88,20 @@ class Sender:
         return True
 
     def put(self, batch: Batch) -> None:
-        """Queue a batch; the oldest ones go if there is no room."""
+        """Queue a batch. If there is no room, the oldest are dropped."""
         with self._lock:
             dropped = self._drop("queue full", self._queue.put(batch))
-        if dropped and not self._told_full:
-            self._told_full = True
+        if dropped and not self._logged_full:
+            self._logged_full = True
             _log.warning("OTLP %s: the queue is full: batches are dropped until %s is back", self.signal, self._where)
         self._wake.set()
 
     def has_room(self, size: int) -> bool:
-        """Whether so many bytes more would drop nothing."""
+        """True if a batch of this many bytes fits without dropping another."""
         return self._queue.has_room(size)
 
     def lose(self, items: int) -> None:
-        """So many items were to be put here, and what was kept of them is damaged."""
+        """Count items for this endpoint as dropped, because their stored batch is damaged."""
         self.stats.dropped_items["damaged"] += items
 
     def _drop(self, reason: str, batches: Iterable[Waiting]) -> int:
@@ -113,12 +113,12 @@ class Sender:
         return n
 
     def waiting(self) -> tuple[int, int]:
-        """How many batches wait, and their bytes."""
+        """The number of waiting batches, and their bytes in memory."""
         with self._lock:
             return len(self._queue), self._queue.bytes
 
     def readings(self, now_ns: int) -> Iterator[MetricReading]:
-        """What it says about itself: counters from 0 on, so that the first failure is seen by increase()."""
+        """The sender's own metrics. Counters are published from 0, so that increase() sees the first failure."""
         of, stats = {"signal": self.signal}, self.stats
         length, size = self.waiting()
         yield MetricReading(rows.SENT, of, stats.sent)
@@ -143,7 +143,7 @@ class Sender:
     # ------------------------------------------------------------------ one step
 
     def step(self, timeout_s: float | None = None) -> float:
-        """Try the oldest batch if it is time to, and return the seconds until there is more to do."""
+        """Try the oldest batch, unless there is a pause. Returns the seconds until the next step."""
         pause_s = self._pause_s()
         if pause_s > 0:
             return pause_s
@@ -160,9 +160,9 @@ class Sender:
             taken = self._client.send(batch, self._timeout_s if timeout_s is None else timeout_s)
         except PushFailed as failure:
             self._fail(waiting, failure)
-        except Exception as error:  # noqa: BLE001 - one batch that we cannot send must not stop the others
+        except Exception as error:  # noqa: BLE001 - a defect with one batch must not stop the others
             _log.debug("it failed here", exc_info=True)
-            self._fail(waiting, PushFailed("internal", f"was not asked: {type(error).__name__}: {error}", retry=False))
+            self._fail(waiting, PushFailed("internal", f"was not tried: {type(error).__name__}: {error}", retry=False))
         else:
             self._succeed(waiting, batch, taken.rejected, taken.message)
             self.stats.dropped_items["damaged"] += damaged
@@ -185,18 +185,18 @@ class Sender:
         stats.rejected += rejected
         stats.last_success_ns = self._clock.now_ns()
         self._tries = 0
-        self._told_full = False
+        self._logged_full = False
         if rejected or message:
-            said = f": {message}" if message else ""
-            self._tell("partial", f"takes batches without some items (first {rejected} of {batch.items}){said}")
-        elif self._told:
-            self._told = ""
+            detail = f": {message}" if message else ""
+            self._log_change("partial", f"rejects items of batches (first {rejected} of {batch.items}){detail}")
+        elif self._logged:
+            self._logged = ""
             _log.info("OTLP %s: %s takes batches again", self.signal, self._where)
 
     def _fail(self, batch: Waiting, failure: PushFailed) -> None:
         self.stats.failures[failure.reason] += 1
-        what = "tried again" if failure.retry else "dropped"
-        self._tell(f"{failure.reason} {failure.retry}", f"{failure}; the batch is {what}")
+        action = "tried again" if failure.retry else "dropped"
+        self._log_change(f"{failure.reason} {failure.retry}", f"{failure}; the batch is {action}")
         if not failure.retry:
             with self._lock:
                 self._drop("not taken", [batch])
@@ -212,15 +212,15 @@ class Sender:
         self._paused_at_ns = self._clock.now_ns()
         self._pause_until_ns = self._paused_at_ns + nanoseconds(pause_s)
 
-    def _tell(self, key: str, text: str) -> None:
-        if key != self._told:
-            self._told = key
+    def _log_change(self, key: str, text: str) -> None:
+        if key != self._logged:
+            self._logged = key
             _log.warning("OTLP %s: %s %s", self.signal, self._where, text)
 
     # ------------------------------------------------------------------ the thread
 
     def start(self) -> None:
-        """Push in a thread of its own until `stop()`."""
+        """Push in a separate thread until `ask_to_stop`."""
         self._thread = threading.Thread(target=self._run, name=f"gpu-profile-push-{self.signal}", daemon=True)
         self._thread.start()
 
@@ -235,22 +235,22 @@ class Sender:
         self._empty()
 
     def ask_to_stop(self, timeout_s: float) -> None:
-        """Try once more what is queued, for at most this long, then end."""
+        """Try the queued batches once more, within `timeout_s`, then end."""
         self._end_ns = self._clock.now_ns() + nanoseconds(timeout_s)
         self._stop.set()
         self._wake.set()
 
     def wait_until_stopped(self, timeout_s: float) -> None:
-        """Wait for the thread to end. One that hangs in the network is left behind, as a daemon."""
+        """Wait for the thread's end. A thread that hangs in the network is abandoned, as a daemon."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join(timeout_s)
         else:
             self._empty()
-        self._client.close()  # which ends what still hangs, where that is possible
+        self._client.close()  # this also ends a call that hangs, if the client can
 
     def _empty(self) -> None:
-        """Push what is left as far as the endpoint takes it at the first try, within the time."""
+        """Push the remaining batches within the time, until the first failure."""
         if not self._throttled:
             self._pause_until_ns = 0
         while self.waiting()[0]:
@@ -276,4 +276,4 @@ class Sender:
 
     @property
     def _throttled(self) -> bool:
-        return self._told.startswith("throttled")
+        return self._logged.startswith("throttled")

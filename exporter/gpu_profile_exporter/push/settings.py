@@ -1,8 +1,8 @@
-"""Where to push to: the endpoint of one signal, from the settings that hold for it.
+"""The endpoint of one signal, from the exporter's settings.
 
-Defaults and the rules for paths are those of the OpenTelemetry specification, "OTLP Exporter Configuration", with two
-differences: without an endpoint nothing is pushed at all, and a value that is no good ends the program with a line that
-says so, where the specification would have it passed over.
+Defaults and the rules for paths follow the OpenTelemetry specification, "OTLP Exporter Configuration", with two
+differences. Without an endpoint nothing is pushed. An invalid value ends the program with an error, whereas the
+specification ignores it.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ Headers = tuple[tuple[str, str], ...]
 
 TIMEOUT_S: Final = 10.0
 _METADATA: Final = re.compile(r"[0-9a-z_.-]+")
-#: What a request says of itself.
-_OURS: Final = frozenset(
+#: Headers that the exporter sets itself.
+_RESERVED: Final = frozenset(
     {"connection", "content-encoding", "content-length", "content-type", "host", "te", "transfer-encoding"}
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where one signal goes to, and how.
+    """The destination of one signal, and its transport.
 
     `url` is complete: for `http/protobuf` with the signal's path, for `grpc` either `http://host:port`,
-    `https://host:port` or `unix:/path`. `headers` are names in lower case and values. Files are paths of PEM files;
-    without `ca_file` the system's authorities are trusted. `timeout_s` bounds one try.
+    `https://host:port` or `unix:/path`. `headers`: names in lower case, and values. Files are paths of PEM files.
+    Without `ca_file` the system's certificate authorities are trusted. `timeout_s` limits one try.
     """
 
     url: str
@@ -46,27 +46,26 @@ class Endpoint:
     client_key: str = ""
 
     def __repr__(self) -> str:
-        # Headers are where the keys are: they belong in no log and no --print-config.
+        # Without the values of headers: these may be keys, which belong in no log and no --print-config.
         names = ", ".join(name for name, _ in self.headers)
         return f"Endpoint({self.url!r}, {self.protocol}, {self.compression}, {self.timeout_s:g} s, headers: [{names}])"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoints:
-    """Where metrics and logs go to; None for one that is not pushed."""
+    """The endpoints of metrics and logs. None for a signal that is not pushed."""
 
     metrics: Endpoint | None = None
     logs: Endpoint | None = None
 
 
 def endpoint(signal: str, settings: Mapping[str, tuple[Any, str]]) -> Endpoint:
-    """Where `signal` (`metrics` or `logs`) goes to.
+    """The endpoint of `signal` (`metrics` or `logs`).
 
-    `settings`: the exporter's settings under `[otlp]` that hold for this signal, each with how to name it in a message.
-    The `endpoint` is a base, to which for HTTP `/v1/metrics` or `/v1/logs` is appended, unless its name is that of the
-    signal's own variable.
+    `settings`: this signal's settings under `[otlp]`, each a value and its name for messages. The `endpoint` is a base:
+    for HTTP, `/v1/metrics` or `/v1/logs` is appended, unless its name is that of the signal's own variable.
 
-    Raises UsageError for a value that cannot be used; the values of headers are not in its message.
+    Raises UsageError for an invalid value. The message never contains the values of headers.
     """
     values = {key: value for key, (value, _) in settings.items()}
     address, name = settings["endpoint"]
@@ -80,7 +79,7 @@ def endpoint(signal: str, settings: Mapping[str, tuple[Any, str]]) -> Endpoint:
             raise UsageError(f"{settings[half][1]}: needs its other half, the {other.replace('_', ' ')}")
     headers, name = settings["headers"]
     for key, _ in headers:
-        if key in _OURS:
+        if key in _RESERVED:
             raise UsageError(f"{name}: {key!r} is set by the exporter itself; leave it out")
         unfit = key.startswith("grpc-") or key.endswith("-bin") or not _METADATA.fullmatch(key)
         if unfit and values["protocol"] == "grpc":
@@ -98,7 +97,7 @@ def endpoint(signal: str, settings: Mapping[str, tuple[Any, str]]) -> Endpoint:
 
 
 def http_url(address: str, name: str, *, path: str = "") -> str:
-    """The URL for OTLP over HTTP: `path` is appended to a base; a signal's own endpoint is used as it is."""
+    """The URL for OTLP over HTTP. `path` is appended; empty for a signal's own endpoint, which is already complete."""
     parts = _split(address, name)
     if parts.scheme not in ("http", "https"):
         raise UsageError(
@@ -110,7 +109,7 @@ def http_url(address: str, name: str, *, path: str = "") -> str:
 
 
 def grpc_url(address: str, name: str, *, insecure: bool) -> str:
-    """The target for OTLP over gRPC; an address without a scheme is spoken to with TLS unless `insecure`."""
+    """The target for OTLP over gRPC. An address without a scheme means TLS, unless `insecure`."""
     if address.startswith("unix:"):
         path = "/" + address.removeprefix("unix:").lstrip("/")
         if path == "/" or not (path.isascii() and path.isprintable()):
@@ -145,13 +144,14 @@ def _split(address: str, name: str) -> SplitResult:
 def resource_attributes(
     environ: Mapping[str, str], *, version: str, host: str, instance: str = ""
 ) -> tuple[tuple[str, str], ...]:
-    """Who pushes, as OpenTelemetry resource attributes.
+    """The OpenTelemetry resource attributes of this exporter.
 
-    `service.name`, `service.version`, `host.name` and `service.instance.id` (`instance`, else the host's name: there is
-    one exporter on a node, and its series must be the same after a restart). OTEL_RESOURCE_ATTRIBUTES adds to them and
-    changes them, OTEL_SERVICE_NAME changes the service's name. Raises UsageError if one of the two cannot be read.
+    They are `service.name`, `service.version`, `host.name` and `service.instance.id`. The last one is `instance`, else
+    the host's name: a node has one exporter, and its series must be the same after a restart.
+    OTEL_RESOURCE_ATTRIBUTES adds and replaces attributes, OTEL_SERVICE_NAME replaces the service's name. UsageError if
+    OTEL_RESOURCE_ATTRIBUTES is not a list of key=value.
     """
-    found = {
+    attributes = {
         "service.name": "gpu-profile-exporter",
         "service.version": version,
         "host.name": host,
@@ -164,8 +164,8 @@ def resource_attributes(
         key, equals, value = part.partition("=")
         if not (equals and key.strip()):
             raise UsageError(f"{variable}: entry {i} is not key=value: {part.strip()!r}")
-        found[unquote(key.strip())] = unquote(value.strip())
+        attributes[unquote(key.strip())] = unquote(value.strip())
     name = environ.get("OTEL_SERVICE_NAME", "").strip()
     if name:
-        found["service.name"] = name
-    return tuple((key, value) for key, value in found.items() if value)
+        attributes["service.name"] = name
+    return tuple((key, value) for key, value in attributes.items() if value)

@@ -1,7 +1,7 @@
-"""What is fresh, who answers, and whether the exporter itself is well.
+"""Freshness of readings, state of devices and driver, and the exporter's own health.
 
-Liveness is about this process alone: a GPU that is lost or a driver that hangs makes it not ready, never unhealthy,
-because a restart would not bring either back.
+Liveness concerns this process alone. A lost GPU or a hanging driver makes it not ready, never unhealthy, because a
+restart would recover neither.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from gpu_profile.catalogue.signals import ECC_UNCORRECTED, RECOVERY_ACTION, REMA
 from gpu_profile.sampling.rounds import GPM_S, RARE_S, SLOW_S, SamplerStats
 from gpu_profile.units import NS_PER_S, nanoseconds
 
-#: A reading lives for this many periods of its tier, and for at least `SHORTEST_LIFE_S`.
+#: A reading is valid for this many periods of its tier, and for at least `SHORTEST_LIFE_S`.
 LIFE_PERIODS: Final = 3
 SHORTEST_LIFE_S: Final = 2.0
-#: A driver in which the sampler has been for longer than this (or three intervals) does not answer.
+#: A driver without an answer for longer than this, and than three intervals, counts as not answering.
 STALLED_S: Final = 5.0
 
-#: Of the recovery actions (`nvmlDeviceGpuRecoveryAction_t`): reset the GPU, reboot, reset its bus, reboot the system.
+#: Recovery actions (`nvmlDeviceGpuRecoveryAction_t`): reset the GPU, reboot, reset its bus, reboot the system.
 _RESETS: Final = frozenset({1, 2, 6, 7})
 
 Status = Literal["ok", "degraded", "failed", "predicted_failure"]
@@ -35,14 +35,14 @@ if TYPE_CHECKING:  # a timeline needs numpy, a ledger does not
     from gpu_profile.history.ledger import Ledger, SignalTotals
     from gpu_profile.history.timeline import Timeline
 
-    #: What one signal's readings add up to, and the newest of them.
+    #: One signal's totals, and its newest reading.
     Column = SignalTotals | TimelineColumn
-    #: A device's columns by signal: in the exporter a ledger, in a program with a sampler of its own a timeline.
+    #: A device's columns by signal: a ledger in the exporter, a timeline in a program with its own sampler.
     Columns = Ledger | Timeline
 
 
 class DeviceStatus(Protocol):
-    """What is known of a device."""
+    """The state of a device. `period_s`: the actual period of a slow driver, 0 if it keeps the interval."""
 
     device: Device
     up: bool
@@ -56,12 +56,12 @@ class DeviceStatus(Protocol):
 
     @property
     def timeline(self) -> Columns:
-        """Its signals."""
+        """The columns of its signals."""
         ...
 
 
 class SampleSource(Protocol):
-    """What reads the devices, here or in other processes, and has what they said."""
+    """Reads the devices, in this process or in others, and has their state."""
 
     problem: str
     stats: SamplerStats
@@ -73,23 +73,23 @@ class SampleSource(Protocol):
 
     @property
     def interval_s(self) -> float:
-        """How often counters are read."""
+        """The interval at which counters are read, in seconds."""
         ...
 
     @property
     def driver(self) -> object | None:
-        """The driver, None while none answers."""
+        """The driver. None while none answers."""
         ...
 
     @property
     def running(self) -> bool:
-        """Whether it is at work."""
+        """Whether its thread runs."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`alive`: this process does its work. `ready`: the driver answers; if not, `reason` says why in one line."""
+    """`alive`: this process works. `ready`: the driver answers. If not, `reason` is the cause, in one line."""
 
     alive: bool
     ready: bool
@@ -97,14 +97,14 @@ class Health:
 
 
 def lifetime_ns(row: Signal, interval_s: float) -> int:
-    """How old a reading of `row` may become before it vanishes: three periods of its tier, at least 2 s."""
+    """The age at which a reading of `row` expires, in ns: three periods of its tier, at least 2 s."""
     tier_s = {Tier.SLOW: SLOW_S, Tier.RARE: RARE_S, Tier.GPM: GPM_S}.get(row.tier, 0.0)
     period_ns = max(nanoseconds(interval_s), nanoseconds(tier_s), row.refresh_ns)
     return max(LIFE_PERIODS * period_ns, nanoseconds(SHORTEST_LIFE_S))
 
 
 def fresh(column: Column | None, now_ns: int, interval_s: float) -> Sample | None:
-    """The column's newest reading, or None if there is none or it is too old to be repeated."""
+    """The column's newest reading. None if there is none, or it has expired."""
     last = column.last if column is not None else None
     if last is None or now_ns - last.t_end_ns > lifetime_ns(last.signal, interval_s):
         return None
@@ -112,19 +112,19 @@ def fresh(column: Column | None, now_ns: int, interval_s: float) -> Sample | Non
 
 
 def interval_s(state: DeviceStatus, sampler: SampleSource) -> float:
-    """How often counters of this device are read: a slow driver may take longer than was asked for."""
+    """The interval at which this device's counters are read, in seconds. A slow driver may exceed the setting."""
     return max(sampler.interval_s, state.period_s)
 
 
 def newest_ns(timeline: Columns) -> int | None:
-    """The moment of the device's newest sample of any signal."""
+    """The time of the device's newest sample of any signal, in ns since the epoch. None if there is none."""
     columns: Mapping[Signal, Column] = timeline.columns
     marks = (column.watermark_ns for column in list(columns.values()))
     return max((mark for mark in marks if mark is not None), default=None)
 
 
 def silence(sampler: SampleSource, now_ns: int) -> str:
-    """Why the driver does not answer; empty while it does."""
+    """Why the driver does not answer. Empty while it does."""
     turned_ns = sampler.stats.turned_ns
     waited_s = (now_ns - turned_ns) / NS_PER_S
     if turned_ns and waited_s > max(STALLED_S, LIFE_PERIODS * sampler.interval_s):
@@ -143,21 +143,20 @@ def health(sampler: SampleSource, now_ns: int) -> Health:
 
 
 def down_reason(state: DeviceStatus, sampler: SampleSource, now_ns: int) -> str:
-    """Why a device does not answer; empty while it does."""
+    """Why a device does not answer. Empty while it does."""
     if not state.up:
         return state.reason or "the device does not answer"
     return silence(sampler, now_ns)
 
 
 def status(state: DeviceStatus, sampler: SampleSource, now_ns: int) -> Status:
-    """The device's state in OpenTelemetry's words (`hw.state`); the first of these that holds:
+    """The device's state in OpenTelemetry's terms (`hw.state`), the first of these that applies:
 
-    - `failed`: it does not answer, or the driver asks for its reset or a reboot: until then no new work runs on it.
-    - `predicted_failure`: a row of memory could not be remapped (NVIDIA's criterion for a replacement), or one waits
-      for the next reset to be.
-    - `degraded`: the driver asks for something milder, or ECC met errors since the driver was loaded that it could not
-      correct.
-    - `ok`: none of these, as far as the device tells.
+    - `failed`: it does not answer, or the driver requests a reset or a reboot, before which no new work runs on it.
+    - `predicted_failure`: a row of memory could not be remapped (NVIDIA's criterion for a replacement), or a remapping
+      is pending until the next reset.
+    - `degraded`: the driver requests a milder action, or there were uncorrectable ECC errors since it was loaded.
+    - `ok`: none of these, as far as the device reports.
     """
     if down_reason(state, sampler, now_ns):
         return "failed"

@@ -1,4 +1,4 @@
-"""Everything that a node has to say at a moment: where a scrape and a push start from."""
+"""All readings of a node at one time. Scrapes and pushes start from here."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ class Reporter(Protocol):
     """A part of the exporter that reports on itself: the readers, the attribution, the push, the server."""
 
     def readings(self, now_ns: int) -> Iterator[MetricReading]:
-        """What it has to say at `now_ns`."""
+        """Its own metrics at `now_ns`."""
         ...
 
 
 class Reads(SampleSource, Reporter, Protocol):
-    """What reads the devices in other processes."""
+    """Reads the devices in other processes."""
 
     @property
     def driver(self) -> DriverFacts | None:
-        """The driver, None while none answers."""
+        """The driver. None while none answers."""
         ...
 
 
 class NodeReadings:
-    """Called, it gives the readings of all devices and of every part that reports on itself.
+    """Callable: yields the readings of all devices, then of every reporter.
 
-    `spec` names the driver until one has answered. `label` adds to the readings of devices who holds them.
+    `spec`: the driver's name until one has answered. `label`: transforms the readings of devices, such as to add their
+    allocations.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class NodeReadings:
         label: Callable[[Iterator[MetricReading]], Iterator[MetricReading]] | None = None,
     ) -> None:
         self.readers = readers
-        #: Parts that report on themselves; others may be added.
+        #: The parts of the exporter that report on themselves. Others may be added.
         self.reporters: list[Reporter] = [readers]
         self._spec = spec
         self._version = version
@@ -51,7 +52,7 @@ class NodeReadings:
         self._label = label
 
     def __call__(self) -> Iterator[MetricReading]:
-        """What is known now."""
+        """The readings of this moment."""
         now_ns = self._clock.now_ns()
         of_devices = readings(self.readers, self.identity, now_ns)
         yield from of_devices if self._label is None else self._label(of_devices)
@@ -60,7 +61,7 @@ class NodeReadings:
 
     @property
     def identity(self) -> Identity:
-        """Who is being read by whom."""
+        """The driver and the exporter, with versions."""
         driver = self.readers.driver
         if driver is None:
             return Identity(self._spec, "", self._version)
@@ -68,11 +69,11 @@ class NodeReadings:
 
     @property
     def simulated(self) -> bool:
-        """Whether the devices are not real, or were not when they were recorded."""
+        """Whether the devices are simulated, or were when they were recorded."""
         driver = self.readers.driver
         return (driver.origin if driver is not None else self._spec).partition(":")[0] == "simulated"
 
 
 def without_devices(readings: Iterator[MetricReading]) -> Iterator[MetricReading]:
-    """The readings that are of no device: a sidecar's node has an exporter that publishes those."""
+    """The readings without a device. For a sidecar, because the node's exporter publishes those of devices."""
     return (reading for reading in readings if "hw.id" not in reading.attributes)

@@ -1,8 +1,8 @@
-"""What a node has to say at a moment, in the catalogue's terms: metric, OpenTelemetry attributes, value.
+"""The readings of a node at one time, in the catalogue's terms: metric, OpenTelemetry attributes, value.
 
-Pure: it reads timelines and never the driver. Every way out (a scrape, a push) starts from these readings.
+No I/O: the readings come from timelines, never from the driver. Scrapes and pushes start from these readings.
 
-Attributes are made once and given out again at every moment: who keeps something about a series may know it by them.
+Attributes are cached, so that a series has the same mapping each time. Callers may cache by its identity.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from gpu_profile_exporter.readings.health import (
 if TYPE_CHECKING:
     from gpu_profile_exporter.readings.health import Column
 
-#: What the sampler and the columns count; published from 0 on, so that the first one is seen by increase().
+#: Errors and dropped samples that are counted. Published from 0, so that increase() sees the first one.
 _ERRORS: Final = ("device lost", "driver", "internal")
 _LEFT_OUT: Final = ("duplicate", "implausible", "late", "reset")
-#: Drivers that never hear of XID errors: that they counted none says nothing.
+#: Drivers that never report XID errors. A count of 0 would be misleading for them.
 _NO_EVENTS: Final = frozenset({"none", "smi"})
-#: Device-signal pairs whose attributes are kept: 64 devices, MIG instances included, with 250 signals each.
+#: Device-signal pairs with cached attributes: 64 devices, MIG instances included, with 250 signals each.
 _KEPT: Final = 1 << 14
 
 Attributes = Mapping[str, str]
@@ -46,7 +46,7 @@ _NONE: Final[Attributes] = {}
 
 
 class MetricReading(NamedTuple):
-    """One value of one metric. An attribute that is not known is left out. Attributes are never changed once given."""
+    """One value of one metric. Attributes without a value are left out. The mapping is never changed afterwards."""
 
     metric: Metric
     attributes: Attributes
@@ -54,7 +54,7 @@ class MetricReading(NamedTuple):
 
 
 class Exemplified(float):
-    """A value with an `exemplar`, which stands behind it in OpenMetrics' format: labels, value and time."""
+    """A value with an `exemplar`, in OpenMetrics' format: labels, value and time."""
 
     __slots__ = ("exemplar",)
     exemplar: str
@@ -68,8 +68,8 @@ class Exemplified(float):
 
 
 class DriverFacts(NamedTuple):
-    """A driver: its name and version, the name of the one whose recording it replays (else its own), and `versions` by
-    the attributes of `gpu_profile.driver.info`.
+    """A driver. `origin`: the driver that made the recording it replays, else its own name. `versions`: by the
+    attributes of `gpu_profile.driver.info`.
     """
 
     name: str
@@ -79,9 +79,9 @@ class DriverFacts(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """Who is being read by whom: the driver's name in the grammar of `--driver`, its version and the exporter's.
+    """The driver's name in the grammar of `--driver`, its version, and the exporter's version.
 
-    `versions` are those that the driver tells beside, by the attributes of `gpu_profile.driver.info`.
+    `versions`: further versions that the driver reports, by the attributes of `gpu_profile.driver.info`.
     """
 
     driver: str
@@ -91,19 +91,19 @@ class Identity(NamedTuple):
 
 
 def base(row: Signal, quanta: int, per: int = 1) -> float:
-    """`quanta / per` in the row's base unit, rounded once: 57 whole per cents are 0.57."""
+    """`quanta / per` in the row's base unit, rounded once: a utilisation of 57 % is 0.57."""
     times, over = _ratio(row)
     return quanta * times / (over * per)
 
 
 @cache
 def _ratio(row: Signal) -> tuple[int, int]:
-    """A row's quantum as the ratio of two whole numbers."""
+    """A row's quantum as a ratio of two integers."""
     return (int(row.quantum), 1) if row.quantum >= 1 else (1, round(1 / row.quantum))
 
 
 def readings(sampler: SampleSource, identity: Identity, now_ns: int) -> Iterator[MetricReading]:
-    """Everything that is known of the node and its devices at `now_ns`, devices in the driver's order."""
+    """The readings of the devices at `now_ns`, in the driver's order, then those of the driver and the sampler."""
     silent = silence(sampler, now_ns)
     stats = sampler.stats
     dropped = Counter(stats.dropped)
@@ -135,7 +135,7 @@ def _device(state: DeviceStatus, sampler: SampleSource, identity: Identity, now_
     energy_source = next((row.key for row, column in sources if column is not None and not column.stuck), "")
     yield MetricReading(m.DEVICE_INFO, _about(device, identity.driver_version, busy_source, energy_source), 1)
     if state.up and not sampler.stats.rounds:
-        return  # nothing is known yet, not even whether it answers
+        return  # not read yet: it may or may not answer
     if identity.driver not in _NO_EVENTS:
         yield from _xids(state, hw_id)
     up = not down_reason(state, sampler, now_ns)
@@ -149,7 +149,7 @@ def _device(state: DeviceStatus, sampler: SampleSource, identity: Identity, now_
         return
     every_s = interval_s(state, sampler)
     yield from _signals(state, every_s, now_ns)
-    # While a source that stopped is waited for, before another one takes over, the counter stands still.
+    # After the source has stopped, the counter keeps its value until another source takes over.
     if busy.signal is not None and any(fresh(timeline.column(row), now_ns, every_s) for row in BUSY_SOURCES):
         yield MetricReading(m.BUSY, hw_id, sum(base(row, mass, NS_PER_S) for row, mass in busy.masses.items()))
         yield MetricReading(m.OBSERVED, hw_id, busy.covered_ns / NS_PER_S)
@@ -179,14 +179,14 @@ def _signals(state: DeviceStatus, every_s: float, now_ns: int) -> Iterator[Metri
             continue
         if row is ENERGY and not counted:
             continue
-        # A counter that starts again at 0 every few seconds is of no use at a scrape's distance: its growth is.
+        # A counter that wraps every few seconds is useless at the interval of scrapes: its growth is published instead.
         value = (column.total_mass if row.wraps_at else quanta) * times / over
         yield MetricReading(metric, attributes, value)
         if row is POWER_AVERAGE and not counted:
             energy = _published(ENERGY, uuid, every_s)
             yield MetricReading(energy.metric, energy.attributes, column.total_mass * times / (over * NS_PER_S))
         if unit is not None:
-            # From the rows of the windows: what no window saw is in neither.
+            # Both are sums over windows: time outside all windows is in neither.
             yield MetricReading(m.ACTIVITY, unit, column.total_mass * times / (over * NS_PER_S))
             yield MetricReading(m.ACTIVITY_OBSERVED, unit, column.total_covered_ns / NS_PER_S)
         if row is MEMORY_USED and device.memory_bytes:
@@ -197,8 +197,8 @@ def _signals(state: DeviceStatus, every_s: float, now_ns: int) -> Iterator[Metri
 
 
 def _xids(state: DeviceStatus, hw_id: Attributes) -> Iterator[MetricReading]:
-    """All errors, and those of each code that came. The driver reports a MIG instance's errors as its GPU's, so only
-    GPUs have a counter at 0."""
+    """The counts of all XID errors and of each code that occurred. The driver reports errors of a MIG instance as its
+    GPU's, so only GPUs have a counter at 0."""
     counts, last, uuid = dict(state.xids), state.last_xid, state.device.uuid
     if counts or state.device.kind is DeviceKind.GPU:
         yield MetricReading(own.XID_ANY, hw_id, sum(counts.values()))
@@ -212,9 +212,9 @@ def _xids(state: DeviceStatus, hw_id: Attributes) -> Iterator[MetricReading]:
 
 
 class _Published(NamedTuple):
-    """How a device's signal is published: its quanta times `times` over `over`, for as long as `life_ns`.
+    """How a device's signal is published: the value is quanta * `times` / `over`, until the age of `life_ns`.
 
-    `unit` are the attributes of its integral, where that is published too.
+    `unit`: the attributes of its integral. None if that is not published.
     """
 
     metric: Metric
@@ -237,30 +237,30 @@ def _published(row: Signal, uuid: str, every_s: float) -> _Published:
 
 @lru_cache(maxsize=_KEPT)
 def _labelled(*names_and_values: str) -> Attributes:
-    """One mapping for `name, value, name, value, …`, the same one each time."""
+    """The mapping for `name, value, name, value, …`. The same object each time."""
     return dict(zip(names_and_values[::2], names_and_values[1::2], strict=True))
 
 
 @lru_cache(maxsize=1024)
 def _about(device: Device, driver_version: str, busy_source: str, energy_source: str) -> Attributes:
-    found = device.identity | {
+    attributes = device.identity | {
         "hw.driver_version": driver_version,
         "busy.source": busy_source,
         "energy.source": energy_source,
     }
-    return {name: found[name] for name in m.DEVICE_INFO.labels if found.get(name)}
+    return {name: attributes[name] for name in m.DEVICE_INFO.labels if attributes.get(name)}
 
 
 @lru_cache(maxsize=16)
 def _versions(identity: Identity) -> Attributes:
-    return _known({"hw.driver_version": identity.driver_version} | dict(identity.versions))
+    return _non_empty({"hw.driver_version": identity.driver_version} | dict(identity.versions))
 
 
 @lru_cache(maxsize=16)
 def _build(identity: Identity) -> Attributes:
     driver = f"{identity.driver} {identity.driver_version}".strip()
-    return _known({"version": identity.version, "driver": driver})
+    return _non_empty({"version": identity.version, "driver": driver})
 
 
-def _known(attributes: Mapping[str, str]) -> Attributes:
+def _non_empty(attributes: Mapping[str, str]) -> Attributes:
     return {key: value for key, value in attributes.items() if value}

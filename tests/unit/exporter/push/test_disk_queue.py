@@ -257,7 +257,7 @@ def test_a_file_that_is_taken_away_takes_no_more_and_what_it_held_is_told_at_the
         assert queue.read(first) == b"in memory alone"
     queue.close()
     (told,) = caplog.messages
-    assert "1 of the records that wait were in files that were taken away" in told
+    assert "1 waiting records are lost, because their files were removed" in told
     if how == "replaced":
         assert path.read_bytes() == b"another's"
         path.unlink()
@@ -278,8 +278,8 @@ def test_without_its_directory_nothing_is_taken_even_where_there_is_a_new_one(
     assert queue.append(b"nowhere", 1, plain=True) is None
     queue.close()
     assert [text.partition(": ")[2] for text in caplog.messages] == [
-        "nothing can be written to the queue: its files were taken away",
-        "1 of the records that wait were in files that were taken away: they are lost",
+        "nothing can be written to the queue: its files were removed",
+        "1 waiting records are lost, because their files were removed",
     ]
     other.close()
     after = DiskQueue(tmp_path / "queue", MIB)
