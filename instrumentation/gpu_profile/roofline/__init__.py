@@ -1,22 +1,21 @@
-"""What bounds an operation: its FLOPs and bytes against ceilings that were measured on this machine.
+"""Roofline profiling: compares the FLOPs and bytes of an operation with ceilings measured on this machine.
 
-Read in this order, which is the way of one call through `GPUProfiler.profile_operation`:
+The modules, in the order in which `GPUProfiler.profile_operation` uses them:
 
-- `profiler`: the public class, which prints a `banner` when it is made. `call` is a function with its arguments,
-  `light` the way of `lightweight=True`.
-- `counting/`: how much the call has to do, as `work.Work`.
-- `machines/`: what it runs on, and how that is timed. `repeats` makes a median of several timings.
-- `ceilings/`: what the machine can do at most, by `precision`.
-- `measurement`: the runs of one call; `doubling` is the test with twice the work.
-- `position`: work and times against the ceilings, as four shares: `compute`, `memory`, `overhead`, `growth`.
-  `regimes.operation.Operation` has the same four for spans and recordings, and `regimes` judges them.
-- `profile`: all of it as the dict that users get, with the `headroom` of memory.
+- `profiler`: the public class. It prints a `banner` when it is created. `call` binds a function to its arguments.
+  `light` implements `lightweight=True`.
+- `counting/`: counts the FLOPs and bytes of a call, as `work.Work`.
+- `machines/`: devices that run and time calls. `repeats` computes the median of several timings.
+- `ceilings/`: the peak rates of memory and of arithmetic, per `precision`.
+- `measurement`: runs one call; `doubling` runs the test with twice the work.
+- `position`: work and times relative to the ceilings, as four shares: `compute`, `memory`, `overhead`, `growth`.
+  `regimes.operation.RegionOperation` carries the same four in spans and recordings, and `regimes` judges them.
+- `profile`: the result as a dict for users, with the `headroom` of memory.
 
-`models/` does the same module by module, `sweep` over sizes of the operations in `workloads`; `plots/` draws both.
+`models/` profiles the modules of a model. `sweep` runs the operations of `workloads` over sizes. `plots/` draws both.
 
-Imports the regions, the report, the regimes, and NVML's library from the drivers. PyTorch, CuPy and matplotlib load
-only when something needs them. A new value of a profile is a field of `Position`, a key in `profile.judged`, and a
-row in `docs/roofline.md`.
+Imports regions, report, regimes, and the NVML library of the drivers. PyTorch, CuPy and matplotlib load only when
+needed. A new value of a profile is a field of `Position`, a key in `profile.judged`, and a row in `docs/roofline.md`.
 """
 
 from gpu_profile.roofline.counting import register_formula

@@ -1,4 +1,4 @@
-"""What the profiler prints when it is made: the machine, its ceilings, and the regimes. Text only."""
+"""The text that the profiler prints when it is created: the machine, the regimes, and the ceilings."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gpu_profile.roofline.machines.machine import Machine
 from gpu_profile.units import percent, si
 
 _LINE: Final = "=" * 50
-#: Why a CPU is measured that nobody has chosen.
-_WHY: Final = {"cpu": "no GPU was found", "host": "PyTorch is not installed, by which GPUs are found"}
+#: Why a CPU was chosen by default, by kind of machine.
+_WHY: Final = {"cpu": "no GPU was found", "host": "finding GPUs needs PyTorch, which is not installed"}
 _MISSION: Final = (
     (Regime.OVERHEAD_BOUND, "launching takes longer than the work"),
     (Regime.MEMORY_BOUND, "memory bandwidth limits performance"),
@@ -21,21 +21,21 @@ _MISSION: Final = (
 
 
 def heading(machine: Machine, *, chosen: bool) -> Iterator[str]:
-    """What is going to be calibrated; `chosen`: the caller named the device."""
+    """The machine and the regimes. `chosen`: the caller named the device."""
     yield "gpu-profile Auto-Calibration"
     yield _LINE
     if machine.kind in _WHY:
         yield f"CPU: {machine.name}" + ("" if chosen else f" ({_WHY[machine.kind]}: the CPU itself is measured)")
     else:
         yield f"GPU Detected: {machine.name}"
-    yield "Mission: tell which regime an operation is in"
+    yield "Mission: determine the regime of each operation"
     for regime, meaning in _MISSION:
         yield f"   • {regime}: {meaning}"
     yield ""
 
 
 def summary(ceilings: Ceilings, thresholds: Thresholds, remark: str) -> Iterator[str]:
-    """What was found; `remark`: whether it was measured now."""
+    """The ceilings and thresholds. `remark`: the origin of the ceilings, such as `measured now`."""
     yield ""
     yield "Calibration Complete!" + (f" ({remark})" if remark else "")
     for level in reversed(ceilings.levels):

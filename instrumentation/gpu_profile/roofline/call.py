@@ -1,4 +1,4 @@
-"""A function with its arguments, as the profiler is given it, and what is known of its work before it runs."""
+"""A function bound to its arguments, with its work if that can be computed before it runs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gpu_profile.roofline.work import MOST, Work, unknown_work
 T = TypeVar("T")
 _log = logging.getLogger("gpu_profile")
 
-#: What a call gives that has not done its work yet, and how it would have.
-_LATER: Final[dict[type, str]] = {
+#: Result types of calls that defer their work -> the reason, with a function to profile instead.
+_DEFERRED: Final[dict[type, str]] = {
     CoroutineType: "makes a coroutine, which runs when it is awaited: profile lambda: asyncio.run(f(...))",
     GeneratorType: "makes a generator, which runs when it is iterated: profile lambda: list(f(...))",
     AsyncGeneratorType: "makes a generator, which runs when it is iterated: profile a function that does so",
@@ -28,10 +28,10 @@ _LATER: Final[dict[type, str]] = {
 
 
 class BoundCall(Generic[T]):
-    """A function with its arguments, and what is known beforehand of the work that it does.
+    """A function bound to its arguments. `work` is None if it can only be counted while the call runs.
 
-    `work` is None if it can only be counted while it runs. Making one runs nothing of the user's. TypeError for what
-    cannot be called and for a name that is no text, ValueError for `flops` and `bytes` that are no counts.
+    The constructor runs none of the user's code. It raises TypeError if `function` is not callable or `name` is not a
+    string, and ValueError if `flops` or `bytes` is not a whole number from 0 to 2**63 - 1.
     """
 
     def __init__(
@@ -55,55 +55,55 @@ class BoundCall(Generic[T]):
         self.work = _given(flops, bytes) or known_work(function, self.args, self.kwargs)
 
     def __call__(self) -> T:
-        """Run it."""
+        """Call the function with the arguments."""
         return self.function(*self.args, **self.kwargs)
 
     def check_device(self, machine: Machine) -> None:
-        """UsageError if it runs elsewhere than on this machine.
+        """Raise UsageError if the call runs on another device than this machine's.
 
-        An operation of PyTorch's runs where its arguments are, unless it says `device=` or moves them. A user's
-        function may do anything.
+        A PyTorch operation runs on the device of its arguments, unless it has `device=` or moves them. A user's
+        function may run anywhere, so it is not checked.
         """
-        found = devices.devices_of((self.args, self.kwargs))
-        # A machine without a number is the only one of its kind, which PyTorch may number all the same.
-        here = found | {each.partition(":")[0] for each in found}
-        if not found or machine.device in here or "device" in self.kwargs or not _of_pytorch(self.function):
+        on_devices = devices.devices_of((self.args, self.kwargs))
+        # A machine without a number is the only one of its kind, but PyTorch may number it: "cpu:0".
+        here = on_devices | {each.partition(":")[0] for each in on_devices}
+        if not on_devices or machine.device in here or "device" in self.kwargs or not _of_pytorch(self.function):
             return
         raise UsageError(
-            f"{self.name}: its arguments are on {', '.join(sorted(found))}, this profiler is for "
+            f"{self.name}: its arguments are on {', '.join(sorted(on_devices))}, this profiler is for "
             f"{machine.device} ({machine.name}): make a GPUProfiler for their device, or move them"
         )
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """What an operation is called where its caller does not say."""
+    """The default name of an operation: the function's, without partials, else its type's."""
     while isinstance(function, functools.partial):
         function = function.func
     try:
-        found = getattr(function, "__name__", None)
+        name = getattr(function, "__name__", None)
     except Exception:  # noqa: BLE001 - a property or `__getattr__` of the user's may raise anything
-        found = None
-    return found if isinstance(found, str) and found else type(function).__name__
+        name = None
+    return name if isinstance(name, str) and name else type(function).__name__
 
 
 def known_work(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Work | None:
-    """What a call will do, as far as that can be told without running anything of the user's; None: count it."""
+    """The work of a call, computed without running any of the user's code. None: it has to be counted in a run."""
     try:
         return known.known_work(function, args, kwargs)
-    except Exception as error:  # noqa: BLE001 - whatever counting meets, the user's function runs
+    except Exception as error:  # noqa: BLE001 - the user's function must run even if counting fails
         return not_counted(error)
 
 
 def not_counted(error: Exception) -> Work:
-    """Work that could not be counted for a reason that is ours."""
+    """Unknown work, because the profiler's own counting failed with `error`, which is logged."""
     _log.warning("gpu-profile: an operation's FLOPs and bytes could not be counted: %r", error)
     return unknown_work(f"counting failed: {error!r}")
 
 
-def undone(result: object) -> str | None:
-    """Why a call that returned `result` has not done its work yet; None if it has, as far as one can tell."""
-    later = _LATER.get(type(result))
-    return None if later is None else f"a call of it only {later}"
+def why_deferred(result: object) -> str | None:
+    """Why a call that returned `result` has not done its work yet, such as a coroutine. None otherwise."""
+    reason = _DEFERRED.get(type(result))
+    return None if reason is None else f"a call of it only {reason}"
 
 
 def _of_pytorch(function: Callable[..., Any]) -> bool:

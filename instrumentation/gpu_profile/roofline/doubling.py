@@ -1,4 +1,4 @@
-"""The doubling test: how much longer twice the work takes. What is bound by overhead takes hardly longer."""
+"""The doubling test: how much longer twice the work takes. An operation bound by overhead takes hardly longer."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from gpu_profile.errors import UsageError
 from gpu_profile.roofline.machines.machine import Machine
 from gpu_profile.roofline.repeats import Repeats
 
-#: Runs of either size: as many as give a median with a 95 % interval.
+#: Runs of each size: enough for a 95 % interval of the median.
 RUNS: Final = 7
 
-#: Arguments, by their number or their name.
+#: Arguments, by position or by name.
 Places = Sequence[int | str]
 
 
@@ -26,10 +26,10 @@ def growth(
     runs: int = RUNS,
     flush: bool = False,
 ) -> tuple[float | None, str]:
-    """How much longer twice the work takes, as a share of the time of once; None, and why, if it cannot be run.
+    """`(growth, "")`: the additional time of twice the work, relative to the time of once the work.
 
-    Runs the function at least `RUNS` times with either; `flush` overwrites the caches before each of them. What it
-    raises with its own arguments passes through.
+    `(None, reason)` if the function refuses larger arguments. Runs the function at least `RUNS` times with each size.
+    `flush` overwrites the caches before each run. Exceptions of the function with its own arguments propagate.
     """
     once, reason = partial(function, *args, **kwargs), ""
     for places in choices(args, kwargs):
@@ -37,7 +37,7 @@ def growth(
             given, named = doubled(args, kwargs, places)
             twice = partial(function, *given, **named)
             machine.run(twice)
-        except Exception as error:  # noqa: BLE001 - twice the size is our wish: not every function takes it
+        except Exception as error:  # noqa: BLE001 - twice the size is our choice: not every function accepts it
             text = str(error).strip().partition("\n")[0]
             reason = f"arguments of twice the size were refused: {type(error).__name__}: {text[:160]}"
             continue
@@ -47,26 +47,29 @@ def growth(
 
 
 def choices(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Places]:
-    """Which arguments to double, the likeliest first: try the next ones if the function refuses them.
+    """Alternative sets of arguments to double, the likeliest first. The next is for a function that refuses the first.
 
-    The first array, and every other one of the same shape: the operands of an elementwise operation, queries, keys and
-    values. Where that does not fit, as in a product of two square matrices, the first alone. UsageError if no argument
-    is an array with a dimension.
+    The first set: the first array and all others of its shape, such as the operands of an elementwise operation, or
+    queries, keys and values. The second: the first array alone, for example for a product of two square matrices.
+    Raises UsageError if no argument is an array with a dimension.
     """
     arrays = [(place, value) for place, value in _by_place(args, kwargs).items() if _is_array(value)]
     if not arrays:
         raise UsageError("the doubling test needs an argument that is itself a tensor with at least one dimension")
     shape = tuple(arrays[0][1].shape)
-    like: Places = [place for place, value in arrays if tuple(value.shape) == shape]
-    return [like] if len(like) == 1 else [like, like[:1]]
+    same_shape: Places = [place for place, value in arrays if tuple(value.shape) == shape]
+    return [same_shape] if len(same_shape) == 1 else [same_shape, same_shape[:1]]
 
 
 def doubled(args: Sequence[Any], kwargs: Mapping[str, Any], places: Places) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments, with those in `places` repeated once along their first dimension; one array stays one."""
+    """The arguments; the arrays in `places` are repeated once along their first dimension.
+
+    An array that is passed in several of these places is doubled once and stays one array.
+    """
     given = _by_place(args, kwargs)
     twice = {id(array): _twice(array) for array in (given[place] for place in places)}
-    found = {place: twice[id(value)] if place in places else value for place, value in given.items()}
-    return tuple(found[i] for i in range(len(args))), {name: found[name] for name in kwargs}
+    arguments = {place: twice[id(value)] if place in places else value for place, value in given.items()}
+    return tuple(arguments[i] for i in range(len(args))), {name: arguments[name] for name in kwargs}
 
 
 def _by_place(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[int | str, Any]:
@@ -76,8 +79,8 @@ def _by_place(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[int | str,
 def _ratio(once: Callable[[], Any], twice: Callable[[], Any], machine: Machine, runs: int, *, flush: bool) -> float:
     times: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(max(RUNS, runs)):
-        # By turns, so that a clock that changes meets both. Once the work comes last: what is timed next finds its own
-        # data in the caches.
+        # Alternating, so that a change of the clock affects both sizes. Once the work runs last, because the caller's
+        # next timed run then finds its own data in the caches.
         for big, run in ((True, twice), (False, once)):
             if flush:
                 machine.flush()
@@ -91,7 +94,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _twice(array: Any) -> Any:
-    """The array two times along its first dimension, in memory of its own."""
+    """A copy that repeats the array once along its first dimension."""
     if hasattr(array, "detach"):
         copy = array.detach().repeat(2, *(1,) * (array.dim() - 1))
         return copy.requires_grad_(array.requires_grad)

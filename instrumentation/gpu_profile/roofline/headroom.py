@@ -1,4 +1,4 @@
-"""How much device memory is left, and how near that is to running out. Pure."""
+"""How much device memory is left, and the risk to run out of it. Pure."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from gpu_profile.roofline.machines.machine import Memory
 from gpu_profile.units import MIB
 
 _GIB: Final = 1 << 30
-#: Bands of GPURegimeProfiler's `analyze_memory`: headroom below so many bytes, or a share of the memory in use above.
+#: `(risk, headroom below these bytes, share in use above this)`: the bands of GPURegimeProfiler's `analyze_memory`.
 _BANDS: Final = (("HIGH", 1 * _GIB, 0.9), ("MEDIUM", 4 * _GIB, 0.7))
 
 
 def headroom(memory: Memory) -> int:
-    """Bytes that this process can still get: what the device has free, and what its own allocator keeps unused."""
+    """Bytes that this process can still allocate: free on the device, or reserved but unused by its allocator."""
     return memory.free + max(0, memory.reserved - memory.allocated)
 
 
 def oom_risk(memory: Memory) -> str:
-    """`LOW`, `MEDIUM` or `HIGH`: whether a somewhat larger batch may run out of memory.
+    """`LOW`, `MEDIUM` or `HIGH`: the risk that a somewhat larger batch runs out of memory.
 
-    HIGH below 1 GiB of headroom or above 90 % in use, MEDIUM below 4 GiB or above 70 %: the bands of GPURegimeProfiler.
-    On a small device the share alone decides: one of 4 GiB would never be anything but MEDIUM.
+    HIGH: below 1 GiB of headroom or above 90 % in use. MEDIUM: below 4 GiB or above 70 %. These are the bands of
+    GPURegimeProfiler. On a device of at most four times such a number of bytes, the share alone decides: otherwise
+    a device of 4 GiB could never be LOW.
     """
     left, used = headroom(memory), _used(memory)
     return next(
@@ -30,7 +31,7 @@ def oom_risk(memory: Memory) -> str:
 
 
 def as_profile(memory: Memory) -> dict[str, Any]:
-    """The profile's entry `memory`, in GPURegimeProfiler's units: MiB, and a ratio of 0-1 beside a percentage."""
+    """The entry `memory` of a profile in GPURegimeProfiler's units: MiB, a ratio from 0 to 1, a percentage."""
     kept = memory.reserved - memory.allocated
     return {
         "allocated_mb": memory.allocated / MIB,

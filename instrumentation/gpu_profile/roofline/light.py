@@ -1,4 +1,4 @@
-"""The lightweight profiler: one timing and a regime per call, at the cost of a look-up."""
+"""The lightweight profiler: one timing and a regime per call, for the cost of a dictionary look-up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weakref import ref
 from gpu_profile.regimes import Regime, Thresholds
 from gpu_profile.regimes.operation import RegionOperation
 from gpu_profile.regions.region import region
-from gpu_profile.roofline.call import BoundCall, name_of, undone
+from gpu_profile.roofline.call import BoundCall, name_of, why_deferred
 from gpu_profile.roofline.ceilings.ceilings import Ceilings
 from gpu_profile.roofline.machines.machine import Machine, Timing
 from gpu_profile.roofline.position import place
@@ -22,9 +22,9 @@ from gpu_profile.roofline.work import Work, unknown_work
 
 T = TypeVar("T")
 
-#: Operations, by function and shapes of arguments, of which the work is remembered.
-_MOST_KNOWN: Final = 4_096
-#: What an operation whose arguments cannot be told apart is remembered under: its function alone.
+#: The cache is emptied at this many operations, each a function with the shapes of its arguments.
+_MOST_CACHED: Final = 4_096
+#: Replaces the shapes in the cache's key if the arguments have no signature: the key is then the function alone.
 _ANY: Final = ()
 
 
@@ -34,8 +34,8 @@ class _Answer(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Known:
-    """One operation on arguments of one shape: its work, and the verdict by how long it takes."""
+class _CachedOperation:
+    """One operation on arguments of given shapes: its work, and its answers by bucket of durations."""
 
     name: str
     work: Work
@@ -43,10 +43,10 @@ class _Known:
 
 
 class Light:
-    """Judges by the same rules as a whole measurement. They are asked once for each operation and duration.
+    """Judges by the same rules as a full measurement, once for each operation and bucket of durations.
 
-    Durations within an eighth of each other count as one. What only a run could count is not counted: of such an
-    operation the regime is OVERHEAD_BOUND where launching takes most of its time, else UNKNOWN.
+    Durations in one bucket differ by at most an eighth. Work that only a run could count stays unknown: the regime is
+    then OVERHEAD_BOUND if launching takes most of the time, else UNKNOWN.
     """
 
     def __init__(self, machine: Machine, ceilings: Ceilings, thresholds: Thresholds, *, regions: bool) -> None:
@@ -55,25 +55,27 @@ class Light:
         self._thresholds = thresholds
         self._regions = regions
         self._device = machine.region_device
-        self._known: dict[Hashable, _Known] = {}
+        self._cache: dict[Hashable, _CachedOperation] = {}
         #: `dry_run.signature`, once PyTorch is loaded.
         self._signature: Callable[..., Hashable | None] = _unsigned
 
     def profile(
         self, function: Callable[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[T, dict[str, Any]]:
-        """Run once; the result, and `runtime_ms` and `regime`."""
-        known = self._look_up(function, args, kwargs)
+        """Run once; returns the result, and a dict with `runtime_ms` and `regime`."""
+        cached = self._look_up(function, args, kwargs)
         call = functools.partial(function, *args, **kwargs)
-        with region(known.name, span=False, device=self._device) if self._regions else nullcontext() as execution:
+        with region(cached.name, span=False, device=self._device) if self._regions else nullcontext() as execution:
             result, timing = self._machine.run(call)
-            answer = self._answer(known, timing, result)
+            answer = self._answer(cached, timing, result)
             if execution is not None:
                 execution.operation = answer.operation
         return result, {"runtime_ms": timing.device_s * 1e3, "regime": answer.regime}
 
-    def _look_up(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Known:
-        # Without PyTorch, or with arguments that cannot be keyed, a function is known by itself alone.
+    def _look_up(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> _CachedOperation:
+        # Without PyTorch, or if the arguments have no signature, the key is the function alone.
         if self._signature is _unsigned and "torch" in sys.modules:
             from gpu_profile.roofline.counting.dry_run import signature
 
@@ -82,32 +84,32 @@ class Light:
             identity, given = _identity(function, args)
             shapes = self._signature(given, kwargs)
             key = (identity, _ANY if shapes is None else shapes)
-            known = self._known.get(key)
+            cached = self._cache.get(key)
         except TypeError:  # a callable object that cannot be hashed
-            return _Known(name_of(function), unknown_work("the function cannot be looked up"))
-        if known is None:
+            return _CachedOperation(name_of(function), unknown_work("the function cannot be looked up"))
+        if cached is None:
             call = BoundCall(function, args, kwargs)
             call.check_device(self._machine)
-            # Without shapes the work of this call says nothing of the next.
+            # Without shapes, the work of the next call may differ.
             work = call.work if shapes is not None else None
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            known = self._known[key] = _Known(call.name, work or unknown_work("needs passes=2"))
-        return known
+            if len(self._cache) >= _MOST_CACHED:
+                self._cache.clear()
+            cached = self._cache[key] = _CachedOperation(call.name, work or unknown_work("needs passes=2"))
+        return cached
 
-    def _answer(self, known: _Known, timing: Timing, result: object) -> _Answer:
-        if (later := undone(result)) is not None:
+    def _answer(self, cached: _CachedOperation, timing: Timing, result: object) -> _Answer:
+        if (later := why_deferred(result)) is not None:
             return _Answer(str(Regime.UNKNOWN), RegionOperation(reason=later))
         device_s, _, faults = timing
-        # Four leading binary digits of the nanoseconds, and the order of magnitude of the first touches.
+        # The bucket: four leading binary digits of the nanoseconds, and the order of magnitude of the first touches.
         nanoseconds = int(device_s * 1e9)
         length = nanoseconds.bit_length()
         bucket = (length << 4) | (nanoseconds >> (length - 4) if length > 4 else nanoseconds)
         if faults:
             bucket |= faults.bit_length() << 12
-        answer = known.answers.get(bucket)
+        answer = cached.answers.get(bucket)
         if answer is None:
-            answer = known.answers[bucket] = self._judge(known.work, timing)
+            answer = cached.answers[bucket] = self._judge(cached.work, timing)
         return answer
 
     def _judge(self, work: Work, timing: Timing) -> _Answer:
@@ -117,14 +119,14 @@ class Light:
 
 
 def _unsigned(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Without PyTorch there are no shapes to tell apart."""
+    """No signature: without PyTorch there are no shapes."""
 
 
 def _identity(function: Any, args: tuple[Any, ...]) -> tuple[Hashable, tuple[Any, ...]]:
-    """What stands for a function without keeping alive what it holds: its tensors may be all that a device has.
+    """A key of the function, and the arguments. Weak references: tensors of its closure may fill the device's memory.
 
-    Methods are made anew for each call: their object and function stand for them, or, where they are not Python's, the
-    object's type and their name; the object is then among the arguments, which are returned.
+    Python creates a bound method anew for each access, so its key is the object and the function. For a method in C it
+    is the type of the object and the name; the object is then prepended to the arguments.
     """
     kind = type(function)
     if kind is BuiltinMethodType:
@@ -135,5 +137,5 @@ def _identity(function: Any, args: tuple[Any, ...]) -> tuple[Hashable, tuple[Any
         return (ref(function.__self__), ref(function.__func__)), args
     try:
         return ref(function), args
-    except TypeError:  # what belongs to a type lives as long as the program
+    except TypeError:  # no weak reference to it: slots of types, which live as long as the program
         return cast(Hashable, function), args

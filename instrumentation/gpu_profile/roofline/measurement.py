@@ -1,4 +1,4 @@
-"""One operation, run and judged: what `GPUProfiler` does for each call that it is given."""
+"""Runs one call of an operation and judges it, for `GPUProfiler`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds, Verdict
 from gpu_profile.regions.region import Region, region
 from gpu_profile.roofline import doubling
-from gpu_profile.roofline.call import BoundCall, not_counted, undone
+from gpu_profile.roofline.call import BoundCall, not_counted, why_deferred
 from gpu_profile.roofline.ceilings.ceilings import Ceilings
 from gpu_profile.roofline.counting.known import counting
 from gpu_profile.roofline.machines.machine import Machine, Memory, Timing
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Of a call's time, what counting may cost in its only run. Where it would be more, the call is not counted.
+#: The largest share of a call's only run that counting may take. Beyond it, counting stops and the counts are dropped.
 COUNTING_SHARE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What was found of one operation. `host_s` is the median until the call returned, None where it was not taken.
+    """The measurement of one operation. `host_s`: median seconds until the call returned. None if not measured.
 
-    `share_of_run`: what counting took of the run that it was done in. `not_doubled`: why there is no doubling test.
+    `share_of_run`: the share of a run that counting took in it. `not_doubled`: why the doubling test failed, or empty.
     """
 
     name: str
@@ -50,10 +50,10 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCount:
-    """How often a call runs, all of it by the caller's wish. By default once.
+    """How often a call runs: once, unless the caller asks for more.
 
-    `warmup` runs are not timed, `repeats` are. `flush` overwrites the caches before each. `passes=2` adds one that is
-    not timed, in which FLOPs and bytes are counted, if they cannot be told otherwise. `growth` adds those of the
+    `warmup` runs are not timed, `repeats` runs are. `flush` overwrites the caches before each. `passes=2` adds an
+    untimed run that counts FLOPs and bytes, if they cannot be determined without it. `growth` adds the runs of the
     doubling test.
     """
 
@@ -76,7 +76,7 @@ class RunCount:
 
     @property
     def caches(self) -> Caches:
-        """What the timed runs find in the caches."""
+        """The state of the caches at the start of the timed runs."""
         if self.flush:
             return "cold"
         return "warm" if self.warmup or self.repeats > 2 else "unknown"
@@ -91,20 +91,21 @@ def measure(
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
     regions: bool = True,
 ) -> tuple[T, Measurement]:
-    """Run `call` as often as `runs` says, once by default, and judge it. Its exceptions pass through.
+    """Run `call` as `runs` specifies and judge it. Returns the last timed run's result, and the measurement.
 
-    Returns the result of the last timed run. Each timed run is an execution of the region `call.name`.
+    Each timed run is an execution of the region `call.name`, unless `regions` is False. Exceptions of the call
+    propagate.
     """
     if runs.growth:
-        doubling.choices(call.args, call.kwargs)  # nothing to double is said before anything runs
+        doubling.choices(call.args, call.kwargs)  # raises before any run if no argument can be doubled
     series = _RunSeries(call, machine, ceilings, runs)
     for _ in range(runs.warmup):
         series.run()
     if runs.warmup:
-        series.double()  # before the timed runs, whose regions then have it
+        series.double()  # before the timed runs, so that their regions get the growth
     result: Any = None
     for _ in range(runs.repeats):
-        result = None  # one result at a time: two may be more than the device has room for
+        result = None  # release it first: two results may exceed the device's memory
         result = series.run_timed(region(call.name, device=machine.region_device) if regions else nullcontext())
     series.count()
     if not runs.warmup:
@@ -125,11 +126,11 @@ def measure(
 
 
 class _RunSeries(Generic[T]):
-    """The runs of one call, and what they have told so far."""
+    """The runs of one call, with their timings and the work counted so far."""
 
     def __init__(self, call: BoundCall[T], machine: Machine, ceilings: Ceilings, runs: RunCount) -> None:
         self._call, self._machine, self._ceilings, self._runs = call, machine, ceilings, runs
-        #: None until the first run has counted it.
+        #: None until the first run has counted the work.
         self._work = call.work
         #: Why the call has not done its work yet when it returns.
         self._later: str | None = None
@@ -139,16 +140,16 @@ class _RunSeries(Generic[T]):
         self.timings: list[Timing] = []
 
     def run(self) -> None:
-        """Run it untimed, and count it at any cost if its work is not known."""
+        """Run the call untimed. If its work is unknown, count it, however long counting takes."""
         self._flush()
         counter = counting(share=inf) if self._work is None else None
         with counter or nullcontext():
-            self._later = undone(self._machine.run(self._call)[0])
+            self._later = why_deferred(self._machine.run(self._call)[0])
         if counter is not None:
             self._work = _counted(counter)
 
     def run_timed(self, within: AbstractContextManager[Region | None]) -> T:
-        """Run it timed, within a region, and count it if that costs next to nothing; its result."""
+        """Run and time the call within a region. If its work is unknown, count it while that takes little time."""
         self._flush()
         counter = counting(share=COUNTING_SHARE) if self._work is None else None
         with within as execution:
@@ -159,25 +160,25 @@ class _RunSeries(Generic[T]):
             if counter is not None:
                 self._work, self.counting_s = _affordable(_counted(counter), timing), counter.counting_s
                 timing = _without(timing, self.counting_s, self._machine)
-            self._later = undone(result)
+            self._later = why_deferred(result)
             self.timings.append(timing)
             if execution is not None:
                 execution.operation = self.position([timing]).operation
         return result
 
     def count(self) -> None:
-        """Run it for counting alone, if it was asked for and its FLOPs or bytes are not known."""
+        """Run the call only to count it, if `passes=2` and its FLOPs or bytes are unknown."""
         if self._runs.passes == 1 or self._later is not None or "torch" not in sys.modules:
             return
         work = self._known_work()
-        # What has no formula has none in another run either.
+        # FLOPs that are unknown for lack of a formula stay unknown in another run.
         if (work.flops is None and not work.unknown) or work.bytes is None:
             with (counter := counting(share=inf)):
                 self._machine.run(self._call)
             self._work = _completed(work, _counted(counter))
 
     def double(self) -> None:
-        """The doubling test, if it was asked for."""
+        """Run the doubling test, if `growth` is set."""
         call, runs = self._call, self._runs
         if runs.growth and self._later is None:
             self._growth, self.not_doubled = doubling.growth(
@@ -185,7 +186,7 @@ class _RunSeries(Generic[T]):
             )
 
     def position(self, timings: list[Timing]) -> Position:
-        """Where runs that took so long stand."""
+        """The position of runs with these timings."""
         caches, growth = self._runs.caches, self._growth
         return place(self._known_work(), timings, self._ceilings, caches=caches, growth=growth, later=self._later)
 
@@ -201,12 +202,12 @@ class _RunSeries(Generic[T]):
 def _counted(counter: Counting) -> Work:
     try:
         return counter.work()
-    except Exception as error:  # noqa: BLE001 - the user's call has run and is over: only its numbers are missing
+    except Exception as error:  # noqa: BLE001 - the user's call has already run: only its counts are missing
         return not_counted(error)
 
 
 def _completed(work: Work, counted: Work) -> Work:
-    """What was known of the work already, and what a run of its own has found besides."""
+    """`counted`, the result of a run of its own, with FLOPs and bytes of `work` where these are known."""
     if work.flops is not None:
         counted = replace(counted, flops=work.flops, at_least=None, by_precision=work.by_precision, method=work.method)
     if work.bytes is not None:
@@ -216,7 +217,7 @@ def _completed(work: Work, counted: Work) -> Work:
 
 
 def _affordable(work: Work, timing: Timing) -> Work:
-    """The work, if counting it took a small enough share of the run; else nothing of it is told."""
+    """The work, if counting took less than `COUNTING_SHARE` of the run; otherwise unknown work with the reason."""
     share = work.counting_s / timing.host_s if timing.host_s > 0 else 1.0
     if share < COUNTING_SHARE or (work.flops is None and work.bytes is None):
         return work
@@ -225,7 +226,7 @@ def _affordable(work: Work, timing: Timing) -> Work:
 
 
 def _without(timing: Timing, counting_s: float, machine: Machine) -> Timing:
-    """The timing without what counting took of the host; a device of its own went on meanwhile."""
+    """The timing less the host's time for counting. `device_s` changes only if the host is the device."""
     host_s = max(timing.host_s - counting_s, 0.0)
     device_s = max(timing.device_s - counting_s, 0.0) if _is_host(machine) else timing.device_s
     return timing._replace(device_s=device_s, host_s=host_s)

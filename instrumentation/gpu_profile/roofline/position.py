@@ -1,7 +1,7 @@
-"""Where an operation stands under the roofs of its machine. Pure.
+"""Places an operation under the roofs of its machine. Pure.
 
 The roofline model (Williams, Waterman, Patterson 2009): an operation of intensity I FLOP/B reaches at most
-min(compute ceiling, I x memory ceiling); the ridge is the intensity at which the two meet.
+min(compute ceiling, I x memory ceiling); the ridge is the intensity at which the two are equal.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from gpu_profile.roofline.repeats import Repeats
 from gpu_profile.roofline.work import Work
 from gpu_profile.units import percent
 
-#: Whether what is read is in a cache: `warm` if the operation ran on the same data just before, `cold` if the caches
-#: were overwritten, `unknown` of a single run.
+#: The state of the caches before a run. `warm`: the operation ran on the same data just before. `cold`: the caches
+#: were overwritten. `unknown`: a single run.
 Caches = Literal["warm", "cold", "unknown"]
 
-#: As `regimes.scores` has it: from here on a share is no measurement.
+#: A share of a ceiling above this is a mistake, not a measurement. `regimes.scores` has the same limit.
 _WRONG: Final = 1.5
-#: What different operations take on a few elements differs by less than this factor, with caches alike.
+#: With equal caches, the times of different operations on a few elements differ by less than this factor.
 _FEW: Final = 10
-#: Of data up to so many times its size, a cache keeps a part that shows.
+#: Of data up to this many times its size, a cache keeps a noticeable part.
 _PARTLY: Final = 4
-#: Faster than its memory by more than this, an operation has read from a cache: measured bandwidths differ by less.
+#: An operation faster than the memory by more than this factor has read from a cache: measured bandwidths vary by less.
 _FASTER: Final = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """One operation's work and times against its machine's ceilings. None: not known, and `reasons` says why.
+    """One operation's work and times relative to its machine's ceilings. An unknown value is None, see `reasons`.
 
-    Four shares tell what bounds it. `compute` and `memory` are the shares of the time that its FLOPs and bytes would
-    take at the ceilings. Of work whose FLOPs are known in part, `compute` is a lower bound, and only known where that
-    is clearly more than `memory`. `first_touch` is the part of `memory` that goes to pages of memory which the process
-    touches for the first time. `overhead` is the share that its launches take at most. `growth` is how much longer
-    twice the work takes, as a share of the time of once.
+    Four shares determine what bounds it. `compute` and `memory`: the shares of the time that its FLOPs and bytes would
+    take at the ceilings. If only some operations have a FLOP formula, `compute` is a lower bound, and None unless it is
+    clearly above `memory`. `first_touch`: the part of `memory` that the first touches of memory pages take.
+    `overhead`: the largest share that its launches can take. `growth`: the additional time of twice the work, relative
+    to the time of once.
 
-    `flops_per_s` and `bytes_per_s` are what it reached. `roof` is the ceiling of the memory or cache that its bytes
-    come from, by the name `residency`. `ridge` (FLOP/B) and `attainable` (FLOP/s) are of that roof and the operation's
-    own mixture of precisions. `certainty` is below 1 where the ceilings are uncertain: the part of their calibration in
-    which nobody else used the processor.
+    `flops_per_s` and `bytes_per_s`: achieved rates. `roof`: the ceiling of the memory or cache that its bytes come
+    from; `residency` is the name of that memory or cache. `ridge` (FLOP/B) and `attainable` (FLOP/s) belong to this
+    roof and to the operation's own mixture of precisions. `certainty` is below 1 if the ceilings are uncertain: the
+    part of the calibration in which no other program used the processor.
     """
 
     work: Work
@@ -67,13 +67,13 @@ class Position:
 
     @property
     def bandwidth(self) -> float | None:
-        """The share of the roof's bytes per second that it reached."""
+        """The achieved share of the roof's bytes per second."""
         return None if self.memory is None else self.memory - (self.first_touch or 0.0)
 
     @property
     def operation(self) -> RegionOperation:
-        """What regions, spans and recordings keep of it."""
-        # Launches that ran beside the work took nothing from it.
+        """The values that regions, spans and recordings keep."""
+        # Launches that overlap the work take no time from it.
         left = max(0.0, 1.0 - max(self.compute or 0.0, self.memory or 0.0))
         return RegionOperation(
             flops=self.work.flops,
@@ -83,7 +83,7 @@ class Position:
             compute=self.compute,
             memory=self.memory,
             overhead=None if self.overhead is None else min(self.overhead, left),
-            # Timings that differ by chance can make twice the work look shorter: that is as short as can be.
+            # By chance, twice the work can be timed as shorter than once; 0 is the least that is possible.
             growth=None if self.growth is None else max(0.0, self.growth),
             n=self.times.n,
             certainty=None if self.certainty == 1.0 else self.certainty,
@@ -91,11 +91,11 @@ class Position:
         )
 
     def verdict(self, thresholds: Thresholds) -> Verdict:
-        """What bounds it; less sure of few timings or of timings that differ."""
-        # One timing may be off by anything: half of what would be most doubtful.
-        known = self.times.half_width
-        doubt = thresholds.sure_margin / 2 if known is None else min(known, thresholds.sure_margin)
-        return classify(replace(self.operation.evidence(), half_width=doubt), thresholds)
+        """The regime, with less confidence for few timings or for timings that vary."""
+        # The error of a single timing is unknown: assume half of the largest half-width that counts.
+        measured = self.times.half_width
+        half_width = thresholds.sure_margin / 2 if measured is None else min(measured, thresholds.sure_margin)
+        return classify(replace(self.operation.evidence(), half_width=half_width), thresholds)
 
 
 def place(
@@ -107,9 +107,9 @@ def place(
     growth: float | None = None,
     later: str | None = None,
 ) -> Position:
-    """Place work by the median of its timings. Every value that the work or a ceiling is missing for is None.
+    """Place work by the median of its timings. A value is None if it needs a number or a ceiling that is missing.
 
-    `later`: why a call has not done its work yet. Its timings then tell nothing.
+    `later`: why the call has not done its work when it returns. Its timings are then meaningless.
     """
     times = Repeats.of([timing.device_s for timing in timings])
     if later is not None:
@@ -117,7 +117,7 @@ def place(
     reasons = dict(work.reasons)
     device_s = times.median_s
     if not device_s > 0:
-        reasons.setdefault("runtime", "it took no time that the clock can tell")
+        reasons.setdefault("runtime", "it took less time than the clock resolves")
         return Position(work=work, times=times, growth=growth, reasons=reasons)
     residency, roof = _roof(work, device_s, ceilings, caches)
     compute_s = _compute_s(work, ceilings, reasons)
@@ -162,7 +162,7 @@ def place(
 
 
 def _decides(at_least: float | None, memory: float | None) -> bool:
-    """Whether the FLOPs of a part say enough: those of the rest can only put compute further ahead."""
+    """Whether a lower bound of compute suffices: it is far enough above memory, and more FLOPs only raise it."""
     return at_least is not None and memory is not None and at_least - memory > DEFAULT_THRESHOLDS.balanced
 
 
@@ -171,17 +171,17 @@ def _share(part_s: float | None, device_s: float) -> float | None:
 
 
 def _first_touch(memory: float | None, faults: int, device_s: float, ceilings: Ceilings) -> float | None:
-    """The share of first touches, as far as there is time left beside the bytes themselves."""
+    """The share that first touches take, limited to the time that is left beside the bytes themselves."""
     if memory is None or ceilings.fault_s is None:
         return None
     return min(faults * ceilings.fault_s / device_s, max(0.0, 1.0 - memory))
 
 
 def _overhead(overhead_s: float, compute_s: float | None, memory_s: float | None, device_s: float) -> float:
-    """The share of launching. Launches differ by some times from the one that was measured.
+    """The share of launching. An operation's launch may cost several times the one that was measured.
 
-    So where the work at its ceilings takes less than launching does, and all of it no longer than a few launches, what
-    the work does not explain is launching.
+    So if the work at its ceilings takes less time than launching, and the call less than `_FEW` launches, all time that
+    the work does not explain counts as launching.
     """
     launching = min(1.0, overhead_s / device_s)
     if compute_s is not None and memory_s is not None and device_s < _FEW * overhead_s:
@@ -192,7 +192,7 @@ def _overhead(overhead_s: float, compute_s: float | None, memory_s: float | None
 
 
 def _overhead_s(work: Work, ceilings: Ceilings, caches: Caches, reasons: dict[str, str]) -> float | None:
-    """How long launching takes: the first operation finds the caches as they are, each further one finds them warm."""
+    """Seconds of launching. The first operation finds the caches in the state `caches`, each further one warm ones."""
     if ceilings.launch_s is None:
         reasons.setdefault("overhead", ceilings.missing.get("launch", "an empty launch was not measured"))
         return None
@@ -201,7 +201,7 @@ def _overhead_s(work: Work, ceilings: Ceilings, caches: Caches, reasons: dict[st
 
 
 def _memory_s(work: Work, roof: Ceiling | None, ceilings: Ceilings, reasons: dict[str, str]) -> float | None:
-    """How long the bytes take at their roof."""
+    """Seconds that the bytes take at their roof."""
     if roof is None:
         reasons.setdefault("memory ceiling", ceilings.missing.get("memory", "the memory's bandwidth is not known"))
         return None
@@ -209,7 +209,7 @@ def _memory_s(work: Work, roof: Ceiling | None, ceilings: Ceilings, reasons: dic
 
 
 def _compute_s(work: Work, ceilings: Ceilings, reasons: dict[str, str]) -> float | None:
-    """How long the FLOPs take at their precisions' ceilings. Arithmetic without one of its own is taken at fp32's."""
+    """Seconds that the FLOPs take at their precisions' ceilings. FLOPs in formats without a ceiling count as fp32."""
     flops = work.at_least if work.flops is None else work.flops
     if flops is None:
         return None
@@ -226,19 +226,19 @@ def _compute_s(work: Work, ceilings: Ceilings, reasons: dict[str, str]) -> float
 
 
 def _ceiling_of(work: Work, ceilings: Ceilings) -> float | None:
-    """The compute ceiling of work that does no FLOPs: fp32's, which its ridge is drawn by."""
-    known = ceilings.compute.get(work.precision or Precision.FP32)
-    return None if work.flops is None or known is None else known.value
+    """The compute ceiling of the work's main precision, or of fp32 if it does no FLOPs, for its ridge."""
+    ceiling = ceilings.compute.get(work.precision or Precision.FP32)
+    return None if work.flops is None or ceiling is None else ceiling.value
 
 
 def _roof(
     work: Work, device_s: float, ceilings: Ceilings, caches: Caches
 ) -> tuple[str, Ceiling] | tuple[None, Ceiling | None]:
-    """The roof that the bytes are under.
+    """The roof of the bytes, with its name.
 
-    Of what was touched just before, and fits, a cache's. Otherwise the memory's, unless the operation was faster than
-    the memory can be. Between two operations of one call, data stays in a cache if the most that one touches fits, and
-    of what is a few times as large as a cache, a part does.
+    A cache's, if the data was touched just before and fits into it. A cache's as well, if the operation was faster than
+    the memory and the cache can keep some of the data. There are two such cases: the most that one of several
+    operations touches fits, or the data is at most `_PARTLY` times as large. Otherwise the memory's.
     """
     memory = ceilings.memory
     touched = work.working_set if work.working_set is not None else work.bytes

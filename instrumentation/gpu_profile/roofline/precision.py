@@ -1,4 +1,4 @@
-"""The number formats whose arithmetic has a ceiling of its own."""
+"""Number formats: each one's arithmetic has a ceiling of its own."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Precision(Enum):
         return self.value
 
 
-#: PyTorch's and NumPy's names of data types -> the format that their arithmetic is done in. A complex number's parts
-#: count for themselves. Of integers only 8 bits have units of their own.
+#: Names of data types in PyTorch and NumPy -> the format of their arithmetic. A complex number has the format of its
+#: parts. Of the integers, only 8-bit ones have arithmetic units of their own.
 _BY_DTYPE: Final = {
     "float64": Precision.FP64,
     "complex128": Precision.FP64,
@@ -42,5 +42,5 @@ _BY_DTYPE: Final = {
 
 
 def precision_of(dtype: object) -> Precision | None:
-    """The format of a data type of PyTorch, NumPy or CuPy, or of its name; None if it has no ceiling of its own."""
+    """The format of a PyTorch, NumPy or CuPy data type or its name. None if the type has no ceiling of its own."""
     return _BY_DTYPE.get(str(dtype).rpartition(".")[2])

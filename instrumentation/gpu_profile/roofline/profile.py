@@ -1,4 +1,4 @@
-"""What the profiler returns: a dict with GPURegimeProfiler's keys and units, and more of our own; all JSON values."""
+"""The profiler's result: a dict of JSON values, with GPURegimeProfiler's keys and units, and additional keys."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from gpu_profile.roofline.measurement import Measurement
 from gpu_profile.roofline.position import Position
 from gpu_profile.units import percent
 
-#: Of the time, a share that is worth a word.
+#: The share of the time from which advice and plots mention a cost.
 NOTABLE: Final = 0.2
 
 
-def as_profile(found: Measurement) -> dict[str, Any]:
-    """The measurement as a dict; `docs/roofline.md` has a table of its keys. What is not known is None.
+def as_profile(measurement: Measurement) -> dict[str, Any]:
+    """The measurement as a dict; `docs/roofline.md` has a table of its keys. Unknown values are None.
 
-    Times end in `_ms`; `achieved_flops` is in FLOP/s, `achieved_bandwidth` in B/s, `compute_intensity` and `ridge` in
-    FLOP/B, ratios and utilisations 0-1. `reasons` says of what is None why.
+    Times end in `_ms`. `achieved_flops` is in FLOP/s, `achieved_bandwidth` in B/s, `compute_intensity` and `ridge` in
+    FLOP/B. Ratios and utilisations are from 0 to 1. `reasons` gives the cause of each None.
     """
-    position, times = found.position, found.position.times
+    position, times = measurement.position, measurement.position.times
     profile = {
-        "operation": found.name,
-        "device": found.machine,
+        "operation": measurement.name,
+        "device": measurement.machine,
         "runtime_ms": times.median_s * 1e3,
-        "host_ms": None if found.host_s is None else found.host_s * 1e3,
+        "host_ms": None if measurement.host_s is None else measurement.host_s * 1e3,
         "runs": {
             "n": times.n,
             "median_ms": times.median_s * 1e3,
             "low_ms": times.low_s * 1e3,
             "high_ms": times.high_s * 1e3,
-            "caches": found.caches,
+            "caches": measurement.caches,
         },
-        **judged(position, found.verdict),
-        "basis": found.verdict.basis,
+        **judged(position, measurement.verdict),
+        "basis": measurement.verdict.basis,
         "ridge_ratio": _over(position.work.intensity, position.ridge),
         "roofline_ratio": _over(position.flops_per_s, position.attainable),
         "growth": position.growth,
-        "memory": None if found.memory is None else headroom.as_profile(found.memory),
+        "memory": None if measurement.memory is None else headroom.as_profile(measurement.memory),
     }
-    profile["counted"]["share_of_run"] = found.share_of_run
-    if found.not_doubled:
-        profile["reasons"]["growth"] = found.not_doubled
-    if found.memory is None:
-        profile["reasons"]["memory"] = "the framework does not tell"
+    profile["counted"]["share_of_run"] = measurement.share_of_run
+    if measurement.not_doubled:
+        profile["reasons"]["growth"] = measurement.not_doubled
+    if measurement.memory is None:
+        profile["reasons"]["memory"] = "the framework does not report it"
     return profile
 
 
 def judged(position: Position, verdict: Verdict) -> dict[str, Any]:
-    """What profiles of operations and of a model's modules share: the verdict, the work, and what it reached."""
+    """The keys that operations and modules of a model have in common: verdict, work, and achieved rates."""
     work, unknown = position.work, verdict.regime is Regime.UNKNOWN
     return {
         "regime": str(verdict.regime),
@@ -86,7 +86,7 @@ def _over(value: float | None, whole: float | None) -> float | None:
 
 
 def advice(verdict: Verdict, position: Position) -> str:
-    """The next step, and first what goes to memory that is touched for the first time, where that is much."""
+    """The next step of the verdict, after a remark on first touches of memory if they take a notable share."""
     first_touch = position.first_touch or 0.0
     if not verdict.advice or first_touch < NOTABLE:
         return verdict.advice

@@ -1,4 +1,4 @@
-"""`GPUProfiler`: what bounds an operation, against ceilings that were measured on this machine."""
+"""`GPUProfiler`: profiles operations against ceilings that were measured on this machine."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from gpu_profile.roofline.profile import as_profile
 
 T = TypeVar("T")
 
-#: repeats, warmup, flush, passes, growth, flops, bytes, name.
+#: The defaults of repeats, warmup, flush, passes, growth, flops, bytes and name.
 _DEFAULTS: Final = (1, 0, False, 1, False, None, None, None)
 
 
 class GPUProfiler:
-    """Times operations on one device and tells what bounds each: launching, memory or arithmetic.
+    """Times operations on one device and reports what bounds each: launching, memory or arithmetic.
 
-    `device`: a CUDA ordinal, what PyTorch calls a device (`"cuda:1"`, `"cpu"`), `"cupy:0"`, or `"host"` for functions
-    without a framework; by default the first GPU that PyTorch has, else the CPU. Its ceilings are measured when the
-    first profiler for it is made, which takes some seconds, and are kept between runs; `recalibrate` measures them
-    again, `ceilings` gives them. What is going on is printed, unless `quiet`. `thresholds` are those of the rules.
-    Each timed run is an execution of a region, named after the function, unless `regions` is False.
+    `device`: a CUDA ordinal, a PyTorch device (`"cuda:1"`, `"cpu"`), `"cupy:0"`, or `"host"` for functions without a
+    framework. By default the first GPU of PyTorch, else the CPU. The first profiler for a device measures its ceilings,
+    which takes some seconds, and caches them on disk. `recalibrate` measures them again; `ceilings` supplies them.
+    Progress is printed, unless `quiet`. `thresholds` are the thresholds of the rules. Each timed run is an execution of
+    a region, named after the function, unless `regions` is False.
 
-    Raises UsageError for a device that is not there.
+    Raises UsageError if there is no such device.
     """
 
     def __init__(
@@ -75,17 +75,16 @@ class GPUProfiler:
         name: str | None = None,
         **kwargs: Any,
     ) -> tuple[T, dict[str, Any]]:
-        """Run `function(*args, **kwargs)` once; its result, and a dict that says what bounds it.
+        """Run `function(*args, **kwargs)` once and return its result and its profile, a dict.
 
-        It runs more often only if asked to: `repeats` timed runs (the median counts, the last result is returned) after
-        `warmup` untimed ones, `passes=2` for one more in which FLOPs and bytes are counted, `growth=True` for the
-        doubling test. `flush` overwrites the caches before each run. `flops` and `bytes` say what one call does, where
-        that cannot be counted. `lightweight` gives `runtime_ms` and `regime` alone, for some microseconds, and takes
-        none of the others. Arguments of the function that have one of these names: use functools.partial.
+        These options run it more often. `repeats`: timed runs; the median counts, the last result is returned.
+        `warmup`: untimed runs before these. `passes=2`: one more run that counts FLOPs and bytes. `growth=True`: the
+        doubling test. `flush` overwrites the caches before each run. `flops` and `bytes` are the work of one call, if
+        it cannot be counted. `lightweight` returns only `runtime_ms` and `regime`, costs some microseconds, and
+        excludes the other options. Bind arguments of the function that have one of these names with functools.partial.
 
-        What the function raises passes through. TypeError for what cannot be called, ValueError for a number of runs
-        that is none and for options beside `lightweight`, UsageError if the arguments are on another device than this
-        profiler's.
+        Exceptions of the function propagate. Raises TypeError if it is not callable, and ValueError for an invalid
+        number of runs or options beside `lightweight`. UsageError: the arguments are on another device.
         """
         if lightweight:
             if (repeats, warmup, flush, passes, growth, flops, bytes, name) != _DEFAULTS:
@@ -93,22 +92,22 @@ class GPUProfiler:
             return self._light.profile(function, args, kwargs)
         runs = RunCount(repeats=repeats, warmup=warmup, flush=flush, passes=passes, growth=growth)
         call = BoundCall(function, args, kwargs, name=name, flops=flops, bytes=bytes)
-        result, found = self.measure(call, runs)
-        return result, as_profile(found)
+        result, measurement = self.measure(call, runs)
+        return result, as_profile(measurement)
 
     def profile_operation(self, function: Callable[..., Any], /, *args: Any, **options: Any) -> dict[str, Any]:
-        """As `profile_with_result`, without the result."""
+        """Like `profile_with_result`, without the result."""
         _, profile = self.profile_with_result(function, *args, **options)
         return profile
 
     def overhead_test(
         self, function: Callable[..., Any], /, *args: Any, repeats: int = 7, flush: bool = False, **kwargs: Any
     ) -> dict[str, Any]:
-        """The doubling test: whether twice the work takes hardly longer. Runs the function some twenty times.
+        """The doubling test: whether twice the work takes hardly longer. Runs the function about twenty times.
 
-        The first array argument is doubled along its first dimension, with those of the same shape if the function
-        takes that; UsageError if it takes neither. `ratio` is how long twice the work takes over once;
-        `overhead_bound` whether that is below 1.5.
+        Doubles the first array argument along its first dimension, together with all others of its shape if the
+        function accepts that. Raises UsageError if it accepts neither. `ratio` is the time of twice the work, divided
+        by the time of once. `overhead_bound` is true if it is below `1 + thresholds.grows`, 1.5 by default.
         """
         profile = self.profile_operation(function, *args, repeats=repeats, flush=flush, growth=True, **kwargs)
         if profile["growth"] is None:
@@ -130,7 +129,7 @@ class GPUProfiler:
 
 
 def _print(lines: Iterable[str]) -> None:
-    """To standard output, in what characters it has. Where there is none, or it is closed, nobody wants to know."""
+    """Print to standard output, with `?` for characters that it cannot encode. A missing or closed one is ignored."""
     text = "".join(f"{line}\n" for line in lines)
     with suppress(AttributeError, OSError, ValueError):
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"

@@ -1,4 +1,4 @@
-"""Several timings of the same call: their median, and how sure it is. Pure."""
+"""The median of several timings of the same call, with its confidence interval. Pure."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from math import comb
 from typing import Final, NamedTuple
 
-#: Of the interval of the median.
+#: The confidence level of the median's interval.
 _CONFIDENCE: Final = 0.95
 
 
 class Repeats(NamedTuple):
-    """`n` timings in seconds: their median and the interval that it is in with 95 % confidence.
+    """`n` timings in seconds: their median and its 95 % confidence interval, `low_s` to `high_s`.
 
-    The interval is that of order statistics, which assumes nothing of the timings but that they are independent. Below
-    six there is none as sure as that: it is then from the least to the most. Of one timing all three are the same.
+    The interval comes from order statistics, which assume only that the timings are independent. Fewer than six timings
+    have no 95 % interval: it is then from the shortest to the longest. For one timing all three are equal.
     """
 
     n: int
@@ -24,7 +24,7 @@ class Repeats(NamedTuple):
 
     @staticmethod
     def of(times_s: Sequence[float]) -> Repeats:
-        """ValueError if there are none."""
+        """Raises ValueError if `times_s` is empty."""
         if not times_s:
             raise ValueError("no timings")
         ordered, n = sorted(times_s), len(times_s)
@@ -34,14 +34,15 @@ class Repeats(NamedTuple):
 
     @property
     def half_width(self) -> float | None:
-        """Half of the interval, relative to the median; None of a single timing, which has none."""
+        """Half of the interval, relative to the median. None for a single timing or a median of 0."""
         return None if self.n < 2 or not self.median_s else (self.high_s - self.low_s) / 2 / self.median_s
 
 
 def _outside(n: int) -> int:
-    """How many of `n` ordered timings can be left out at either end: the median is then between those left.
+    """How many of `n` ordered timings to skip at each end, so that the rest spans the median with 95 % confidence.
 
-    With k left out it is outside with twice P(Binomial(n, 1/2) <= k): any text on distribution-free intervals.
+    The median is outside of the k-th to (n - k - 1)-th timing with probability 2 P(Binomial(n, 1/2) <= k), the usual
+    distribution-free interval of a median.
     """
     k, outside = 0, 2 / 2**n
     while k + 1 <= (n - 1) // 2 and outside + 2 * comb(n, k + 1) / 2**n <= 1 - _CONFIDENCE:

@@ -1,4 +1,4 @@
-"""How much an operation has to do: floating-point operations and bytes, and how they became known. Pure."""
+"""The work of an operation: its floating-point operations and bytes, and how they were determined. Pure."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Final, Literal
 
 from gpu_profile.roofline.precision import Precision
 
-#: No operation does more; more would not fit into what records and exports it.
+#: The limit of FLOPs and of bytes: recordings and span attributes have signed 64-bit integers.
 MOST: Final = (1 << 63) - 1
 
-#: `given` by the caller; `meta`: counted on tensors without data, nothing was run; `counted` while it ran; `formula`:
-#: registered for this function.
+#: `given`: by the caller. `meta`: counted on tensors without data, without running the function. `counted`: while the
+#: function ran. `formula`: from the formula that is registered for this function.
 Method = Literal["given", "meta", "counted", "formula"]
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one call of an operation does. What is not known is None, and `reasons` says why.
+    """The work of one call of an operation. A value that was not determined is None, with the cause in `reasons`.
 
-    `flops`: floating-point operations, a multiplication and an addition being two. `at_least`: those of the part that
-    has formulas, where `flops` is None because another part has none. `bytes`: each input read once and each output
-    written once, per operation; what stays in registers or caches between two operations counts as moved.
-    `by_precision` parts them by the format of the arithmetic; what has no ceiling of its own is in none of them.
-    `operations`: how many were counted, views left out; each is at least one launch on a GPU.
-    `unknown`: operations without a formula and how often each ran: their bytes are counted, their FLOPs are not.
-    `unknown_bytes`: how many these are.
-    `working_set`: bytes of all distinct memory that is touched. `largest`: the most that one operation touches.
-    `counting_s`: what counting cost within the call; 0 if it was done beside it.
+    `flops`: floating-point operations; a multiplication and an addition are two. `at_least`: if `flops` is None because
+    some operations have no formula, the FLOPs of the others. `bytes`: each input read once and each output written
+    once, per operation; data that stays in registers or caches between two operations counts as moved.
+    `by_precision`: FLOPs by format of the arithmetic; a format without a ceiling of its own is absent.
+    `operations`: number of operations counted, without views; each is at least one launch on a GPU.
+    `unknown`: operations without a formula -> number of runs: their bytes are counted, their FLOPs are not.
+    `unknown_bytes`: the bytes of these operations.
+    `working_set`: bytes of all distinct memory touched. `largest`: the most bytes that one operation touches.
+    `counting_s`: seconds that counting took within the call; 0 if it was counted outside of the call.
     """
 
     flops: int | None = None
@@ -47,19 +47,19 @@ class Work:
 
     @property
     def coverage(self) -> float | None:
-        """Share of the bytes that is moved by operations with a formula for FLOPs; None if nothing was counted."""
+        """Share of the bytes that operations with a FLOP formula move. None if nothing was counted."""
         if not self.operations or self.bytes is None:
             return None
         return 1.0 - self.unknown_bytes / self.bytes if self.bytes else float(not self.unknown)
 
     @property
     def intensity(self) -> float | None:
-        """FLOPs per byte; None if either is unknown or no byte is moved."""
+        """FLOPs per byte. None if either is unknown or no byte is moved."""
         return self.flops / self.bytes if self.flops is not None and self.bytes else None
 
     @property
     def precision(self) -> Precision | None:
-        """The format that most FLOPs are in; None if no FLOPs are known, or only those of a part."""
+        """The format of most FLOPs. None if `flops` is None or no FLOP has such a format."""
         return (
             None
             if self.flops is None
@@ -68,18 +68,18 @@ class Work:
 
 
 def unknown_work(reason: str, *, method: Method | None = None) -> Work:
-    """Work of which neither FLOPs nor bytes are known."""
+    """Work with unknown FLOPs and bytes, both for `reason`."""
     return Work(method=method, reasons={"flops": reason, "bytes": reason})
 
 
-#: Of a part that does nothing itself.
+#: The work of a part that does nothing itself.
 NOTHING: Final = Work(flops=0, bytes=0)
 
 
 def added(works: Iterable[tuple[Work, int]]) -> Work:
-    """Several works, each so many times, one after the other; FLOPs and bytes are known if all of theirs are.
+    """The sum of `(work, times)` pairs that run one after the other. FLOPs are None if any of theirs are; so are bytes.
 
-    The distinct memory that they touch together is not known, unless it is one work, once.
+    The distinct memory that they touch together is unknown, except for a single work that runs once.
     """
     each = [(work, times) for work, times in works if times]
     if len(each) == 1 and each[0][1] == 1:
@@ -92,10 +92,10 @@ def added(works: Iterable[tuple[Work, int]]) -> Work:
         precisions.update({name: flops * times for name, flops in work.by_precision.items()})
         unknown.update({name: count * times for name, count in work.unknown.items()})
     flops = _sum([None if work.flops is None else work.flops * times for work, times in each])
-    known = sum(((work.at_least if work.flops is None else work.flops) or 0) * times for work, times in each)
+    at_least = sum(((work.at_least if work.flops is None else work.flops) or 0) * times for work, times in each)
     return Work(
         flops=flops,
-        at_least=known if flops is None and known else None,
+        at_least=at_least if flops is None and at_least else None,
         bytes=_sum([None if work.bytes is None else work.bytes * times for work, times in each]),
         by_precision=dict(precisions),
         operations=sum(work.operations * times for work, times in each),
@@ -109,5 +109,5 @@ def added(works: Iterable[tuple[Work, int]]) -> Work:
 
 
 def _sum(values: Sequence[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+    counts = [value for value in values if value is not None]
+    return sum(counts) if len(counts) == len(values) else None

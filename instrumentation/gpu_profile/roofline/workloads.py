@@ -1,4 +1,4 @@
-"""The operations that can be profiled by name, with inputs of a given size. PyTorch is loaded when one is prepared."""
+"""The operations that can be profiled by name, with inputs of a given size. Preparing one loads PyTorch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpu_profile.errors import UsageError
 from gpu_profile.roofline.machines.machine import Machine
 from gpu_profile.roofline.machines.torch_machine import load_torch
 
-#: What people say -> PyTorch's data type.
+#: Accepted names of data types -> PyTorch's names.
 _DTYPES: Final = {
     **{name: name for name in ("float64", "float32", "bfloat16", "float16")},
     "fp64": "float64",
@@ -23,7 +23,7 @@ _DTYPES: Final = {
 _FEATURES: Final = 1024
 _HEADS, _HEAD, _SEQUENCE = 8, 64, 1024
 _CHANNELS, _SIDE = 64, 56
-#: Inputs repeat after so many random values: enough that a GPU draws the power that it does for real data.
+#: Inputs repeat after this many random values: enough that a GPU draws as much power as for real data.
 _RANDOM: Final = 1 << 20
 _SEED: Final = 20260
 
@@ -31,7 +31,7 @@ _SEED: Final = 20260
 class Workload(NamedTuple):
     """An operation ready to be called: `function(*args, **kwargs)`.
 
-    `shape` and `dtype` are text, of all inputs; `size` is the number of elements of the first.
+    `shape`: the shapes of all inputs as text. `dtype`: their data type. `size`: the number of elements of the first.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Workload(NamedTuple):
 
 
 class Inputs:
-    """Makes tensors of reproducible values in 0-1, on one device, without touching the program's random numbers."""
+    """Makes tensors of reproducible values from 0 to 1 on one device, without using the program's random generator."""
 
     def __init__(self, torch: Any, device: str, dtype: str) -> None:
         self.torch = torch
@@ -62,7 +62,7 @@ class Inputs:
         return tensor
 
 
-#: Gives the function, its arguments and its keyword arguments for so many elements.
+#: `(inputs, elements) -> (function, arguments, keyword arguments)`.
 _Make = Callable[[Inputs, int], tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]]]
 
 
@@ -75,8 +75,8 @@ def _binary(name: str) -> _Make:
 
 
 def _function(inputs: Inputs, name: str) -> Callable[..., Any]:
-    found: Callable[..., Any] = getattr(inputs.torch, name, None) or getattr(inputs.torch.nn.functional, name)
-    return found
+    function: Callable[..., Any] = getattr(inputs.torch, name, None) or getattr(inputs.torch.nn.functional, name)
+    return function
 
 
 def _rows(inputs: Inputs, size: int) -> Any:
@@ -119,7 +119,7 @@ def _attention(inputs: Inputs, size: int) -> Any:
     return function, (inputs(*shape), inputs(*shape), inputs(*shape)), {}
 
 
-#: THE table: name -> how its inputs are made. The size is that of the first input.
+#: Name -> maker of its function and inputs. The size is the number of elements of the first input.
 WORKLOADS: Final[Mapping[str, _Make]] = MappingProxyType(
     {
         **{
@@ -139,7 +139,7 @@ WORKLOADS: Final[Mapping[str, _Make]] = MappingProxyType(
 
 
 def check_workload(name: str, dtype: str = "float32") -> None:
-    """UsageError for the name of no operation or of no data type."""
+    """Raise UsageError if there is no operation or no data type of that name."""
     if name not in WORKLOADS:
         near = get_close_matches(name, WORKLOADS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -149,9 +149,9 @@ def check_workload(name: str, dtype: str = "float32") -> None:
 
 
 def prepare(name: str, size: int, *, device: str = "cpu", dtype: str = "float32") -> Workload:
-    """An operation with an input of about `size` elements; `shape` tells what became of it.
+    """An operation with an input of about `size` elements; the exact number depends on the shape.
 
-    UsageError for a name that is none, a size below 1, a data type that is none, or no PyTorch.
+    Raises UsageError for an unknown name or data type, for a size below 1, and if PyTorch cannot be imported.
     """
     check_workload(name, dtype)
     if size < 1:
@@ -163,7 +163,7 @@ def prepare(name: str, size: int, *, device: str = "cpu", dtype: str = "float32"
 
 
 def torch_device(machine: Machine) -> str:
-    """What PyTorch calls a machine's device. UsageError for one that is not PyTorch's, or if there is no PyTorch."""
+    """PyTorch's name of a machine's device. Raises UsageError if PyTorch does not run on it or cannot be imported."""
     load_torch("a named operation")
     if machine.kind in ("host", "cupy"):
         raise UsageError(f"named operations are PyTorch's, which does not run on {machine.kind!r}: try --device cpu")

@@ -24,7 +24,7 @@ def test_a_gpu_is_detected_and_the_three_regimes_of_the_seed_are_named() -> None
         assert f"   • {regime}: " in text
 
 
-@pytest.mark.parametrize(("kind", "why"), [("cpu", "no GPU was found"), ("host", "PyTorch is not installed")])
+@pytest.mark.parametrize(("kind", "why"), [("cpu", "no GPU was found"), ("host", "finding GPUs needs PyTorch")])
 def test_a_processor_that_nobody_has_chosen_says_why_it_is_measured(kind: str, why: str) -> None:
     assert f"CPU: a test's machine ({why}" in heading(kind, chosen=False)
     assert "CPU: a test's machine\n" in heading(kind, chosen=True)

@@ -87,8 +87,8 @@ def test_methods_of_different_objects_are_told_apart_and_one_shape_is_counted_on
     light = Light(FakeMachine(), CEILINGS, DEFAULT_THRESHOLDS, regions=False)
     for rows in (3, 3, 5):
         light.profile(torch.ones(rows, rows).mm, (torch.ones(rows, rows),), {})
-    assert sorted(known.work.flops or 0 for known in light._known.values()) == [2 * 3**3, 2 * 5**3]
+    assert sorted(each.work.flops or 0 for each in light._cache.values()) == [2 * 3**3, 2 * 5**3]
     first, second = Squares(), Squares()
     for each in (first, second, first):
         light.profile(each.method, (x,), {})
-    assert len(light._known) == 4
+    assert len(light._cache) == 4

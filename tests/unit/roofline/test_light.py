@@ -60,11 +60,11 @@ def test_a_shape_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(light, "_MOST_KNOWN", 10)
+    monkeypatch.setattr(light, "_MOST_CACHED", 10)
     lightly = made(1e-3)
     for size in range(35):
         lightly.profile(torch.cos, (torch.ones(size),), {})
-    assert len(lightly._known) <= 10
+    assert len(lightly._cache) <= 10
 
 
 def test_functions_and_arguments_that_cannot_be_looked_up_run_all_the_same() -> None:
@@ -90,11 +90,11 @@ def test_region_metrics_have_each_call_with_its_flops() -> None:
 @given(st.floats(1e-9, 1e4))
 def test_durations_that_share_an_answer_are_within_an_eighth(seconds: float) -> None:
     lightly = made(seconds)
-    known = light._Known("x", known_work(torch.cos, (torch.ones(100),), {}))  # type: ignore[arg-type]
+    cached = light._CachedOperation("x", known_work(torch.cos, (torch.ones(100),), {}))  # type: ignore[arg-type]
     for faults in (0, 100):
-        lightly._answer(known, Timing(seconds, seconds, faults), None)
-        lightly._answer(known, Timing(seconds * 1.2 + 2e-9, seconds, faults), None)
-    assert len(known.answers) == 4
+        lightly._answer(cached, Timing(seconds, seconds, faults), None)
+        lightly._answer(cached, Timing(seconds * 1.2 + 2e-9, seconds, faults), None)
+    assert len(cached.answers) == 4
 
 
 def test_a_profiler_takes_lightweight_as_an_option() -> None:

@@ -252,7 +252,7 @@ for each in asked:
 
 def test_without_pytorch_plain_functions_are_profiled_and_all_else_says_what_to_install() -> None:
     said = run(WITHOUT_TORCH)
-    assert "(PyTorch is not installed, by which GPUs are found: the CPU itself is measured)" in said
+    assert "(finding GPUs needs PyTorch, which is not installed: the CPU itself is measured)" in said
     errors = [line for line in said.splitlines() if line.startswith("ERROR")]
     assert len(errors) == 7
     assert sum("pip install" in error for error in errors) == 6
@@ -264,7 +264,7 @@ import os, torch
 from support.roofline import CEILINGS
 from gpu_profile import configure
 from gpu_profile.roofline import GPUProfiler
-from gpu_profile.roofline.call import Call
+from gpu_profile.roofline.call import BoundCall
 from gpu_profile.roofline.ceilings import cache
 from gpu_profile.roofline.counting import dry_run, undispatched
 torch.set_num_threads(1)
