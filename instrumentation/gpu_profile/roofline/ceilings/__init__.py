@@ -1,12 +1,13 @@
-"""What a machine can do at most: FLOPs per second by precision, bytes per second by cache, the cost of a launch.
+"""The ceilings of a machine: FLOP/s per precision, B/s per cache and memory, seconds of a launch and a first touch.
 
 Read in this order:
 
-- `ceilings`: the values, each with its source, and as JSON.
-- `cache`: kept between runs by what they hold for, else measured; `contention` says whether others disturbed that.
-- `calibration`: how they are measured, within seconds. `benchmarks` is what it has a device do, by PyTorch
-  (`torch_benchmarks`), NumPy or CuPy (`array_benchmarks`).
-- `datasheet`: what the vendor promises (`datasheet_rows`), or clocks and widths allow, where it could not be measured.
+- `ceilings`: the values with their sources, and their JSON form.
+- `cache`: loads the ceilings of a machine from the user's cache, else measures and stores them. `contention` measures
+  how much other programs disturbed the calibration.
+- `calibration`: measures the ceilings within seconds. `benchmarks` is the protocol of the operations that it runs, with
+  PyTorch (`torch_benchmarks`), NumPy or CuPy (`array_benchmarks`).
+- `datasheet`: replaces a failed measurement by the vendor's figure (`datasheet_rows`), or one from clocks and widths.
 
 Imports `machines`. A new ceiling is a field of `Ceilings` with its place in `best`, `to_json` and `from_json`, a
 measurement in `calibration`, a higher `cache.SCHEMA`, and a line in `banner` and `cli.op_text`. A new GPU is a row in

@@ -1,4 +1,4 @@
-"""Calibration with NumPy's arrays on the host, or CuPy's on a GPU: they share their functions' names."""
+"""Benchmarks with NumPy on the host, or CuPy on a GPU: both have functions of the same names."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ class ArrayBenchmarks:
         self._host = machine.kind == "host"
 
     def _make(self, build: Callable[[], T]) -> T:
-        """Build within the machine, which knows which of several devices is meant."""
+        """The result of `build`, run by the machine, so that it allocates on the machine's device."""
         return self._machine.run(build)[0]
 
     def caches(self) -> list[tuple[str, int]]:
-        """A GPU's L2, or those of one core: NumPy moves data in one thread."""
+        """The L2 of a GPU. On the host the caches of one core, from L2 on: NumPy moves data in one thread."""
         if self._host:
             one = processor(cpus=sorted(os.sched_getaffinity(0))[:1])
             return [(f"L{each.level}", each.total) for each in one.caches if each.level > 1]
         return [("L2", self._machine.cache_bytes)] if self._machine.cache_bytes else []
 
     def precisions(self) -> Mapping[Precision, str]:
-        """All number formats, and why one cannot be measured."""
+        """All number formats, each with the reason why it cannot be measured, or ''."""
         name = self._library.__name__
-        found = dict.fromkeys(Precision, f"{name} has no such products")
-        found |= dict.fromkeys(_DTYPES, "")
+        reasons = dict.fromkeys(Precision, f"{name} has no such products")
+        reasons |= dict.fromkeys(_DTYPES, "")
         if not self._host:
-            found[Precision.TF32] = "CuPy chooses tf32 by the variable CUPY_TF32 alone"
-        return found
+            reasons[Precision.TF32] = "CuPy chooses tf32 by the variable CUPY_TF32 alone"
+        return reasons
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """Nothing that a user sets changes these functions; CuPy's pool gives back what is free afterwards."""
+        """Return the free blocks of CuPy's pool afterwards. No setting of the user's changes these functions."""
         try:
             yield
         finally:
@@ -54,7 +54,7 @@ class ArrayBenchmarks:
                 self._library.get_default_memory_pool().free_all_blocks()
 
     def arithmetic(self, precision: Precision) -> AbstractContextManager[None]:  # noqa: ARG002 - the protocol's
-        """The arrays' type decides."""
+        """Nothing to set: the data type of the arrays determines the format."""
         return nullcontext()
 
     def traffic(self, size: int) -> list[BenchmarkCall]:
@@ -68,7 +68,7 @@ class ArrayBenchmarks:
         ]
 
     def product(self, precision: Precision, n: int) -> Call:
-        """A product into an array that is there."""
+        """A product into an existing array."""
         import numpy
 
         library, dtype = self._library, _DTYPES[precision]
@@ -94,6 +94,6 @@ class ArrayBenchmarks:
         return [lambda: library.add(few, few), lambda: library.exp(few), lambda: library.matmul(few, few)]
 
     def fresh(self, size: int) -> Call:
-        """An array that is made and written."""
+        """A call that creates and writes an array."""
         library = self._library
         return lambda: library.full(max(1, size // 4), 1.0, dtype="float32")

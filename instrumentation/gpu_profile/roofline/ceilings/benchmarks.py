@@ -1,4 +1,4 @@
-"""What a device is given to do while it is calibrated: one protocol for the libraries that can do it."""
+"""The operations that a calibration runs on a device: one protocol for all libraries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpu_profile.roofline.precision import Precision
 
 Call = Callable[[], object]
 
-#: Bytes of the two factors and the product, per element of one.
+#: Bytes of the two factors and the product together, per element of one of them.
 ELEMENT_BYTES: Final = {
     Precision.FP64: 24,
     Precision.FP32: 12,
@@ -20,42 +20,42 @@ ELEMENT_BYTES: Final = {
     Precision.FP8: 4,
     Precision.INT8: 6,
 }
-#: Random numbers are made for so many rows and columns and repeated; all sizes of matrices are multiples of it. Equal
-#: numbers would not do: they need less power, so that the clocks stay higher than with a user's data.
+#: Rows and columns of a block of random numbers. Matrices repeat it; all their sizes are multiples of it. Equal numbers
+#: would draw less power, so that the clocks stayed higher than with a user's data.
 BLOCK: Final = 256
 
 
 class BenchmarkCall(NamedTuple):
-    """A call and the bytes that it moves, as STREAM counts them: what is read and written, not what the caches do."""
+    """A call and the bytes that it moves, as STREAM counts them: only those of the arrays, without write-allocate."""
 
     bytes: int
     call: Call
 
 
 class Benchmarks(Protocol):
-    """What one library can have a device do. What it makes on the device lives as long as the calls that it returns."""
+    """The operations of one library on a device. Arrays on the device live as long as the calls that use them."""
 
     def caches(self) -> list[tuple[str, int]]:
-        """Names and bytes of the caches that `traffic` goes through, the smallest first, as far as they are known."""
+        """`(name, bytes)` of the caches that `traffic` passes, smallest first, if the system reports them."""
         ...
 
     def precisions(self) -> Mapping[Precision, str]:
-        """All number formats, and why one cannot be measured; '' for those that can."""
+        """All number formats, each with the reason why it cannot be measured, or ''."""
         ...
 
     def undisturbed(self) -> AbstractContextManager[None]:
-        """While this lasts, no setting of the user's changes what is run, nor is one changed for longer.
+        """A context in which the user's settings do not affect the benchmarks. It restores settings that it changes.
 
-        What was allocated meanwhile goes back to the device at its end, not to an allocator of this process.
+        At its end, memory that was allocated in it returns to the device, not to an allocator of this process.
         """
         ...
 
     def arithmetic(self, precision: Precision) -> AbstractContextManager[None]:
-        """While this lasts, products are computed in this format and no cheaper one."""
+        """A context in which products are computed in this format and in no cheaper one."""
         ...
 
     def traffic(self, size: int) -> list[BenchmarkCall]:
-        """Ways to move data within three arrays of `size` bytes in all."""
+        """Calls that move data within three arrays of `size` bytes together."""
         ...
 
     def product(self, precision: Precision, n: int) -> Call:
@@ -67,9 +67,9 @@ class Benchmarks(Protocol):
         ...
 
     def small(self) -> list[Call]:
-        """Operations as users have them, on so few elements that neither FLOPs nor bytes take any time."""
+        """Typical operations on so few elements that neither FLOPs nor bytes take noticeable time."""
         ...
 
     def fresh(self, size: int) -> Call:
-        """An array of `size` bytes that is made and written."""
+        """A call that creates and writes an array of `size` bytes."""
         ...

@@ -1,4 +1,4 @@
-"""Ceilings, measured when they are first needed and kept between runs: one file per machine in the user's cache."""
+"""Measures ceilings when they are first needed and stores them, in one file per machine in the user's cache."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from gpu_profile.roofline.ceilings.contention import Contention
 from gpu_profile.roofline.machines.machine import Machine
 from gpu_profile.units import NS_PER_S
 
-#: The folder's name.
+#: The folder in the user's cache.
 _KIND: Final = "ceilings"
-#: Raised whenever what is measured, or how it is written, changes its meaning.
+#: Increment this whenever the measurements or the file's format change their meaning.
 SCHEMA: Final = 1
-#: Ceilings older than this are measured again. The key holds what is known to change them; what it cannot hold (dust,
-#: cooling, firmware, who else is on the machine) changes over weeks, and a calibration costs seconds.
+#: Ceilings older than this are measured again. Their key has the causes of changes that software can read. Others
+#: (dust, cooling, firmware, other users of the machine) act over weeks, and a calibration costs seconds.
 MOST_AGE_S: Final = 30 * 86_400
-#: The same of ceilings that others may have kept low: more often, as every further calibration can only raise them.
+#: The same for ceilings that other programs may have lowered: shorter, as further calibrations can only raise them.
 MOST_DOUBTED_S: Final = 86_400
-#: Calibrations of a processor that others use: what can be reached only shows when they pause.
+#: Calibrations of a processor that other programs use: it shows its ceilings only in their pauses.
 ATTEMPTS: Final = 3
 
-#: Two calibrations at once would halve each other's ceilings.
+#: Two calibrations at once would halve each other's results.
 _one_at_a_time = threading.Lock()
 
 
@@ -42,12 +42,12 @@ def ceilings_for(
     budget_s: float = BUDGET_S,
     clock: Clock = SYSTEM_CLOCK,
 ) -> tuple[Ceilings, str]:
-    """The machine's ceilings, and whether they were kept from when, or measured now and why they could not be kept.
+    """`(ceilings, remark)`. The remark has the date of stored ceilings, or why measured ones could not be stored.
 
-    `recalibrate` measures them whatever is kept; `say` and `budget_s` are `calibrate`'s. Ceilings that lack something
-    because memory was short are not kept: the next time may be better. Those of a processor that others used meanwhile
-    are kept and say so (`Ceilings.doubt`). A ceiling is a maximum, so those of further calibrations on a busy machine
-    are added to them: the highest counts.
+    `recalibrate` measures them even if some are stored. `say` and `budget_s` are passed to `calibrate`. Ceilings that
+    are incomplete for lack of memory are not stored: the next calibration may have more. Uncertain ceilings, measured
+    while other programs used the processor, are stored (see `Ceilings.doubt`). Further calibrations on a busy machine
+    raise them, because a ceiling is a maximum: the highest of each counts.
     """
     with _one_at_a_time:
         kept = _recent(load(machine.key), clock)
@@ -73,19 +73,19 @@ def _age_s(kept: Ceilings, clock: Clock) -> float:
 
 
 def _calibrated(machine: Machine, budget_s: float, say: Callable[[str], None], clock: Clock) -> Ceilings:
-    """The best of up to `ATTEMPTS` calibrations; further ones only where others disturbed those before."""
-    found: Ceilings | None = None
+    """The best of up to `ATTEMPTS` calibrations; one is enough if other programs did not disturb it."""
+    ceilings: Ceilings | None = None
     for attempt in range(ATTEMPTS):
         if attempt:
-            say("others use the processor: measuring again")
+            say("other programs use the processor: measuring again")
         contention = Contention()
         measured = calibrate(machine, budget_s=budget_s, say=say, clock=clock)
         measured = replace(measured, waited=contention.share() if machine.kind in HOSTS else 0.0)
-        found = measured if found is None else found.best(measured)
-        if not found.doubt or not measured.calibrated_ns:
+        ceilings = measured if ceilings is None else ceilings.best(measured)
+        if not ceilings.doubt or not measured.calibrated_ns:
             break
-    assert found is not None  # noqa: S101 - there is at least one attempt
-    return found
+    assert ceilings is not None  # noqa: S101 - there is at least one attempt
+    return ceilings
 
 
 def _short_of_memory(ceilings: Ceilings) -> bool:
@@ -94,33 +94,33 @@ def _short_of_memory(ceilings: Ceilings) -> bool:
 
 
 def folder() -> Path | None:
-    """Where ceilings are kept; None if the user has no home."""
+    """The folder of the ceilings. None if the user has no home."""
     return user_cache.folder(_KIND)
 
 
 def path_of(key: Mapping[str, str]) -> Path | None:
-    """The file that a machine's ceilings are kept in; None if there is no folder for it."""
+    """The file of a machine's ceilings. None if there is no folder for it."""
     return user_cache.path_of(_KIND, key, key.get("device") or key.get("processor") or "machine")
 
 
 def load(key: Mapping[str, str]) -> Ceilings | None:
-    """What was kept for the machine with this key; None if nothing was, or it cannot be read. Never raises."""
+    """The stored ceilings of the machine with this key. None if there are none, or no readable ones. Never raises."""
 
     def read(content: Any) -> Ceilings | None:
         ceilings = Ceilings.from_json(content["ceilings"]) if content["schema"] == SCHEMA else None
-        # By another key's hash, or copied from another machine.
+        # The keys differ if two have the same hash, or if the file was copied from another machine.
         return ceilings if ceilings is not None and dict(ceilings.key) == dict(key) else None
 
     return user_cache.load(path_of(key), read)
 
 
 def store(ceilings: Ceilings) -> str:
-    """Keep these for their machine. '' if that went well, else one line that says why not. Never raises."""
+    """Store the ceilings for their machine. Returns '' if that succeeds, else the reason, in one line. Never raises."""
     return user_cache.store(path_of(ceilings.key), {"schema": SCHEMA, "ceilings": ceilings.to_json()})
 
 
 @process.in_child
 def _forget() -> None:
-    """A child has one thread: a calibration that another one of its parent's had begun is not in it."""
+    """After a fork: a lock that a thread of the parent held for its calibration would stay locked in the child."""
     global _one_at_a_time  # noqa: PLW0603
     _one_at_a_time = threading.Lock()

@@ -1,8 +1,8 @@
-"""Measures what a machine can do at most, within seconds.
+"""Measures the ceilings of a machine within seconds.
 
-A ceiling is what can be reached, so the shortest run counts, not the usual one: whatever else goes on makes runs
-longer, never shorter. A clock that is wrong now and then can make one shorter, so the shortest twentieth of the runs,
-or of three or more the shortest one, does not count.
+A ceiling is the highest rate that can be reached, so the shortest run counts, not the median: other activity makes runs
+longer, never shorter. An error of the clock can make a run look shorter. So the shortest 5 % of the runs are skipped,
+and at least the shortest of three or more.
 """
 
 from __future__ import annotations
@@ -22,64 +22,66 @@ from gpu_profile.roofline.machines.machine import Machine, Timing
 from gpu_profile.roofline.precision import Precision
 from gpu_profile.units import percent, si
 
-#: Seconds that a calibration takes, without what it takes to allocate and to load libraries.
+#: Seconds that the timed runs of a calibration take, without allocation and loading of libraries.
 BUDGET_S: Final = 3.0
-#: Parts of the budget for the memory in three turns, for each cache, for all products together, for empty launches.
+#: Shares of the budget: for the memory in its three turns, for each cache, for all products, for empty launches.
 MEMORY_SHARE, CACHE_SHARE, PRODUCT_SHARE, LAUNCH_SHARE = 0.25, 0.05, 0.55, 0.05
-#: One timed run lasts at least this long: short calls are repeated within it, so that neither the clock's resolution
-#: nor the way to it counts.
+#: The least seconds of one timed run, which repeats short calls. The clock's resolution and the time to read it then do
+#: not matter.
 RUN_S: Final = 2e-3
 MOST_CALLS: Final = 1000
-#: A bandwidth is of so many runs at least, and at most.
+#: The least and the largest number of runs of a bandwidth.
 RUNS, MOST_RUNS = 5, 200
-#: As many runs of each small operation after the caches were overwritten, which takes milliseconds each.
+#: Runs of each small operation. Overwriting the caches before each takes milliseconds.
 COLD_LAUNCHES: Final = 9
-#: An array of this size is in memory that no allocator had before, and has so many pages at least, even huge ones.
+#: The allocator requests new memory for an array of this size. It has more than `LEAST_FAULTS` pages, even huge ones.
 FRESH_BYTES: Final = 64 << 20
 LEAST_FAULTS: Final = 16
-#: An empty launch is the median of so many at least.
+#: An empty launch is the median of at least this many runs.
 LAUNCHES: Final = 101
-#: Three arrays are of so many times the last cache in all: the two that a copy touches are four times as large as it,
-#: as STREAM wants it, so that next to nothing of them is found there. Less than half of that measures the cache.
+#: The size of three arrays together, as a multiple of the last-level cache. The two arrays of a copy are then four
+#: times as large as the cache, as STREAM requires, so that almost none of their data is in it. Less than half of that
+#: would measure the cache.
 BEYOND_CACHE: Final = 6
-#: Nor are fewer bytes than this any measure of a memory.
+#: The least bytes that measure a memory.
 LEAST_BYTES: Final = 16 << 20
-#: Sizes of matrices, growing. Processors are saturated early, GPUs late.
+#: Rows of the square matrices, ascending. Small matrices saturate processors, GPUs need large ones.
 PROCESSOR_SIZES: Final = (256, 512, 1024, 2048, 4096)
 GPU_SIZES: Final = (1024, 2048, 4096, 8192)
-#: The least working set for memory, in bytes: kernels start and end at full speed only if they are long.
+#: The least working set for memory, in bytes: short kernels spend too much of their time to start and to end.
 PROCESSOR_LEAST: Final = 256 << 20
 GPU_LEAST: Final = 1 << 30
-#: What is allocated at most, as a part of the memory that is free.
+#: The largest share of the free memory to allocate.
 OF_FREE: Final = 0.25
-#: A cache that is not faster than what is behind it by this is no roof of its own.
+#: A cache is a roof of its own if it is faster by this factor than the next level.
 FASTER: Final = 1.1
-#: So many larger sizes that are not faster by more than this end a sweep.
+#: A series of growing products ends after `STALLS` sizes that are not faster than the best by the factor `GAIN`.
 STALLS, GAIN = 2, 1.01
-#: Less than this of the data sheet's is worth a remark.
+#: A measurement below this share of the data sheet's figure gets a note.
 FAR_BELOW: Final = 0.5
-#: Machines that no data sheet or formula is for.
+#: Kinds of machines without data sheet or formula.
 HOSTS: Final = frozenset({"cpu", "host"})
-#: How reasons say that memory was short.
+#: The reason for a ceiling that is missing for lack of memory.
 NO_MEMORY: Final = "not enough free memory"
 
 
 def ignore(text: str) -> None:
-    """Say it to nobody."""
+    """Discard the text."""
 
 
 def calibrate(
     machine: Machine, *, budget_s: float = BUDGET_S, say: Callable[[str], None] = ignore, clock: Clock = SYSTEM_CLOCK
 ) -> Ceilings:
-    """Measure the machine's ceilings in about `budget_s` seconds; `say` hears what is being measured.
+    """Measure the machine's ceilings in about `budget_s` seconds. `say` receives progress messages.
 
-    Bandwidth: the best of a copy (2 elements moved for each) and STREAM's triad (3 elements; McCalpin 1995), far beyond
-    the last cache for the memory, and within half of each cache. As in STREAM, what a processor reads only to overwrite
-    it (write-allocate) is not counted. Compute: the best of square matrix products of growing size, 2 n³ operations
-    each. Launch: the median of operations on one element.
+    Bandwidth: the best of a copy (2 elements moved for each) and STREAM's triad (3 elements; McCalpin 1995). The arrays
+    are far larger than the last-level cache for the memory, and half as large as the cache for a cache. As in STREAM,
+    lines that a processor reads only to overwrite them (write-allocate) do not count. Compute: the best of square
+    matrix products of growing size, 2 n³ operations each. Launch: the median of operations on one element.
 
-    What cannot be measured is the data sheet's where there is one, else `missing` says why; so are measurements that
-    exceed what the data sheet says by more than `IMPOSSIBLE`. UsageError if the device cannot be timed at present.
+    A figure of the data sheet replaces a measurement that fails, or exceeds it by more than the factor `IMPOSSIBLE` if
+    it is confirmed. Without a data sheet, clocks and widths replace a failed one, else `missing` has the reason.
+    Raises UsageError if no run can be timed at present.
     """
     try:
         benchmarks = benchmarks_for(machine)
@@ -102,7 +104,7 @@ class _Calibration:
             key, memory_now = dict(self._machine.key), self._machine.memory()
             total = None if memory_now is None else memory_now.total
             self._expected = expected(facts_of(self._machine.name, key, total))
-            # Of what goes on beside it, much lasts about a second: the memory's turns are apart.
+            # Many disturbances last about a second, so the turns of the memory are spread over the calibration.
             turns = [self._memory()]
             compute = self._compute()
             turns.append(self._memory())
@@ -126,24 +128,24 @@ class _Calibration:
         )
 
     def _attempt(self, name: str, measure: Callable[[], float]) -> float | None:
-        """What `measure` gives; None, and the reason in `missing`, if it fails in whichever way."""
+        """The result of `measure`. If it fails: None, with the reason in `missing`."""
         try:
-            found = measure()
-        except GpuProfileError:  # not this part alone: no run can be timed now
+            value = measure()
+        except GpuProfileError:  # concerns every measurement: no run can be timed now
             raise
-        except Exception as error:  # noqa: BLE001 - a data type, a kernel or memory that is not there costs one ceiling
+        except Exception as error:  # noqa: BLE001 - a missing data type, kernel or memory costs one ceiling only
             self._missing[name] = _reason(error)
             return None
         self._measured = True
-        return found
+        return value
 
-    def _ceiling(self, name: str, known: Ceiling | None, measured: float | None, unit: str) -> Ceiling | None:
-        """The ceiling with this name, from what was measured and what is known of the device otherwise."""
+    def _ceiling(self, name: str, sheet: Ceiling | None, measured: float | None, unit: str) -> Ceiling | None:
+        """The ceiling of this name: the measurement, else `sheet`, the figure of data sheet or formula, else None."""
         if measured is not None:
             self._missing.pop(name, None)  # one of several turns may have failed
-            return believed(measured, None if name in self._expected.unsure else known, unit)
-        if known is not None:
-            return known._replace(note=f"{known.note}; not measured: {self._missing.pop(name)}")
+            return believed(measured, None if name in self._expected.unsure else sheet, unit)
+        if sheet is not None:
+            return sheet._replace(note=f"{sheet.note}; not measured: {self._missing.pop(name)}")
         if not self._host and self._expected.reason:
             self._missing[name] += f"; {self._expected.reason}"
         return None
@@ -154,19 +156,19 @@ class _Calibration:
         return self._attempt("memory", lambda: self._bandwidth(self._memory_size(), MEMORY_SHARE / 3))
 
     def _caches(self) -> list[tuple[str, int, float]]:
-        """Name, size and bytes per second of those that could be measured, the smallest first."""
-        found = []
+        """`(name, bytes, bytes per second)` of each cache that could be measured, the smallest first."""
+        caches = []
         for name, size in self._benchmarks.caches():
             self._say(f"measuring the {name} cache's bandwidth")
             rate = self._attempt(name, partial(self._bandwidth, size // 2, CACHE_SHARE))
             if rate is not None:
-                found.append((name, size, rate))
-        return found
+                caches.append((name, size, rate))
+        return caches
 
     def _levels(self, memory: float | None, caches: list[tuple[str, int, float]]) -> tuple[Level, ...]:
-        """The memory, and before it each cache that is faster than what is behind it."""
-        known = self._ceiling("memory", self._expected.memory, memory, "B/s")
-        levels = [Level("memory", None, known)] if known else []
+        """The memory, preceded by each cache that is faster than the next level."""
+        bandwidth = self._ceiling("memory", self._expected.memory, memory, "B/s")
+        levels = [Level("memory", None, bandwidth)] if bandwidth else []
         for name, size, rate in reversed(caches):
             if levels and rate < FASTER * levels[0].bandwidth.value:
                 self._missing[name] = f"operations within it are no faster than with {levels[0].name} behind them"
@@ -175,7 +177,7 @@ class _Calibration:
         return tuple(levels)
 
     def _memory_size(self) -> int:
-        """Bytes of three arrays for the memory's bandwidth. MemoryError if those that fit would be in the cache."""
+        """Bytes of three arrays for the memory's bandwidth. MemoryError: only arrays fit that the cache would hold."""
         cache = self._machine.cache_bytes or 0
         wanted, room = max(BEYOND_CACHE * cache, PROCESSOR_LEAST if self._host else GPU_LEAST), self._room()
         if room is None or room >= wanted:
@@ -189,7 +191,7 @@ class _Calibration:
         return None if memory is None else int(OF_FREE * memory.free)
 
     def _bandwidth(self, size: int, share: float) -> float:
-        """Bytes per second within three arrays of `size` bytes in all."""
+        """Bytes per second within three arrays of `size` bytes together."""
         ways = self._benchmarks.traffic(size)
         budget_s = share * self._budget_s / len(ways)
         return max(way.bytes / self._seconds(way.call, _Budget(budget_s), runs=RUNS) for way in ways)
@@ -197,7 +199,7 @@ class _Calibration:
     def _compute(self) -> dict[Precision, Ceiling]:
         reasons = self._benchmarks.precisions()
         share_s = PRODUCT_SHARE * self._budget_s / max(1, sum(not reason for reason in reasons.values()))
-        found: dict[Precision, Ceiling] = {}
+        ceilings: dict[Precision, Ceiling] = {}
         for precision, reason in reasons.items():
             name, measured = str(precision), None
             if reason:
@@ -207,19 +209,19 @@ class _Calibration:
                 measured = self._attempt(name, partial(self._rate, precision, share_s))
             ceiling = self._ceiling(name, self._expected.compute.get(precision), measured, "FLOP/s")
             if ceiling is not None:
-                found[precision] = ceiling
-        return found
+                ceilings[precision] = ceiling
+        return ceilings
 
     def _rate(self, precision: Precision, share_s: float) -> float:
-        """FLOPs per second of products that grow until they get no faster, or the next would take too long.
+        """FLOPs per second of products. They grow until they get no faster, or until the next would take too long.
 
-        What is left of the time then goes to the best size: on a busy machine, more runs come nearer to the ceiling.
+        The rest of the budget goes to more runs of the best size: on a busy machine they come nearer to the ceiling.
         """
         best, best_n, stalls, budget = 0.0, 0, 0, _Budget(share_s)
         with self._benchmarks.arithmetic(precision):
             for n in PROCESSOR_SIZES if self._host else GPU_SIZES:
                 fits = self._fits(precision, n)
-                # A size costs two runs at least.
+                # A size costs at least two runs.
                 if best and (stalls == STALLS or not fits or 4 * n**3 / best > budget.left):
                     break
                 if not fits:
@@ -240,7 +242,7 @@ class _Calibration:
         return 2 * n**3 / self._seconds(call, budget, runs=1, most=most)
 
     def _launch(self) -> float:
-        """The median device time of an operation that does next to nothing."""
+        """The median device time of an operation on one element, in seconds."""
         self._say("measuring an empty launch")
         call, budget = self._benchmarks.nothing(), _Budget(LAUNCH_SHARE * self._budget_s)
         for _ in range(5):
@@ -254,9 +256,9 @@ class _Calibration:
         return _positive(times[len(times) // 2])
 
     def _cold_launch(self) -> float:
-        """The median device time of a small operation whose code is in no cache, of the one that takes longest.
+        """The longest median device time of the small operations, in seconds. Their code is in no cache.
 
-        As in `_launch` and a single run of the user's, the device has nothing else to do: its wait for the host is in.
+        As in `_launch` and in a single run by the user, the device is otherwise idle, so its wait for the host counts.
         """
         longest = 0.0
         for call in self._benchmarks.small():
@@ -270,7 +272,7 @@ class _Calibration:
         return _positive(longest)
 
     def _fault(self) -> float:
-        """How long a page takes that is touched for the first time, beyond writing it. ArithmeticError if none is."""
+        """Seconds of the first touch of a page, without writing it. ArithmeticError: too few pages were new."""
         call = self._benchmarks.fresh(FRESH_BYTES)
         timings = [self._machine.run(call)[1] for _ in range(RUNS)]
         memory = self._benchmarks.traffic(FRESH_BYTES)[0]
@@ -282,9 +284,9 @@ class _Calibration:
         return _positive((took - written) / faults)
 
     def _seconds(self, call: Call, budget: _Budget, *, runs: int, most: int = MOST_RUNS) -> float:
-        """How long one call takes on the device: of at least `runs` runs, and up to `most` as the budget allows."""
-        # The first loads libraries and touches memory, which may take longer than all the rest: it is not counted as it
-        # is, but as one more of the second.
+        """Device seconds of one call, from at least `runs` runs, and up to `most` as the budget allows."""
+        # The first run loads libraries and touches memory, which may take longer than all others. The budget counts it
+        # as one more run like the second.
         self._machine.run(call)
         timing = self._machine.run(call)[1]
         budget.add(timing)
@@ -298,13 +300,13 @@ class _Calibration:
 
 
 class _Budget:
-    """Seconds that runs may take, and how many of them are left."""
+    """The remaining seconds for runs."""
 
     def __init__(self, budget_s: float) -> None:
         self.left = budget_s
 
     def add(self, timing: Timing) -> float:
-        """Count a run; its time on the device."""
+        """Subtract a run from the budget. Returns its device seconds."""
         self.left -= max(timing.device_s, timing.host_s)
         return timing.device_s
 
@@ -314,18 +316,18 @@ class _Budget:
 
 
 def repeat(call: Call, times: int) -> None:
-    """Call so often."""
+    """Call `call` `times` times."""
     for _ in range(times):
         call()
 
 
 def believed(measured: float, sheet: Ceiling | None, unit: str) -> Ceiling:
-    """The ceiling, given what was measured and what the data sheet says, if a sure one does."""
+    """The measurement as a ceiling, unless it exceeds a figure of a data sheet by more than the factor `IMPOSSIBLE`."""
     if sheet is None or sheet.source != "datasheet":
         return Ceiling(measured, "measured")
     share = measured / sheet.value
     if share > IMPOSSIBLE:
-        note = f"{sheet.note}; measured {si(measured, unit)}, which is more than can be"
+        note = f"{sheet.note}; measured {si(measured, unit)}, which is impossible"
         return sheet._replace(note=note)
     if share < FAR_BELOW:
         note = f"reaches {percent(share, 0)} of the data sheet's {si(sheet.value, unit)}: throttled, shared or limited?"
@@ -334,9 +336,9 @@ def believed(measured: float, sheet: Ceiling | None, unit: str) -> Ceiling:
 
 
 def _positive(seconds: float) -> float:
-    """A device so fast that its clock sees nothing has no rate."""
+    """The seconds. Raises ArithmeticError if they are 0: such a run has no rate."""
     if not seconds > 0:
-        raise ArithmeticError("it took no time that the device's clock can tell")
+        raise ArithmeticError("it took less time than the device's clock resolves")
     return seconds
 
 
@@ -349,7 +351,7 @@ def _reason(error: Exception) -> str:
 
 
 def benchmarks_for(machine: Machine) -> Benchmarks:
-    """What the machine's own library can have it do. ImportError if the library is not there."""
+    """The benchmarks of the machine's own library. Raises ImportError if it is not installed."""
     if machine.kind == "host":
         import numpy
 

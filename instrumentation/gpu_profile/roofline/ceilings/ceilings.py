@@ -1,6 +1,6 @@
-"""What a machine can do at most: FLOPs per second by precision, bytes per second by cache, one empty launch. Pure.
+"""The ceilings of a machine: FLOP/s per precision, B/s per cache and memory, seconds of an empty launch. Pure.
 
-Read and written as plain JSON values, so that they can be kept between runs.
+They convert to and from plain JSON values, for the cache on disk.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any, Final, Literal, NamedTuple
 from gpu_profile.roofline.precision import Precision
 from gpu_profile.units import percent
 
-#: `measured` on this machine; `datasheet`: the vendor's figure; `formula`: worked out from clocks and widths.
+#: `measured`: on this machine. `datasheet`: the vendor's figure. `formula`: computed from clocks and widths.
 Source = Literal["measured", "datasheet", "formula"]
 
-#: Of what data sheets promise, more than this cannot be: the measurement is wrong. Clocks above the sheet's boost clock
-#: give some per cent.
+#: A measurement above the data sheet's figure by more than this factor is wrong. Clocks above the sheet's boost clock
+#: explain some per cent.
 IMPOSSIBLE: Final = 1.15
-#: A thread of a calibration that had to wait for a processor for more than this share may have missed its ceiling.
+#: A calibration in which a thread waited for a processor for more than this share may have missed its ceiling.
 MOST_WAITED: Final = 0.2
 
 
 class Ceiling(NamedTuple):
-    """One limit in base units per second, where it comes from, and what is to be said about it."""
+    """One limit in base units per second (FLOP/s or B/s), with its source and a note for the user."""
 
     value: float
     source: Source
@@ -31,7 +31,7 @@ class Ceiling(NamedTuple):
 
 
 class Level(NamedTuple):
-    """Bytes per second while all that is touched fits into `up_to` bytes; None: the device's memory, for any size."""
+    """A cache: bytes per second for working sets of at most `up_to` bytes. `up_to` is None for the device's memory."""
 
     name: str
     up_to: int | None
@@ -43,12 +43,12 @@ class Ceilings:
     """The ceilings of one machine.
 
     `compute`: FLOPs per second by precision. `levels`: bytes per second, the smallest cache first, the memory last.
-    `launch_s`: how long the device needs for an operation that does nothing, when it did the same just before, and
-    `cold_launch_s` for one on a few elements when the caches hold other things, code among them. `fault_s`: how long a
-    page of the host's memory takes that is touched for the first time, beyond what is written. `missing`: why a ceiling
-    is not known, by its name. `machine`: its name; `key`: what they hold for, as in `Machine.key`. `calibrated_ns`:
-    when they were measured, ns since the epoch, 0 if they were not. `waited`: how much of its time the least disturbed
-    of their calibrations waited for a processor that others used.
+    `launch_s`: seconds that the device takes for an operation on one element, repeated with warm caches.
+    `cold_launch_s`: the same for an operation on a few elements after its data and code were evicted from the caches.
+    `fault_s`: seconds of the first touch of a page of host memory, without writing it. `missing`: name of a ceiling ->
+    why it is unknown. `machine`: name of the machine. `key`: see `Machine.key`; the ceilings are valid only for it.
+    `calibrated_ns`: time of the calibration in ns since the epoch, 0 if nothing was measured. `waited`: the share of
+    the least disturbed calibration in which a thread waited for a processor that other programs used.
     """
 
     machine: str
@@ -64,11 +64,11 @@ class Ceilings:
 
     @property
     def doubt(self) -> str:
-        """Why they may be too low; empty if nothing says so."""
+        """Why the ceilings may be too low; empty if there is no sign of it."""
         if self.waited <= MOST_WAITED:
             return ""
-        others = f"others had the processor for {percent(self.waited, 0)} of the time while they were measured"
-        return f"the ceilings are uncertain: {others}: recalibrate when the machine is idle"
+        cause = f"others had the processor for {percent(self.waited, 0)} of the time while they were measured"
+        return f"the ceilings are uncertain: {cause}: recalibrate when the machine is idle"
 
     @property
     def memory(self) -> Ceiling | None:
@@ -76,16 +76,16 @@ class Ceilings:
         return self.levels[-1].bandwidth if self.levels and self.levels[-1].up_to is None else None
 
     def cache(self, working_set: int) -> Level | None:
-        """The smallest cache that holds so many bytes; None if none does."""
+        """The smallest cache of at least `working_set` bytes. None if there is none."""
         return next((each for each in self.levels if each.up_to is not None and working_set <= each.up_to), None)
 
     def ridge(self, precision: Precision) -> float | None:
-        """FLOPs per byte from which on arithmetic is the lower ceiling; None if either is unknown."""
+        """FLOPs per byte above which arithmetic is the lower ceiling. None if either ceiling is unknown."""
         compute, memory = self.compute.get(precision), self.memory
         return None if compute is None or memory is None else compute.value / memory.value
 
     def best(self, other: Ceilings) -> Ceilings:
-        """The higher ceilings and the shorter launches of two calibrations of one machine; the later one's time."""
+        """The higher ceilings and the shorter launches of two calibrations of one machine, with the time of `other`."""
         compute = {
             each: max(c for c in (self.compute.get(each), other.compute.get(each)) if c is not None)
             for each in (*self.compute, *(new for new in other.compute if new not in self.compute))
@@ -96,7 +96,7 @@ class Ceilings:
             level._replace(bandwidth=max(level.bandwidth, same.get(level.name, level.bandwidth)))
             for level in more.levels
         )
-        known = {*map(str, compute), *(level.name for level in levels)}
+        measured = {*map(str, compute), *(level.name for level in levels)}
         return replace(
             other,
             compute=compute,
@@ -105,11 +105,11 @@ class Ceilings:
             cold_launch_s=_least(self.cold_launch_s, other.cold_launch_s),
             fault_s=_least(self.fault_s, other.fault_s),
             waited=min(self.waited, other.waited),
-            missing={name: why for name, why in {**self.missing, **other.missing}.items() if name not in known},
+            missing={name: why for name, why in {**self.missing, **other.missing}.items() if name not in measured},
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As values that JSON has."""
+        """The ceilings as JSON values."""
         return {
             "machine": self.machine,
             "key": dict(self.key),
@@ -124,19 +124,22 @@ class Ceilings:
         }
 
     @staticmethod
-    def from_json(found: Mapping[str, Any]) -> Ceilings:
-        """The reverse. TypeError, ValueError, LookupError, AttributeError or OverflowError if it is something else."""
+    def from_json(content: Mapping[str, Any]) -> Ceilings:
+        """The inverse of `to_json`.
+
+        Other input raises TypeError, ValueError, LookupError, AttributeError or OverflowError.
+        """
         return Ceilings(
-            machine=_text(found["machine"]),
-            key={_text(name): _text(value) for name, value in found["key"].items()},
-            compute={Precision(p): _ceiling(c) for p, c in found["compute"].items()},
-            levels=tuple(Level(_text(n), None if u is None else int(u), _ceiling(b)) for n, u, b in found["levels"]),
-            launch_s=_maybe(found["launch_s"]),
-            cold_launch_s=_maybe(found["cold_launch_s"]),
-            fault_s=_maybe(found["fault_s"]),
-            missing={_text(name): _text(value) for name, value in found["missing"].items()},
-            calibrated_ns=int(found["calibrated_ns"]),
-            waited=_share(found.get("waited", 0.0)),  # files of before it was kept are of an idle machine
+            machine=_text(content["machine"]),
+            key={_text(name): _text(value) for name, value in content["key"].items()},
+            compute={Precision(p): _ceiling(c) for p, c in content["compute"].items()},
+            levels=tuple(Level(_text(n), None if u is None else int(u), _ceiling(b)) for n, u, b in content["levels"]),
+            launch_s=_maybe(content["launch_s"]),
+            cold_launch_s=_maybe(content["cold_launch_s"]),
+            fault_s=_maybe(content["fault_s"]),
+            missing={_text(name): _text(value) for name, value in content["missing"].items()},
+            calibrated_ns=int(content["calibrated_ns"]),
+            waited=_share(content.get("waited", 0.0)),  # files without it count as of an idle machine
         )
 
 
@@ -144,8 +147,8 @@ def _least(a: float | None, b: float | None) -> float | None:
     return min((each for each in (a, b) if each is not None), default=None)
 
 
-def _ceiling(found: Any) -> Ceiling:
-    value, source, note = found
+def _ceiling(content: Any) -> Ceiling:
+    value, source, note = content
     if source not in ("measured", "datasheet", "formula"):
         raise ValueError(f"{source!r} is no source of a ceiling")
     return Ceiling(_positive(value), source, _text(note))

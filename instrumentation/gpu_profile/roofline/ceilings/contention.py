@@ -1,4 +1,4 @@
-"""How long this process's threads waited for a processor that others had: Linux's own count."""
+"""How long this process's threads waited for a processor that other programs used, as Linux counts it."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ PROCESS: Final = Path("/proc/self")
 
 
 class Contention:
-    """Counts from when it is made. `process` is the process's folder in `/proc`."""
+    """Counts from its creation on. `process`: the process's folder in `/proc`."""
 
     def __init__(self, process: Path = PROCESS) -> None:
         self._process = process
         self._before, self._since_ns = _waited(process), perf_counter_ns()
 
     def share(self) -> float:
-        """The part of the time since then that the thread that waited most has waited; 0 if Linux does not count it."""
+        """The share of the time since creation that the longest waiting thread waited. 0 if Linux does not count it."""
         passed_ns = max(1, perf_counter_ns() - self._since_ns)
         longest = max((ns - self._before.get(thread, 0) for thread, ns in _waited(self._process).items()), default=0)
         return min(1.0, longest / passed_ns)
 
 
 def _waited(process: Path) -> dict[str, int]:
-    """Nanoseconds by thread: the second number of `schedstat` is the time spent ready, but not running."""
-    found = {}
+    """Thread -> nanoseconds ready but not running, the second number of `schedstat`."""
+    waited = {}
     for thread in process.glob("task/[0-9]*"):
         try:
-            found[thread.name] = int((thread / "schedstat").read_text().split()[1])
-        except (OSError, ValueError, LookupError):  # ended meanwhile, or a kernel without these counts
+            waited[thread.name] = int((thread / "schedstat").read_text().split()[1])
+        except (OSError, ValueError, LookupError):  # the thread has ended, or the kernel has no such counts
             continue
-    return found
+    return waited

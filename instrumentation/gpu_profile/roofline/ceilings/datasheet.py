@@ -1,4 +1,4 @@
-"""What a GPU should reach, by its name in the data sheets' table, or else by its clocks and widths. Pure."""
+"""The rates that a GPU should reach, by the table of data sheets, or else by its clocks and widths. Pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from gpu_profile.roofline.ceilings.ceilings import Ceiling
 from gpu_profile.roofline.ceilings.datasheet_rows import ROWS, DatasheetRow
 from gpu_profile.roofline.precision import Precision
 
-#: Names begin with the maker and, before Ampere, the family.
+#: Device names begin with the maker and, before Ampere, the family.
 _MAKER: Final = re.compile(r"^(NVIDIA )?(Tesla )?", re.IGNORECASE)
 #: `1g.10gb`, `1g.10gb+me` (with media engines), `2c.3g.20gb` (two compute instances of a 3g GPU instance).
 _MIG: Final = re.compile(r" MIG (?:(?P<part>\d+)c\.)?(?P<compute>\d+)g\.(?P<gb>\d+)gb(?:[+-]\S+)?$", re.IGNORECASE)
-#: A board has a little less memory than it is sold with; by more than this it is another board.
+#: NVML reports a little less memory than the nominal size. A larger relative difference means another board.
 _SAME_SIZE: Final = 0.15
 _GIB: Final = 1 << 30
 
-#: Float32 units of one multiprocessor by compute capability, from the CUDA C++ Programming Guide's table of
-#: arithmetic throughput (results of float32 additions per clock).
+#: Float32 units of one multiprocessor by compute capability: the CUDA C++ Programming Guide's table of arithmetic
+#: throughput (results of float32 additions per clock).
 _CORES: Final = {(7, 0): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 9): 128, (9, 0): 128, (10, 0): 128, (12, 0): 128}
-#: Multiply-adds of float16 operands with float32 sums, per clock and multiprocessor, by compute capability: from the
-#: white papers of the architectures; 12.0 from the products' figures.
+#: Multiply-adds of float16 operands with float32 sums, per clock and multiprocessor, by compute capability: the white
+#: papers of the architectures; for 12.0 the products' figures.
 _TENSOR: Final = {
     (7, 0): 512,
     (7, 5): 512,
@@ -34,15 +34,16 @@ _TENSOR: Final = {
     (10, 0): 4096,
     (12, 0): 512,
 }
-#: GeForce boards of these do half of that.
+#: GeForce boards of these compute capabilities do half of that.
 _HALVED: Final = frozenset({(8, 6), (8, 9), (12, 0)})
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """What one product promises: `memory` in bytes per second, `compute` in FLOPs per second by precision.
+    """The data sheet of one product: `memory` in bytes per second, `compute` in FLOPs per second by precision.
 
-    `unsure` names the figures that no second source confirms: `memory`, or a precision. `note` says what was changed.
+    `unsure`: names of figures that no second source confirms, `memory` or a precision. `note`: how the device differs
+    from the sheet.
     """
 
     name: str
@@ -54,7 +55,7 @@ class Sheet:
 
 
 class Facts(NamedTuple):
-    """What a device tells of itself. `memory_total` in bytes, clocks the highest in MHz, `cores` float32 units."""
+    """Properties that a device reports. `memory_total` in bytes, highest clocks in MHz, `cores`: float32 units."""
 
     name: str
     memory_total: int | None = None
@@ -68,7 +69,7 @@ class Facts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a device should reach. `unsure` names figures as `Sheet` does; `reason` says why nothing is known."""
+    """The ceilings that a device should reach. `unsure`: as in `Sheet`. `reason`: why there are none."""
 
     compute: Mapping[Precision, Ceiling] = field(default_factory=dict)
     memory: Ceiling | None = None
@@ -77,9 +78,9 @@ class Expected:
 
 
 def facts_of(name: str, key: Mapping[str, str], memory_total: int | None) -> Facts:
-    """What a machine's key tells, through NVML, of the device, whichever framework drives it.
+    """The facts in a machine's key, which come from NVML, so that they do not depend on the framework.
 
-    A MIG instance's bus and units are not known: NVML's are of the whole GPU.
+    The bus width and the units of a MIG instance stay unknown: NVML reports the numbers of the whole GPU.
     """
     whole = _MIG.search(name) is None
     capability = re.fullmatch(r"(\d+)\.(\d+)", key.get("capability", ""))  # AMD's is a name
@@ -100,10 +101,10 @@ def facts_of(name: str, key: Mapping[str, str], memory_total: int | None) -> Fac
 
 
 def sheet_for(name: str, *, memory_total: int | None = None) -> Sheet | None:
-    """The data sheet of a device by the name that NVML or the framework gives it; None if there is none.
+    """The data sheet of a device by its name in NVML or the framework. None if the table has no row for it.
 
-    A MIG instance has its slices' share. `memory_total`, in bytes, tells boards apart that share a name: where it is
-    not what the sheet says, the memory's figure is unsure.
+    For a MIG instance, the figures are the share of its slices. `memory_total`, in bytes, distinguishes boards of the
+    same name: if it differs from the sheet's, the figure of the memory is unsure.
     """
     mig = _MIG.search(name)
     row = next((row for row in ROWS if re.fullmatch(row.pattern, _product(name), re.IGNORECASE)), None)
@@ -124,7 +125,7 @@ def _product(name: str) -> str:
 
 
 def _instance(row: DatasheetRow, compute: Mapping[Precision, float], mig: re.Match[str]) -> Sheet:
-    """What slices of a board promise: NVIDIA parts multiprocessors and memory evenly among slices."""
+    """The sheet of a MIG instance. NVIDIA divides multiprocessors and memory evenly among slices."""
     of_compute, of_memory = row.slices
     has_compute = min(int(mig["part"] or mig["compute"]), of_compute)
     has_memory = min(max(1, round(int(mig["gb"]) / row.gib[0] * of_memory)), of_memory)
@@ -139,10 +140,10 @@ def _instance(row: DatasheetRow, compute: Mapping[Precision, float], mig: re.Mat
 
 
 def formula(facts: Facts) -> Expected:
-    """What clocks and widths allow, for products that no table knows. What is not known gives nothing.
+    """Ceilings from clocks and widths, for products without a row in the table. Missing facts give no ceiling.
 
-    Memory moves twice per clock on every line of the bus. A float32 unit, or a tensor core's lane, does one
-    multiplication and one addition per clock. Tensor cores do tf32 at half the rate of float16, 8 bits at twice its.
+    Memory transfers two bits per clock on every line of the bus. A float32 unit, or a lane of a tensor core, does one
+    multiplication and one addition per clock. Tensor cores do tf32 at half the rate of float16, and 8 bits at twice.
     """
     compute: dict[Precision, float] = {}
     memory: Ceiling | None = None
@@ -177,7 +178,7 @@ def _tensor(full: float, capability: tuple[int, int], geforce: bool) -> dict[Pre
 
 
 def expected(facts: Facts) -> Expected:
-    """What the device should reach: by the table, else by the formula, else nothing with the reason."""
+    """The ceilings that the device should reach: from the table, else from `formula`, else none, with the reason."""
     sheet = sheet_for(facts.name, memory_total=facts.memory_total)
     if sheet is None:
         return formula(facts)

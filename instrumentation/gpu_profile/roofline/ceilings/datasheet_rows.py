@@ -1,9 +1,9 @@
-"""What NVIDIA's data sheets promise, one row for each product: THE table.
+"""The figures of NVIDIA's data sheets, one row for each product.
 
-Figures are for dense matrices: sheets since Ampere print twice as much, which is for sparse ones. Halves are multiplied
-with float32 accumulators, as PyTorch does; GeForce boards are twice as fast with float16 ones. Where tensor cores
-multiply float64, theirs is the figure. Every row is NVIDIA's data sheet or white paper of the product unless it says
-otherwise, and was compared with a second copy of it; figures for which none was found, or where two differ, are
+Figures are for dense matrices: sheets since Ampere print twice as much, for sparse matrices. Figures of float16 are
+with float32 accumulators, as in PyTorch; GeForce boards are twice as fast with float16 accumulators. If tensor cores
+multiply float64, `fp64` is their figure. The source of a row is NVIDIA's data sheet of the product, unless `source`
+names another. Each row was compared with a second copy. Figures without a second copy, or with differing copies, are
 `unsure`.
 """
 
@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 
 
 class DatasheetRow(NamedTuple):
-    """One product. `pattern`: all of its device name, without maker and MIG. `gib`: memory sizes that it is sold with.
+    """One product. `pattern`: regular expression of its device name without maker and MIG. `gib`: nominal memory sizes.
 
-    `memory` in GB/s, the rest in TFLOP/s (TOP/s for `int8`), None if it has no such units. `unsure` names figures.
-    `slices`: of how many parts a MIG instance has some: of the multiprocessors, of the memory.
+    `memory` in GB/s, all others in TFLOP/s (TOP/s for `int8`), None without such units. `unsure`: names of unconfirmed
+    figures. `slices`: the number of MIG slices of the multiprocessors, and of the memory.
     """
 
     name: str
@@ -68,7 +68,7 @@ ROWS: Final = (
     DatasheetRow("H100 NVL", r"H100 NVL", (94,), 3938, 60, 60, 417.5, 835, 835, 1671, 1671, _ALL),
     DatasheetRow("H200 SXM", r"H200", (141,), 4800, 67, 67, 494.7, 989.4, 989.4, 1979, 1979),
     DatasheetRow("H200 NVL", r"H200 NVL", (141,), 4800, 60, 60, 417.5, 835, 835, 1671, 1671, _COMPUTE),
-    # The size in this name is the processor's memory.
+    # The sizes 120GB and 480GB in this name are the processor's memory.
     DatasheetRow("GH200 96 GB", r"GH200 (96GB HBM3|120GB|480GB)", (96,), 4000, 67, 67, 494, 990, 990, 1979, 1979, _ALL),
     DatasheetRow("GH200 144 GB", r"GH200 144GB? HBM3e", (144,), 4900, 67, 67, 494, 990, 990, 1979, 1979, _ALL),
     DatasheetRow("B100", r"B100", (180, 192), 8000, 30, 60, 900, 1750, 1750, 3500, 3500, _ALL),
@@ -78,7 +78,7 @@ ROWS: Final = (
     DatasheetRow(
         "GB200", r"GB200", (186, 192), 8000, 40, 80, 1250, 2500, 2500, 5000, 5000, frozenset({"fp64", "fp32"})
     ),
-    # Sources differ by a factor for int8: none is given.
+    # No figure for int8: sources differ by a factor.
     DatasheetRow("B300", r"B300( SXM6( AC)?)?", (268, 288), 8000, 1.2, 75, 1100, 2250, 2250, 4500, None, _COMPUTE),
     DatasheetRow("RTX 3090", r"GeForce RTX 3090", (24,), 936, 0.56, 35.6, 35.6, 71, 71, None, 285, _TENSOR, _GA102),
     DatasheetRow("RTX 4090", r"GeForce RTX 4090", (24,), 1008, 1.29, 82.6, 82.6, 165.2, 165.2, 330, 661, source=_ADA),

@@ -1,4 +1,4 @@
-"""Calibration with PyTorch's tensors, on any device that it has."""
+"""Benchmarks with PyTorch, on any of its devices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DTYPES: Final = {
 
 
 class TorchBenchmarks:
-    """Products by `mm`, traffic by `copy_` and a scaled sum, which is STREAM's triad."""
+    """Products by `mm`, traffic by `copy_` and by a scaled sum, STREAM's triad."""
 
     def __init__(self, machine: Machine) -> None:
         import torch
@@ -33,7 +33,7 @@ class TorchBenchmarks:
         self._kind, self._device = machine.kind, machine.device
 
     def caches(self) -> list[tuple[str, int]]:
-        """A GPU's L2, or those of all the cores."""
+        """The L2 of a GPU. On a processor the caches of all cores, from L2 on."""
         if self._kind == "cpu":
             return [(f"L{each.level}", each.total) for each in processor().caches if each.level > 1]
         return [("L2", self._machine.cache_bytes)] if self._machine.cache_bytes else []
@@ -43,23 +43,23 @@ class TorchBenchmarks:
         return self._kind == "cuda" and not getattr(self._torch.version, "hip", None)
 
     def precisions(self) -> Mapping[Precision, str]:
-        """All number formats, and why one cannot be measured."""
-        found = dict.fromkeys(Precision, "")
+        """All number formats, each with the reason why it cannot be measured, or ''."""
+        reasons = dict.fromkeys(Precision, "")
         if not self._nvidia:
-            found[Precision.TF32] = "only NVIDIA GPUs multiply in tf32"
-            found[Precision.FP8] = "measured on NVIDIA GPUs only"
-            return found
+            reasons[Precision.TF32] = "only NVIDIA GPUs multiply in tf32"
+            reasons[Precision.FP8] = "measured on NVIDIA GPUs only"
+            return reasons
         capability = self._torch.cuda.get_device_capability(self._device)
         for precision, least in ((Precision.TF32, (8, 0)), (Precision.BF16, (8, 0)), (Precision.FP8, (8, 9))):
             if capability < least:
                 needs = ".".join(map(str, least))
                 has = ".".join(map(str, capability))
-                found[precision] = f"needs compute capability {needs}, this GPU has {has}"
-        return found
+                reasons[precision] = f"needs compute capability {needs}, this GPU has {has}"
+        return reasons
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """Without gradients and without autocast; a GPU's allocator gives back what is free afterwards."""
+        """Disable gradients and autocast. Afterwards a GPU's allocator returns its free blocks to the device."""
         with ExitStack() as stack:
             if self._kind != "cpu":
                 stack.callback(getattr(self._torch, self._kind).empty_cache)
@@ -70,7 +70,7 @@ class TorchBenchmarks:
 
     @contextmanager
     def arithmetic(self, precision: Precision) -> Iterator[None]:
-        """Float32 as it is or in tf32; float16 with float32 sums. While it lasts, other threads see these settings."""
+        """Float32 products in float32 or tf32; float16 products with float32 sums. Other threads see these settings."""
         with ExitStack() as stack:
             if precision in (Precision.FP32, Precision.TF32):
                 stack.enter_context(
@@ -85,7 +85,7 @@ class TorchBenchmarks:
         return torch.full((n,), 1.0, dtype=torch.float32, device=self._device)
 
     def traffic(self, size: int) -> list[BenchmarkCall]:
-        """Copy and triad of float32 tensors, in memory as PyTorch allocates it: on processors, without huge pages."""
+        """Copy and triad of float32 tensors, in memory of PyTorch's allocator: on processors, without huge pages."""
         n = max(1, size // 12)
         torch = self._torch
         a, b, c = (self._full(n) for _ in range(3))
@@ -95,16 +95,16 @@ class TorchBenchmarks:
         ]
 
     def product(self, precision: Precision, n: int) -> Call:
-        """A product; into a tensor that is there, where PyTorch can."""
+        """A product, into an existing tensor if PyTorch can do that for the format."""
         torch, dtype = self._torch, getattr(self._torch, _DTYPES[precision])
-        # A generator of its own: the user's random numbers go on as if nothing had been.
+        # A generator of its own, so that the user's sequence of random numbers does not change.
         generator = torch.Generator(device="cpu")
         generator.manual_seed(0)
         block = torch.rand((BLOCK, BLOCK), generator=generator, dtype=torch.float32, device="cpu") * 2 - 1
         scaled = (block * 8 if precision is Precision.INT8 else block).to(dtype)
 
         def matrix() -> Any:
-            # Tensors of 8 bits are not repeated by every device: as bytes they are.
+            # Not every device can repeat the 8-bit types, but every one can repeat bytes.
             part = scaled.view(torch.uint8) if dtype.itemsize == 1 else scaled
             return part.to(self._device).repeat(n // BLOCK, n // BLOCK).view(dtype)
 
@@ -131,16 +131,16 @@ class TorchBenchmarks:
         return [lambda: torch.add(few, few), lambda: torch.softmax(few, -1), lambda: torch.mm(few, few)]
 
     def fresh(self, size: int) -> Call:
-        """A tensor that is made and written."""
+        """A call that creates and writes a tensor."""
         return lambda: self._full(max(1, size // 4))
 
 
 @contextmanager
 def _float32(torch: Any, device: str, wanted: str) -> Iterator[None]:
-    """Products of float32 as `ieee` or `tf32`, then as the user had them.
+    """Compute products of float32 as `ieee` or `tf32`, then restore the user's setting.
 
-    PyTorch 2.9 has a setting for each library, older ones a global one. Whoever uses both makes PyTorch raise, so the
-    newer is taken wherever it exists.
+    PyTorch 2.9 has a setting for each library, older versions have a global one. PyTorch raises if a program uses both,
+    so this uses the newer one if it exists.
     """
     library = torch.backends.cuda if device == "cuda" else torch.backends.mkldnn
     holder: Any = getattr(library, "matmul", None)
@@ -152,23 +152,23 @@ def _float32(torch: Any, device: str, wanted: str) -> Iterator[None]:
         finally:
             torch.set_float32_matmul_precision(before)
         return
-    found = holder.fp32_precision
-    if found == wanted or (found == "none" and wanted == "ieee"):
+    before = holder.fp32_precision
+    if before == wanted or (before == "none" and wanted == "ieee"):
         yield
         return
     holder.fp32_precision = wanted
     try:
         yield
     finally:
-        # What is read may be inherited from the setting for all libraries: then it is to be inherited again.
+        # The value may have been inherited from the setting for all libraries: inherit it again if that gives the same.
         holder.fp32_precision = "none"
-        if holder.fp32_precision != found:
-            holder.fp32_precision = found
+        if holder.fp32_precision != before:
+            holder.fp32_precision = before
 
 
 @contextmanager
 def _float32_sums(holder: Any) -> Iterator[None]:
-    """Float16 products with float32 sums, then as the user had them."""
+    """Compute float16 products with float32 sums, then restore the user's setting."""
     before = getattr(holder, "allow_fp16_accumulation", False)
     if not before:
         yield

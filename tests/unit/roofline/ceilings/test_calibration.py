@@ -160,7 +160,7 @@ def test_more_than_the_data_sheet_allows_is_not_believed(monkeypatch: pytest.Mon
     found = calibrate(device)
     assert found.memory is not None
     assert (found.memory.value, found.memory.source) == (1555e9, "datasheet")
-    assert "more than can be" in found.memory.note
+    assert "which is impossible" in found.memory.note
     assert found.compute[Precision.FP32].source == "measured"
 
 
