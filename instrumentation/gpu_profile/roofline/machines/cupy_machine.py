@@ -1,4 +1,4 @@
-"""CuPy's devices as machines. CuPy is imported when a machine is made."""
+"""CuPy's devices as machines. Creating a machine imports CuPy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def load_cupy(asked: str) -> Any:
-    """The module. UsageError if it cannot be imported; `asked` is what needs it."""
+    """The module `cupy`. Raises UsageError if it cannot be imported. `asked`: the option or feature that needs it."""
     try:
         return importlib.import_module("cupy")
     except ImportError as missing:
@@ -24,9 +24,9 @@ def load_cupy(asked: str) -> Any:
 
 
 class CupyDevice:
-    """A GPU through CuPy, timed by its events; see `TorchAccelerator`, whose rules it shares but for one.
+    """A GPU through CuPy, timed by its events. It follows the rules of `TorchAccelerator`, except for one.
 
-    CuPy sets the device that was current before anew, which from CUDA 12 on makes a context on it.
+    CuPy restores the previously current device, and from CUDA 12 on this creates a context on that device.
     """
 
     kind = "cupy"
@@ -35,31 +35,31 @@ class CupyDevice:
         self._cupy: Final = load_cupy("device='cupy'")
         self._cuda: Final = self._cupy.cuda
         self.ordinal: Final = int(self._cuda.runtime.getDevice()) if ordinal is None else ordinal
-        #: What `machines.machine` takes for it.
+        #: The name of this device for `devices.machine`.
         self.device: Final = f"cupy:{self.ordinal}"
         self._properties: Final[Mapping[str, Any]] = self._cuda.runtime.getDeviceProperties(self.ordinal)
         self._amd: Final = bool(getattr(self._cuda.runtime, "is_hip", False))
         self.uuid: Final = None if self._amd else driver_uuid(self.ordinal)
         self._buffer: Any = None
-        #: Pairs of events that are not in use.
+        #: Unused pairs of events.
         self._pairs: Final[list[tuple[Any, Any]]] = []
 
     @property
     def name(self) -> str:
-        """As the driver has it."""
-        found = self._properties["name"]
-        return found.decode(errors="replace") if isinstance(found, bytes) else str(found)
+        """The driver's name of the device."""
+        name = self._properties["name"]
+        return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
 
     @property
     def region_device(self) -> int | str | None:
-        """The UUID, or the ordinal if that is not known; None for AMD's."""
+        """The UUID, or the ordinal if the UUID is unknown. None for AMD's devices."""
         return None if self._amd else self.uuid or self.ordinal
 
     @property
     def key(self) -> Mapping[str, str]:
-        """The device's identity, the versions above it, and, through NVML, its clocks and power limit now."""
+        """The device's identity, the versions of the software, and its present clocks and power limit from NVML."""
         properties = self._properties
-        found = {
+        key = {
             "device": self.name,
             "cupy": str(self._cupy.__version__),
             "cuda": str(self._cuda.runtime.runtimeGetVersion()),
@@ -68,16 +68,16 @@ class CupyDevice:
             "uuid": self.uuid or "",
         }
         if self.uuid:
-            found |= nvml_facts(self.uuid)
-        return {name: value for name, value in found.items() if value}
+            key |= nvml_facts(self.uuid)
+        return {name: value for name, value in key.items() if value}
 
     @property
     def cache_bytes(self) -> int | None:
-        """The L2 cache."""
+        """Bytes of the L2 cache. None if unknown."""
         return int(self._properties.get("l2CacheSize", 0)) or None
 
     def run(self, call: Callable[[], T]) -> tuple[T, Timing]:
-        """Call once, wait for the event behind it, and say how long it took; its exceptions pass through."""
+        """Call once and wait for the event behind it. Returns the result and the timing; exceptions propagate."""
         with self._cuda.Device(self.ordinal):
             stream = self._stream()
             start, end = pair = self._pair()
@@ -99,7 +99,7 @@ class CupyDevice:
             return self._cuda.Event(), self._cuda.Event()
 
     def _stream(self) -> Any:
-        """The current stream, which must not be in the midst of a capture."""
+        """The current stream. Raises UsageError if it is being captured into a graph."""
         stream = self._cuda.get_current_stream()
         capturing = getattr(stream, "is_capturing", None)
         if capturing is not None and capturing():
@@ -110,7 +110,7 @@ class CupyDevice:
         return stream
 
     def flush(self) -> None:
-        """Overwrite the cache, on the current stream, and wait for it. UsageError if there is no memory for it."""
+        """Overwrite the cache on the current stream, and wait for it. UsageError: there is no memory for a buffer."""
         with self._cuda.Device(self.ordinal):
             stream = self._stream()
             if self._buffer is None:
@@ -122,10 +122,10 @@ class CupyDevice:
         return self._cupy.zeros(size, dtype="uint8")
 
     def memory(self) -> Memory | None:
-        """CuPy's default pool's and the device's bytes; None where another allocator has taken the pool's place.
+        """Bytes of CuPy's default pool and of the device. None if another allocator has replaced the pool.
 
-        The pool keeps no peak of what is in use: it is what the pool holds, which is at least as much, and right until
-        the pool is told to free its blocks.
+        The pool records no peak, so `peak` is its total size. That is at least the true peak, until the pool frees
+        blocks.
         """
         pool = self._cupy.get_default_memory_pool()
         if self._cuda.get_allocator() != pool.malloc:

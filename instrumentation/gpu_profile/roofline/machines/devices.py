@@ -1,4 +1,4 @@
-"""Which machine is meant: by a device as PyTorch names it, and on which devices the tensors of a call are."""
+"""Creates the machine of a device by PyTorch's name for it, and finds the devices of a call's tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpu_profile.roofline.machines.host_machine import Host
 from gpu_profile.roofline.machines.machine import Machine
 from gpu_profile.roofline.machines.torch_machine import TorchAccelerator, TorchCpu, TorchMps, load_torch
 
-#: Devices that PyTorch drives by streams and events, in the order in which they are taken.
+#: Types of devices that PyTorch drives with streams and events, in the order of preference.
 _ACCELERATORS: Final = ("cuda", "xpu")
 _CONTAINERS: Final = (tuple, list, set, frozenset, dict)
 _DEVICE: Final = re.compile(r"(?P<kind>[a-z][a-z0-9_]*)(?::(?P<ordinal>[0-9]{1,9}))?")
@@ -25,11 +25,11 @@ _HOW: Final = {
 
 def machine(device: object = None) -> Machine:
     """The machine of `device`: `"cpu"`, `"cuda"`, `"cuda:1"`, `"xpu"`, `"mps"`, `"cupy"`, `"cupy:0"`, `"host"`, a
-    CUDA ordinal, or a `torch.device`. A kind without a number is its current device.
+    CUDA ordinal, or a `torch.device`. A kind without a number means its current device.
 
-    None takes PyTorch's first accelerator that answers (CUDA, Intel, Apple), else the processor through PyTorch, else,
-    where there is no PyTorch, the plain host. `"host"` is for plain callables and needs nothing. Raises UsageError for
-    what is not there, and names what is.
+    None selects PyTorch's first available accelerator (CUDA, Intel, Apple), else the processor through PyTorch, else
+    the plain host if PyTorch is not installed. `"host"` is for plain callables and needs no framework. Raises
+    UsageError, with the available devices, if there is no such device.
     """
     if device is None:
         return _best()
@@ -57,27 +57,27 @@ def machine(device: object = None) -> Machine:
 def devices_of(values: object) -> set[str]:
     """The devices of PyTorch's tensors and CuPy's arrays in `values`, such as `{"cuda:0", "cpu"}` or `{"cupy:0"}`.
 
-    They may be nested in tuples, lists, sets, dictionaries, and in modules as parameters and buffers. NumPy's arrays
-    are none. Neither framework is imported: without it there is nothing of it.
+    Searches tuples, lists, sets, dictionaries, and the parameters and buffers of modules. NumPy's arrays are ignored.
+    Imports neither framework: values cannot contain arrays of one that is not loaded.
     """
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    # A module that is being imported has no such class yet.
+    # While a framework is being imported, its classes may not exist yet.
     tensor: Any = getattr(torch, "Tensor", ())
     module: Any = getattr(getattr(torch, "nn", None), "Module", ())
     array: Any = getattr(cupy, "ndarray", ())
-    found: set[str] = set()
+    names: set[str] = set()
     left, seen = [values], set[int]()
     while left:
         value = left.pop()
         if isinstance(value, tensor):
-            found.add(str(value.device))
+            names.add(str(value.device))
         elif isinstance(value, array):
-            found.add(f"cupy:{int(value.device.id)}")
+            names.add(f"cupy:{int(value.device.id)}")
         elif isinstance(value, (*_CONTAINERS, module)) and id(value) not in seen:
             # A list may contain itself.
             seen.add(id(value))
             left.extend(_inside(value))
-    return found
+    return names
 
 
 def _inside(value: Any) -> Any:
@@ -103,9 +103,9 @@ def _accelerator(asked: str, kind: str, ordinal: int | None) -> Machine:
     if not count:
         if not _built_for(torch, kind):
             raise UsageError(
-                f"{asked}: this PyTorch ({torch.__version__}) is built without it; {_HOW[kind]}; {_there()}"
+                f"{asked}: this PyTorch ({torch.__version__}) is built without it; {_HOW[kind]}; {_available()}"
             )
-        raise UsageError(f"{asked}: PyTorch finds no such device; check the driver and what is visible; {_there()}")
+        raise UsageError(f"{asked}: PyTorch finds no such device; check the driver and what is visible; {_available()}")
     if ordinal is not None and ordinal >= count:
         raise _unknown(asked)
     return TorchAccelerator(kind, ordinal)
@@ -114,7 +114,7 @@ def _accelerator(asked: str, kind: str, ordinal: int | None) -> Machine:
 def _cupy(asked: str, ordinal: int | None) -> Machine:
     count = _cupy_count(load_cupy(asked))
     if not count:
-        raise UsageError(f"{asked}: CuPy finds no device; check the driver and CUDA_VISIBLE_DEVICES; {_there()}")
+        raise UsageError(f"{asked}: CuPy finds no device; check the driver and CUDA_VISIBLE_DEVICES; {_available()}")
     if ordinal is not None and ordinal >= count:
         raise _unknown(asked)
     return CupyDevice(ordinal)
@@ -128,7 +128,7 @@ def _count(torch: Any, kind: str) -> int:
 def _cupy_count(cupy: Any) -> int:
     try:
         return int(cupy.cuda.runtime.getDeviceCount())
-    except cupy.cuda.runtime.CUDARuntimeError:  # no driver, or one that is too old
+    except cupy.cuda.runtime.CUDARuntimeError:  # no driver, or too old a driver
         return 0
 
 
@@ -143,29 +143,29 @@ def _built_for(torch: Any, kind: str) -> bool:
 
 
 def _unknown(asked: str) -> UsageError:
-    return UsageError(f"{asked}: there is no such device; {_there()}")
+    return UsageError(f"{asked}: there is no such device; {_available()}")
 
 
 def _installed(package: str) -> bool:
     try:
         return find_spec(package) is not None
-    except (ImportError, ValueError):  # an importer that forbids it, or an entry of `sys.modules` that is None
+    except (ImportError, ValueError):  # an importer forbids it, or `sys.modules` has None for it
         return False
 
 
-def _there() -> str:
-    """What could have been asked for, in words. CuPy is not imported for it."""
-    found = []
+def _available() -> str:
+    """The available devices, as text for an error. Does not import CuPy."""
+    names = []
     try:
         torch = load_torch("")
     except GpuProfileError:
         pass
     else:
-        found += [f"{kind}:{each}" for kind in _ACCELERATORS for each in range(_count(torch, kind))]
-        found += [*(["mps"] if _has_mps(torch) else []), "cpu"]
+        names += [f"{kind}:{each}" for kind in _ACCELERATORS for each in range(_count(torch, kind))]
+        names += [*(["mps"] if _has_mps(torch) else []), "cpu"]
     cupy = sys.modules.get("cupy")
     if cupy is not None:
-        found += [f"cupy:{each}" for each in range(_cupy_count(cupy))]
+        names += [f"cupy:{each}" for each in range(_cupy_count(cupy))]
     elif _installed("cupy"):
-        found.append("cupy")
-    return f"there are: {', '.join([*found, 'host'])}"
+        names.append("cupy")
+    return f"there are: {', '.join([*names, 'host'])}"

@@ -1,4 +1,4 @@
-"""The host as a machine for plain callables: its own clock, its own memory; neither PyTorch nor NumPy is needed."""
+"""The host as a machine for plain callables, timed by its own clock. Needs neither PyTorch nor NumPy."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from gpu_profile.units import MIB
 
 T = TypeVar("T")
 
-#: How many threads NumPy's libraries for linear algebra may use.
+#: Variables that limit the threads of NumPy's libraries for linear algebra.
 _THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
-#: In pieces of this size a copy goes through the caches; large ones write past them.
+#: Bytes of one copy. Copies of this size go through the caches, large ones write past them.
 _PIECE: Final = 64 << 10
 
 
 class Host:
-    """The processor that this process runs on, as `Machine`; what it has is found once, when it is made.
+    """The processor of this process as a `Machine`. The constructor reads its cores and caches once.
 
-    `device` is what `machines.machine` takes for it.
+    `device`: its name for `devices.machine`.
     """
 
     kind = "host"
@@ -40,23 +40,23 @@ class Host:
 
     @property
     def name(self) -> str:
-        """The processor's."""
+        """The processor's name."""
         return self.processor.name
 
     @property
     def key(self) -> Mapping[str, str]:
-        """The processor, the cores that this process may use, NumPy's version and its number of threads where set."""
-        found = {"processor": self.processor.name, "cores": f"{self.processor.cores:g}"}
-        found |= {name: os.environ[name] for name in _THREADS if name in os.environ}
-        return found | ({"numpy": version} if (version := _version("numpy")) else {})
+        """The processor, the cores that this process may use, NumPy's version, and its numbers of threads if set."""
+        key = {"processor": self.processor.name, "cores": f"{self.processor.cores:g}"}
+        key |= {name: os.environ[name] for name in _THREADS if name in os.environ}
+        return key | ({"numpy": version} if (version := _version("numpy")) else {})
 
     @property
     def cache_bytes(self) -> int | None:
-        """The last-level cache, of all the process's cores together."""
+        """Bytes of the last-level caches of all the process's cores together. None if unknown."""
         return self.processor.cache_bytes
 
     def run(self, call: Callable[[], T]) -> tuple[T, Timing]:
-        """Call once and time it by the host's clock: both times are the same. Its exceptions pass through."""
+        """Call once and time it by the host's clock; `device_s` and `host_s` are equal. Exceptions propagate."""
         faults = getrusage(RUSAGE_SELF).ru_minflt
         before = perf_counter()
         result = call()
@@ -64,9 +64,9 @@ class Host:
         return result, Timing(took, took, getrusage(RUSAGE_SELF).ru_minflt - faults)
 
     def flush(self) -> None:
-        """Overwrite the caches of the calling thread's core, and those that it shares, through a buffer that is kept.
+        """Overwrite the caches of the calling thread's core, and shared caches, through a buffer that is kept.
 
-        UsageError if there is no memory for it.
+        Raises UsageError if there is no memory for the buffer.
         """
         if self._buffer is None:
             self._buffer = allocated(bytearray, flush_bytes(self.cache_bytes), self.device)
@@ -81,15 +81,15 @@ class Host:
 
 
 def flush_bytes(cache_bytes: int | None) -> int:
-    """How many bytes displace a cache of so many, which replaces in no order: 4 times as many, at least 128 MiB."""
+    """Bytes that displace a cache's content: 4 times its size, as it replaces lines in any order; at least 128 MiB."""
     return max(4 * (cache_bytes or 0), 128 * MIB)
 
 
 def allocated(allocate: Callable[[int], T], size: int, device: str) -> T:
-    """The buffer of `size` bytes that `allocate` gives. UsageError if `device` has no room for it."""
+    """The result of `allocate(size)`. Raises UsageError if `device` has no memory for it."""
     try:
         return allocate(size)
-    # PyTorch's and CuPy's errors of this kind are one or the other.
+    # PyTorch and CuPy raise one or the other if there is no memory.
     except (MemoryError, RuntimeError) as error:
         reason = str(error).partition("\n")[0] or "no memory"
         raise UsageError(
@@ -99,7 +99,7 @@ def allocated(allocate: Callable[[int], T], size: int, device: str) -> T:
 
 @cache
 def _version(package: str) -> str:
-    """Looked up among what is installed, without importing it."""
+    """The version of an installed package, without importing it; '' if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""What operations run on, as the profiler needs it: one protocol for PyTorch's devices, CuPy's, and the host."""
+"""The profiler's view of a device: one protocol for PyTorch's devices, CuPy's, and the host."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ T = TypeVar("T")
 
 
 class Timing(NamedTuple):
-    """How long one call took, in seconds.
+    """The duration of one call, in seconds.
 
-    `device_s`: on the device, by its own events; by the host's clock where the host is the device.
-    `host_s`: until the call returned; what it launched may have run on. `faults`: pages of the host's memory that the
-    process touched for the first time meanwhile, each of which the kernel had to find and clear; counted where the host
-    is the device.
+    `device_s`: on the device, by its own events; by the host's clock if the host is the device. `host_s`: until the
+    call returned; its kernels may still have been running. `faults`: pages of host memory that the process touched for
+    the first time in the call, each of which the operating system had to find and clear. They are counted only if the
+    host is the device.
     """
 
     device_s: float
@@ -23,9 +23,10 @@ class Timing(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Device memory now, in bytes. `allocated` and `peak` are this process's allocator's, `reserved` what it holds.
+    """Device memory at present, in bytes.
 
-    `total` and `free` are the device's, whoever uses it.
+    `allocated`: in use in this process's allocator; `peak`: the highest value of that. `reserved`: all memory of the
+    allocator, with unused blocks. `total` and `free`: of the device, for all processes.
     """
 
     allocated: int
@@ -40,7 +41,7 @@ class Machine(Protocol):
 
     @property
     def kind(self) -> str:
-        """`cuda`, `cpu`, … as PyTorch says it, or `cupy`, `host`."""
+        """PyTorch's type of device (`cuda`, `cpu`, …), or `cupy`, or `host`."""
         ...
 
     @property
@@ -50,40 +51,40 @@ class Machine(Protocol):
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The product's name."""
         ...
 
     @property
     def uuid(self) -> str | None:
-        """As NVML gives it, `GPU-…`; None if it is no GPU or the framework does not tell."""
+        """NVML's UUID, `GPU-…` or `MIG-…`. None if the machine is no NVIDIA GPU or its UUID is unknown."""
         ...
 
     @property
     def region_device(self) -> int | str | None:
-        """What `region(device=...)` takes; None for the host."""
+        """The value for `region(device=...)`. None if regions cannot read the device, such as the host."""
         ...
 
     @property
     def key(self) -> Mapping[str, str]:
-        """Everything that calibrated ceilings hold for, by name: UUID, driver, clocks, versions, threads."""
+        """The conditions for which calibrated ceilings are valid, by name: UUID, driver, clocks, versions, threads."""
         ...
 
     @property
     def cache_bytes(self) -> int | None:
-        """The last-level cache; None if not known."""
+        """Bytes of the last-level cache. None if unknown."""
         ...
 
     def run(self, call: Callable[[], T]) -> tuple[T, Timing]:
-        """Call once, wait until the device has done it, and say how long it took. Its exceptions pass through."""
+        """Call once and wait until the device is done. Returns the result and the timing. Exceptions propagate."""
         ...
 
     def flush(self) -> None:
-        """Overwrite the caches, so that what is read next comes from memory, and wait until that is done.
+        """Overwrite the caches, so that the next reads come from memory, and wait until the device is done.
 
-        A call behind one that still runs would be launched meanwhile, and its launch would cost nothing.
+        Without the wait, the next call would be launched while the device is busy, and its launch would cost nothing.
         """
         ...
 
     def memory(self) -> Memory | None:
-        """Device memory now; None if the framework does not tell."""
+        """Device memory at present. None if the framework does not report it."""
         ...

@@ -1,4 +1,4 @@
-"""What NVML says of a GPU, as far as ceilings depend on it: driver, clocks, power limit, widths; and its UUID there."""
+"""Reads the properties of a GPU that its ceilings depend on from NVML: driver, clocks, power limit, widths; UUID."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from gpu_profile.errors import GpuBackendError
 
-#: Name in a machine's key -> NVML's function of the handle and the binding's constants that it takes, and what makes
-#: text of the answer. A lock of the clocks (`nvidia-smi --lock-gpu-clocks`) can be set through NVML but not be read.
+#: Name in a machine's key -> (NVML's function and names of its constant arguments, formatter of its result). A lock of
+#: the clocks (`nvidia-smi --lock-gpu-clocks`) is absent: NVML can set it but not read it.
 _FACTS: Final[dict[str, tuple[tuple[str, ...], Callable[[Any], str]]]] = {
     "max_sm_clock_mhz": (("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM"), str),
     "max_memory_clock_mhz": (("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_MEM"), str),
@@ -22,10 +22,10 @@ _FACTS: Final[dict[str, tuple[tuple[str, ...], Callable[[Any], str]]]] = {
 
 
 def nvml_facts(uuid: str) -> dict[str, str]:
-    """By name: the driver's version, and of the GPU `uuid` the clocks (MHz), power limit (W), ECC mode and widths.
+    """The driver's version, and the clocks (MHz), power limit (W), ECC mode and widths of the GPU `uuid`, by name.
 
-    A MIG instance's are those of its GPU. What NVML does not tell is left out; without NVML that is all. Costs some
-    milliseconds where nothing else holds NVML open.
+    For a MIG instance, these are the values of its GPU. Values that NVML does not report are absent; without NVML the
+    result is empty. Takes some milliseconds if no other code keeps NVML initialised.
     """
     from gpu_profile.driver.nvml.library import NvmlLibrary
 
@@ -34,12 +34,12 @@ def nvml_facts(uuid: str) -> dict[str, str]:
     except GpuBackendError:
         return {}
     try:
-        return {"driver": library.version} | _of(library, uuid)
+        return {"driver": library.version} | _gpu_facts(library, uuid)
     finally:
         library.stop()
 
 
-def _of(library: Any, uuid: str) -> dict[str, str]:
+def _gpu_facts(library: Any, uuid: str) -> dict[str, str]:
     api, failures = library.api, library.errors.failures
     try:
         handle = api.nvmlDeviceGetHandleByUUID(uuid)
@@ -47,18 +47,18 @@ def _of(library: Any, uuid: str) -> dict[str, str]:
             handle = api.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
     except failures:
         return {}
-    found = {}
+    facts = {}
     for name, ((function, *constants), text) in _FACTS.items():
         try:
             answer = getattr(api, function)(handle, *(getattr(api, each) for each in constants))
-        except (*failures, AttributeError):  # not on this GPU, or not in this binding
+        except (*failures, AttributeError):  # missing on this GPU or in this binding
             continue
-        found[name] = text(answer)
-    return found
+        facts[name] = text(answer)
+    return facts
 
 
 def driver_uuid(ordinal: int) -> str | None:
-    """A CUDA device's UUID as NVML has it, a MIG instance's own, if the process has loaded the CUDA driver."""
+    """NVML's UUID of a CUDA device; for a MIG instance, its own. None if this process has not initialised CUDA."""
     from gpu_profile.regions.frameworks import libcuda
 
     driver = libcuda.loaded()

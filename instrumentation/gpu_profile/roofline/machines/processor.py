@@ -1,7 +1,7 @@
-"""The host's processor and memory as this process may use them: cores, caches, and what its cgroup leaves of both.
+"""The host's cores, caches and memory, within the limits of this process's affinity and cgroup.
 
-Linux's own files below `root`: `/proc`, `/sys/devices/system/cpu`, `/sys/fs/cgroup` (versions 1 and 2). A file that is
-missing or says something else tells nothing; no function raises for it.
+Reads Linux's files below `root`: `/proc`, `/sys/devices/system/cpu`, `/sys/fs/cgroup` (versions 1 and 2). A missing
+or malformed file counts as unknown; no function raises for it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from gpu_profile.roofline.machines.machine import Memory
 
 ROOT: Final = Path("/")
 _UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-#: A list of processors that claims more than this is not one.
+#: A range of processor numbers that ends here or above is malformed.
 _MOST_CPUS: Final = 1 << 16
 
 
 class Cache(NamedTuple):
-    """One level of the caches for data: the bytes of all of that level's that the process's cores have, together."""
+    """One level of the data caches. `total`: bytes of all caches of this level of the process's cores together."""
 
     level: int
     total: int
@@ -31,8 +31,8 @@ class Cache(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """`cores`: those that this process may use; a part of one where its cgroup allows so much time. `caches`: the
-    smallest level first, none if they are not known.
+    """`cores`: how many this process may use; a fraction if its cgroup limits the time. `caches`: the smallest level
+    first; empty if unknown.
     """
 
     name: str
@@ -41,21 +41,21 @@ class Processor:
 
     @property
     def cache_bytes(self) -> int | None:
-        """The last-level cache, of all sockets and core complexes together; None if it is not known."""
+        """Bytes of the last-level caches of all sockets and core complexes together. None if unknown."""
         return self.caches[-1].total if self.caches else None
 
 
 def processor(root: Path = ROOT, cpus: Collection[int] | None = None) -> Processor:
-    """What this process runs on; `cpus` are the numbers of those that it may run on, by default its affinity's."""
-    found = os.sched_getaffinity(0) if cpus is None else cpus
-    return Processor(_name(root), _cores(root, len(found)), _caches(root, found))
+    """The processor of this process. `cpus`: the numbers of the cores that it may use, by default its affinity."""
+    usable = os.sched_getaffinity(0) if cpus is None else cpus
+    return Processor(_name(root), _cores(root, len(usable)), _caches(root, usable))
 
 
 def memory(root: Path = ROOT) -> Memory | None:
-    """The host's memory and this process's part, in bytes; `allocated` and `reserved` are both its resident set.
+    """The host's memory and this process's part, in bytes. `allocated` and `reserved` are both its resident set.
 
-    `free` and `total` are the cgroup's where that has a lower limit; files' pages that have not been used lately count
-    as free, as the kernel gives them up first. None if `/proc` does not tell.
+    `free` and `total` are the cgroup's if its limit is lower. The cgroup's inactive file pages count as free, because
+    the kernel reclaims them first. None if `/proc` lacks the numbers.
     """
     process, host = _kibibytes(root / "proc/self/status"), _kibibytes(root / "proc/meminfo")
     try:
@@ -71,12 +71,12 @@ def memory(root: Path = ROOT) -> Memory | None:
         used = _number(group / "memory.current", group / "memory.usage_in_bytes")
         if used is not None:
             free = min(free, limit, max(0, limit - used + _idle_pages(group)))
-    # Some sandboxes tell no peak; it is never below what there is now.
+    # Some sandboxes report no peak. The peak is at least the present value.
     return Memory(resident, resident, max(resident, process.get("VmHWM", 0) or _peak()), free, total)
 
 
 def _name(root: Path) -> str:
-    """As `/proc/cpuinfo` has it: Arm's has numbers instead of a name, POWER's says `cpu`."""
+    """The name in `/proc/cpuinfo`. On Arm it has numbers instead of a name, on POWER the field is `cpu`."""
     fields: dict[str, str] = {}
     for line in _text(root / "proc/cpuinfo").splitlines():
         field, colon, value = line.partition(":")
@@ -96,7 +96,7 @@ def _cores(root: Path, affinity: int) -> float:
         words = _text(group / "cpu.max").split()
         if len(words) != 2:
             words = [_text(group / f"cpu.cfs_{which}_us").strip() for which in ("quota", "period")]
-        # "max" and -1 stand for no limit.
+        # "max" and -1 mean no limit.
         if all(word.isdecimal() for word in words) and int(words[0]) and int(words[1]):
             cores = min(cores, int(words[0]) / int(words[1]))
     return cores
@@ -117,9 +117,9 @@ def _caches(root: Path, cpus: Collection[int]) -> tuple[Cache, ...]:
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """The folders of the process's cgroup and of those above it, of either version; they need not exist.
+    """The folders of the process's cgroup and its ancestors, in versions 1 and 2. They need not exist.
 
-    In a container the path may be the host's while the mount shows the container's group alone, at its top.
+    In a container the path may be the host's, while the mount has only the container's group, as its root.
     """
     for line in _text(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
@@ -137,9 +137,9 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _idle_pages(group: Path) -> int:
-    """Version 1 counts the groups below apart, in lines that begin with `total_`."""
-    found = dict(line.partition(" ")[::2] for line in _text(group / "memory.stat").splitlines())
-    value = found.get("total_inactive_file") or found.get("inactive_file") or ""
+    """Bytes of inactive file pages. Version 1 has the sum with all child groups in lines that begin with `total_`."""
+    fields = dict(line.partition(" ")[::2] for line in _text(group / "memory.stat").splitlines())
+    value = fields.get("total_inactive_file") or fields.get("inactive_file") or ""
     return int(value) if value.isdecimal() else 0
 
 
@@ -150,36 +150,36 @@ def _peak() -> int:
 
 
 def _kibibytes(file: Path) -> dict[str, int]:
-    """Lines such as `MemTotal:  24684096 kB`, in bytes."""
-    found = {}
+    """Name -> bytes of the lines such as `MemTotal:  24684096 kB`."""
+    sizes = {}
     for line in _text(file).splitlines():
         name, _, rest = line.partition(":")
         words = rest.split()
         if len(words) == 2 and words[1] == "kB" and words[0].isdecimal():
-            found[name] = int(words[0]) << 10
-    return found
+            sizes[name] = int(words[0]) << 10
+    return sizes
 
 
 def _number(*files: Path) -> int | None:
-    """What the first of these that holds a whole number says."""
+    """The number in the first of these files that contains a whole number."""
     return next((int(text) for file in files if (text := _text(file).strip()).isdecimal()), None)
 
 
 def _size(text: str) -> int:
-    """Such as `32768K`; 0 if it is none."""
+    """Bytes of a size such as `32768K`; 0 if it is malformed."""
     digits, unit = (text[:-1], _UNITS[text[-1]]) if text[-1:] in _UNITS else (text, 1)
     return int(digits) * unit if digits.isdecimal() else 0
 
 
 def _cpu_list(text: str) -> set[int]:
-    """Such as `0-3,8`."""
-    found: set[int] = set()
+    """The numbers in a list such as `0-3,8`."""
+    numbers: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
         last = last or first
         if first.isdecimal() and last.isdecimal() and int(last) < _MOST_CPUS:
-            found.update(range(int(first), int(last) + 1))
-    return found
+            numbers.update(range(int(first), int(last) + 1))
+    return numbers
 
 
 def _text(file: Path) -> str:

@@ -1,6 +1,6 @@
-"""PyTorch's devices as machines: the processor, CUDA's and Intel's GPUs by their events, Apple's by waiting.
+"""PyTorch's devices as machines: the processor, CUDA's and Intel's GPUs timed by events, Apple's by waiting.
 
-PyTorch is imported when a machine is made.
+Creating a machine imports PyTorch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpu_profile.roofline.machines.processor import processor
 
 T = TypeVar("T")
 
-#: Name in a machine's key -> PyTorch's property of the device, where it has it.
+#: Name in a machine's key -> PyTorch's property of the device. Not every device has all of them.
 _FACTS: Final = (
     ("driver", "driver_version"),
     ("multiprocessors", "multi_processor_count"),
@@ -27,7 +27,7 @@ _FACTS: Final = (
 
 
 def load_torch(asked: str) -> Any:
-    """The module. UsageError if it cannot be imported; `asked` is what needs it."""
+    """The module `torch`. Raises UsageError if it cannot be imported. `asked`: the option or feature that needs it."""
     try:
         import torch
     except ImportError as missing:
@@ -36,7 +36,7 @@ def load_torch(asked: str) -> Any:
 
 
 class TorchCpu(Host):
-    """The processor through PyTorch. What returned has run, so the host's clock times it."""
+    """The processor through PyTorch. An operation is done when its call returns, so the host's clock times it."""
 
     kind = "cpu"
     device = "cpu"
@@ -48,7 +48,7 @@ class TorchCpu(Host):
 
     @property
     def key(self) -> Mapping[str, str]:
-        """The processor, its cores and instructions, and PyTorch's version and number of threads now."""
+        """The processor, its cores and instructions, and PyTorch's version and its present number of threads."""
         return {
             "processor": self.processor.name,
             "cores": f"{self.processor.cores:g}",
@@ -58,16 +58,16 @@ class TorchCpu(Host):
         }
 
     def flush(self) -> None:
-        """Overwrite the caches of the cores that PyTorch's threads run on. UsageError if there is no memory for it."""
+        """Overwrite the caches of the cores of PyTorch's threads. Raises UsageError if there is no memory for it."""
         self._overwrite()
 
 
 class TorchAccelerator:
-    """A GPU that PyTorch drives by streams and events: `cuda` (ROCm's too) or `xpu`.
+    """A GPU that PyTorch drives with streams and events: `cuda` (ROCm too) or `xpu`.
 
-    `run` and `flush` make it the current device meanwhile, and raise UsageError, before they do anything, where the
-    current stream is being captured into a graph. What a call leaves running on a stream other than the current one is
-    not in its time. No context is made on any other device.
+    `run` and `flush` make it the current device for their duration, and create no context on another device. They raise
+    UsageError, before they do anything, if the current stream is being captured into a graph. Work on other streams
+    than the current one is not timed.
     """
 
     def __init__(self, kind: str = "cuda", ordinal: int | None = None) -> None:
@@ -75,53 +75,53 @@ class TorchAccelerator:
         self._torch: Final = load_torch(f"device='{kind}'")
         self._module: Final = getattr(self._torch, kind)
         self.ordinal: Final = int(self._module.current_device()) if ordinal is None else ordinal
-        #: What `machines.machine` takes for it.
+        #: The name of this device for `devices.machine`.
         self.device: Final = f"{kind}:{self.ordinal}"
         self._properties: Final = self._module.get_device_properties(self.ordinal)
-        #: NVML and regions know NVIDIA's devices alone.
+        #: NVML and regions support only NVIDIA's devices.
         self._nvidia: Final = kind == "cuda" and not getattr(self._torch.version, "hip", None)
         self.uuid: Final = _nvidia_uuid(self.ordinal, self._properties) if self._nvidia else None
         self._overwrite: Final = _Overwrite(self._torch, self.device, self.cache_bytes)
-        #: Pairs of events that are not in use, each recorded once, as it is only made then.
+        #: Unused pairs of events. Each was recorded once, because PyTorch creates an event when it is first recorded.
         self._pairs: Final[list[tuple[Any, Any]]] = []
 
     @property
     def name(self) -> str:
-        """As the driver has it."""
+        """The driver's name of the device."""
         return str(self._properties.name)
 
     @property
     def region_device(self) -> int | str | None:
-        """The UUID, or the ordinal if that is not known; None for what is not NVIDIA's."""
+        """The UUID, or the ordinal if the UUID is unknown. None if the device is not NVIDIA's."""
         return (self.uuid or self.ordinal) if self._nvidia else None
 
     @property
     def key(self) -> Mapping[str, str]:
-        """The device's identity, the versions above it, and, through NVML, its clocks and power limit now.
+        """The device's identity, the versions of the software, and its present clocks and power limit from NVML.
 
-        What is not known is left out.
+        Unknown values are absent.
         """
         properties = self._properties
-        found = {"device": self.name, "torch": str(self._torch.__version__), **_versions(self._torch)}
-        found["uuid"] = self.uuid or ""
-        found["capability"] = f"{properties.major}.{properties.minor}" if self._nvidia else ""
+        key = {"device": self.name, "torch": str(self._torch.__version__), **_versions(self._torch)}
+        key["uuid"] = self.uuid or ""
+        key["capability"] = f"{properties.major}.{properties.minor}" if self._nvidia else ""
         for name, attribute in _FACTS:
-            found[name] = found.get(name) or str(getattr(properties, attribute, ""))
+            key[name] = key.get(name) or str(getattr(properties, attribute, ""))
         if self.uuid:
-            found |= nvml_facts(self.uuid)
-        return {name: value for name, value in found.items() if value}
+            key |= nvml_facts(self.uuid)
+        return {name: value for name, value in key.items() if value}
 
     @property
     def cache_bytes(self) -> int | None:
-        """The L2 cache of a CUDA device, the last-level cache of an Intel one where PyTorch tells it."""
+        """Bytes of the L2 cache of a CUDA device, or of the last-level cache of an Intel one if PyTorch reports it."""
         names = ("L2_cache_size", "last_level_cache_size")
         return next((int(size) for name in names if (size := getattr(self._properties, name, 0))), None)
 
     def run(self, call: Callable[[], T]) -> tuple[T, Timing]:
-        """Call once, wait for the event behind it, and say how long it took; its exceptions pass through.
+        """Call once and wait for the event behind it. Returns the result and the timing; exceptions propagate.
 
-        `device_s` is from one event to the other on the stream that is current before the call: if the device has to
-        wait for the host in between, that is in it. What was queued before the call is not.
+        `device_s` is the time between two events on the current stream, before and after the call. It contains the time
+        in which the device waits for the host, and excludes work that was queued before the call.
         """
         with self._module.device(self.ordinal):
             self._check_capture()
@@ -156,14 +156,14 @@ class TorchAccelerator:
             )
 
     def flush(self) -> None:
-        """Overwrite the cache, on the current stream, and wait for it. UsageError if there is no memory for it."""
+        """Overwrite the cache on the current stream, and wait for it. UsageError: there is no memory for a buffer."""
         with self._module.device(self.ordinal):
             self._check_capture()
             self._overwrite()
             self._module.current_stream(self.ordinal).synchronize()
 
     def memory(self) -> Memory | None:
-        """PyTorch's allocator's and the device's bytes; a MIG instance's are its own."""
+        """Bytes of PyTorch's allocator and of the device. A MIG instance has its own."""
         try:
             free, total = self._module.mem_get_info(self.ordinal)
             return Memory(
@@ -173,12 +173,12 @@ class TorchAccelerator:
                 int(free),
                 int(total),
             )
-        except (AttributeError, RuntimeError):  # older PyTorch, or a device of Intel's that does not tell
+        except (AttributeError, RuntimeError):  # older PyTorch, or an Intel device that does not report it
             return None
 
 
 class TorchMps:
-    """An Apple GPU. It is timed by the host's clock from one wait for the device to the next."""
+    """An Apple GPU, timed by the host's clock from one wait for the device to the next."""
 
     kind = "mps"
     device = "mps"
@@ -193,7 +193,7 @@ class TorchMps:
 
     @property
     def name(self) -> str:
-        """The chip's."""
+        """The chip's name."""
         return f"{self._chip} GPU"
 
     @property
@@ -202,7 +202,7 @@ class TorchMps:
         return {"device": self.name, "torch": str(self._torch.__version__)}
 
     def run(self, call: Callable[[], T]) -> tuple[T, Timing]:
-        """Wait for the device, call once, and wait again; both waits' cost is in `device_s`."""
+        """Wait for the device, call once, and wait again. `device_s` contains the cost of the second wait."""
         self._torch.mps.synchronize()
         before = perf_counter()
         result = call()
@@ -211,27 +211,27 @@ class TorchMps:
         return result, Timing(perf_counter() - before, host_s)
 
     def flush(self) -> None:
-        """Overwrite the caches, and wait for it."""
+        """Overwrite the caches, and wait until that is done."""
         self._overwrite()
         self._torch.mps.synchronize()
 
     def memory(self) -> None:
-        """None: its memory is the host's, and PyTorch keeps no peak of its own part."""
+        """None: the memory is the host's, and PyTorch records no peak of its part."""
 
 
 class _Overwrite:
-    """Reads and writes a buffer that no cache holds; made at the first call, freed with its machine."""
+    """Reads and writes a buffer that is larger than any cache. The first call allocates it; the machine owns it."""
 
     def __init__(self, torch: Any, device: str, cache_bytes: int | None) -> None:
         self._torch, self._device, self._size = torch, device, flush_bytes(cache_bytes)
         self._buffer: Any = None
 
     def __call__(self) -> None:
-        # A tensor that is made in inference mode could not be written outside of it later.
+        # A tensor that is created in inference mode could not be written outside of that mode later.
         with self._torch.inference_mode(mode=False), self._torch.no_grad():
             if self._buffer is None:
                 self._buffer = allocated(self._zeros, self._size, self._device)
-            # Not zero_(), which one thread does, past the caches.
+            # Not zero_(): it runs in one thread and writes past the caches.
             self._buffer.add_(1)
 
     def _zeros(self, size: int) -> Any:
@@ -239,11 +239,11 @@ class _Overwrite:
 
 
 def _versions(torch: Any) -> dict[str, str]:
-    """Of what PyTorch was built against, where it was."""
-    return {name: str(found) for name in ("cuda", "hip", "xpu") if (found := getattr(torch.version, name, None))}
+    """The versions of CUDA, HIP or XPU that PyTorch was built with."""
+    return {name: str(version) for name in ("cuda", "hip", "xpu") if (version := getattr(torch.version, name, None))}
 
 
 def _nvidia_uuid(ordinal: int, properties: Any) -> str | None:
-    """As the CUDA driver has it, else as PyTorch does, which gives the GPU's number without a prefix."""
+    """The CUDA driver's UUID, else PyTorch's, which is that of the GPU and has no prefix."""
     number = str(getattr(properties, "uuid", "")).removeprefix("GPU-")
     return driver_uuid(ordinal) or (f"GPU-{number}" if number else None)
