@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from gpu_profile.roofline.profiler import GPUProfiler
 
 _WIDTH, _HEIGHT = 12.0, 8.8
-#: Of the time: what pages that are touched for the first time take is shown from here on.
+#: The share of the time from which first touches of memory pages are shown.
 _NOTABLE: Final = 0.2
-#: Of lines, in the order of the operations: colours that differ in lightness, and dashes.
+#: Colour and dashes of each operation's lines, in order. The colours differ in lightness.
 _LINES: Final = (
     ("#8ab4f8", "-"),
     ("#fdd663", (0, (5, 2))),
@@ -47,7 +47,7 @@ _LINES: Final = (
 
 
 class _PanelSeries(NamedTuple):
-    """One operation's rows, the small sizes first, and how its line looks."""
+    """One operation's rows, the small sizes first, with the style of its line."""
 
     name: str
     rows: Sequence[Row]
@@ -56,9 +56,10 @@ class _PanelSeries(NamedTuple):
 
 
 def panels_figure(rows: Sequence[Row], *, machine: str, ceilings: Ceilings) -> Figure:
-    """Four panels over the elements of the input, on a logarithmic scale; a line for each operation.
+    """Four panels over the elements of the input, on a logarithmic scale, with a line for each operation.
 
-    What is not known leaves a gap, and what was not measured is told beneath. UsageError if matplotlib is missing.
+    An unknown value leaves a gap. Sizes that were not measured are listed beneath, with the reason. Raises UsageError
+    if matplotlib is not installed.
     """
     figure = blank(_WIDTH, _HEIGHT, DARK)
     grid: Any = figure.subplots(2, 2)
@@ -102,7 +103,7 @@ def _titled(axes: Axes, title: str, unit: str) -> None:
 
 
 def _lines(axes: Axes, series: Sequence[_PanelSeries], value: Callable[[Mapping[str, Any]], float | None]) -> bool:
-    """A line for each operation, broken where it is not known; whether there is anything to see."""
+    """Draw a line for each operation, with gaps for unknown values. False if there is nothing to draw."""
     some = False
     for each in series:
         values = [_positive(value(row.profile)) for row in each.rows]
@@ -110,7 +111,7 @@ def _lines(axes: Axes, series: Sequence[_PanelSeries], value: Callable[[Mapping[
         sizes = [row.size for row in each.rows]
         axes.plot(sizes, values, color=each.colour, linestyle=each.dashes, linewidth=1.4, zorder=3)
         for x, y, row in zip(sizes, values, each.rows, strict=True):
-            # In a cache: a ring.
+            # Data in a cache: a ring.
             ring = row.profile.get("residency") not in (None, "memory")
             face = DARK.surface if ring else each.colour
             axes.plot([x], [y], marker="o", markersize=4.5, color=each.colour, markerfacecolor=face, zorder=4)
@@ -127,14 +128,14 @@ def _nothing(axes: Axes, why: str) -> None:
 
 
 def _positive(value: float | None) -> float:
-    """NaN, which is not drawn, for what is not known, and for what has no place on a logarithmic scale."""
+    """The value, or NaN, which is not drawn, if it is unknown or has no place on a logarithmic scale."""
     return value if value is not None and value > 0 else float("nan")
 
 
-def _dashed(axes: Axes, at: float, what: str) -> None:
-    """A level line, and what it is."""
+def _dashed(axes: Axes, at: float, meaning: str) -> None:
+    """A dashed level line, with its meaning above the axes."""
     axes.axhline(at, color=DARK.ink, linewidth=0.8, linestyle=(0, (4, 3)), zorder=2)
-    axes.set_title(what, loc="right", fontsize=SMALL, color=DARK.soft, pad=9)
+    axes.set_title(meaning, loc="right", fontsize=SMALL, color=DARK.soft, pad=9)
 
 
 def _time(axes: Axes, series: Sequence[_PanelSeries], ceilings: Ceilings) -> None:
@@ -162,12 +163,12 @@ def _throughput(axes: Axes, series: Sequence[_PanelSeries], ceilings: Ceilings) 
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:g} %")
     axes.minorticks_off()
     used = {row.profile.get("precision") for each in series for row in each.rows} - {None}
-    known = [
+    ceiling_names = [
         f"{name} {si(ceilings.compute[Precision(name)].value, 'FLOP/s')}"
         for name in sorted(map(str, used))
         if Precision(name) in ceilings.compute
     ]
-    _dashed(axes, 100, f"100 %: {', '.join(known) or 'the ceiling'}")
+    _dashed(axes, 100, f"100 %: {', '.join(ceiling_names) or 'the ceiling'}")
 
 
 def _bandwidth(axes: Axes, series: Sequence[_PanelSeries], ceilings: Ceilings) -> None:
@@ -188,13 +189,13 @@ def _bandwidth(axes: Axes, series: Sequence[_PanelSeries], ceilings: Ceilings) -
 
 
 def _fresh(row: Row) -> bool:
-    """Whether much of its time goes to memory that is touched for the first time."""
-    known = row.profile.get("bandwidth_utilization") is not None
-    return known and (row.profile.get("first_touch_ratio") or 0.0) >= _NOTABLE
+    """Whether first touches of memory take a notable share of the row's time."""
+    measured = row.profile.get("bandwidth_utilization") is not None
+    return measured and (row.profile.get("first_touch_ratio") or 0.0) >= _NOTABLE
 
 
 def _caches(rows: Sequence[Row], ceilings: Ceilings) -> list[str]:
-    """The caches that some operation's data was in, with what they can do."""
+    """Name and bandwidth of the caches that held the data of some operation."""
     within = {row.profile.get("residency") for row in rows}
     return [
         f"{literally(each.name)} {si(each.bandwidth.value, 'B/s')}"
@@ -229,9 +230,9 @@ def _regimes(axes: Axes, series: Sequence[_PanelSeries]) -> None:
     for label, each in zip(axes.get_yticklabels(), series, strict=True):
         label.set_color(each.colour)
     axes.set_ylim(len(series) + 0.1, -0.6)
-    found = [str(row.profile.get("regime") or "UNKNOWN") for each in series for row in each.rows if not row.skipped]
-    legend(axes, found, DARK, columns=3, loc="lower center", borderpad=0.2)
-    if not found:
+    regimes = [str(row.profile.get("regime") or "UNKNOWN") for each in series for row in each.rows if not row.skipped]
+    legend(axes, regimes, DARK, columns=3, loc="lower center", borderpad=0.2)
+    if not regimes:
         _nothing(axes, "")
 
 
@@ -271,7 +272,7 @@ def _subtitle(rows: Sequence[Row], ceilings: Ceilings) -> str:
 
 
 def _beneath(rows: Sequence[Row]) -> list[str]:
-    """What is to be told of new memory, and what was not measured, by operation."""
+    """The lines beneath the panels: the share of first touches, and the sizes that were not measured, by operation."""
     lines = []
     if fresh := [row for row in rows if _fresh(row)]:
         shares = [row.profile["first_touch_ratio"] for row in fresh]
@@ -294,10 +295,10 @@ def create_performance_plots(
     profiler: GPUProfiler | None = None,
     budget_s: float = 20.0,
 ) -> Path:
-    """Sweep the device in about `budget_s` seconds and write the dark figure with four panels; says so in one line.
+    """Sweep the device in about `budget_s` seconds, write the dark figure with four panels, and print one line.
 
-    `device` as `GPUProfiler` takes it, or `profiler` itself. UsageError for a file that cannot be written, a format
-    that matplotlib does not have, or no matplotlib: before anything is measured.
+    `device`: as for `GPUProfiler`; or pass a `profiler`. Before it measures anything, it raises UsageError if the file
+    cannot be written, matplotlib does not support its format, or matplotlib is not installed.
     """
     target = check_file(path)
     if profiler is None:
@@ -307,5 +308,5 @@ def create_performance_plots(
     rows = sweep(profiler, budget_s=budget_s)
     figure = panels_figure(rows, machine=profiler.machine.name, ceilings=profiler.ceilings)
     save(figure, target)
-    print(f"Performance figure written to {target}")  # noqa: T201 - the seed's function says so
+    print(f"Performance figure written to {target}")  # noqa: T201 - as GPURegimeProfiler's function does
     return target

@@ -1,6 +1,6 @@
-"""The points of a roofline and their names, drawn on axes whose limits are set.
+"""Draws the points of a roofline and their names. The limits of the axes must be set before.
 
-Layers that differ only by a number, and lie together, have one name together.
+Close points share one name if their names differ only by a number, such as those of layers.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from matplotlib.transforms import Bbox, BboxBase
 
 _NUMBER: Final = re.compile(r"(\d+)")
-#: How many points, or groups of points alike, are named, those that take most of the time.
+#: The largest number of names. The points or groups that take most of the time get one.
 _MOST_LABELS: Final = 12
-#: Pixels: points alike that are closer have one name.
+#: Points of similar names that are closer than this, in pixels, share one name.
 _CLOSE: Final = 5.0
-#: Where a name may be: in so many directions from its point, so many of its heights away.
+#: Candidate positions of a name: directions from its point, and distances in heights of the text.
 _DIRECTIONS: Final = 16
 _STEPS: Final = (0.25, 0.6, 1.2, 2.0, 3.0, 4.5, 6.5, 9.0, 12.0, 16.0, 21.0, 27.0)
-#: Of the places that are free, the nearest so many are looked through for one on no line.
+#: How many of the nearest free positions are tested for one that crosses no line.
 _NEAR: Final = 8
-#: Points², for an operation that takes no time, and what is added for one that takes all of it; of unknown share.
+#: Areas of marks in square points: for a share of 0, the addition for a share of 1, and for an unknown share.
 _LEAST_AREA, _AREA, _USUAL_AREA = 34.0, 560.0, 90.0
 
 
 class Point(NamedTuple):
-    """An operation: FLOPs per byte, FLOPs per second, its regime and its share of the time (0-1). None: not known.
+    """An operation: FLOPs per byte, FLOPs per second, regime, and share of the time from 0 to 1. None: unknown.
 
-    `precision`: whose roof it is under.
+    `precision`: the format of the roof that the point is under.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Point(NamedTuple):
 
 
 def drawable(point: Point) -> bool:
-    """Whether a logarithmic plot has a place for it."""
+    """Whether a logarithmic plot can show the point: both coordinates are numbers, positive and finite."""
     return all(value is not None and 0 < value < math.inf for value in (point.intensity, point.flops_per_s))
 
 
@@ -55,8 +55,8 @@ def _area(point: Point) -> float:
 
 
 def draw_points(axes: Axes, points: Sequence[Point], theme: Theme) -> None:
-    """Draw a mark for each, as large as its share of the time."""
-    # The largest first, so that small ones lie on top of them.
+    """Draw a mark for each point. Its area grows with the share of the time."""
+    # The largest first, so that they do not hide small ones.
     for point in sorted(points, key=_area, reverse=True):
         axes.scatter(
             [point.intensity or 1.0],
@@ -72,9 +72,9 @@ def draw_points(axes: Axes, points: Sequence[Point], theme: Theme) -> None:
 
 
 def name_points(axes: Axes, points: Sequence[Point], theme: Theme) -> bool:
-    """Write the names of the points that take most of the time beside them, with a line where that is not near.
+    """Write the names of the points that take most of the time beside them, with a line to a name that is far away.
 
-    No name covers another, a point or a text that is there already. Whether some have no name.
+    No name covers another name, a point or an existing text. Returns whether some points have no name.
     """
     from matplotlib.path import Path
 
@@ -108,7 +108,7 @@ def name_points(axes: Axes, points: Sequence[Point], theme: Theme) -> bool:
 
 
 def _place(axes: Axes, point: Point) -> Bbox:
-    """What a point covers of the figure, in pixels."""
+    """The box of a point's mark, in pixels."""
     from matplotlib.transforms import Bbox
 
     centre = axes.transData.transform((point.intensity or 1.0, point.flops_per_s or 1.0))
@@ -119,7 +119,7 @@ def _place(axes: Axes, point: Point) -> Bbox:
 
 
 def _around(place: Bbox, size: BboxBase) -> Iterator[Bbox]:
-    """Boxes of this size around the place: the near ones first, of these those to the right."""
+    """Boxes of this size around the place, the nearest first, and at each distance beginning on the right."""
     from matplotlib.transforms import Bbox
 
     x, y = (place.p0 + place.p1) / 2
@@ -139,15 +139,15 @@ def _fits(box: Bbox, axes: Axes, taken: Sequence[BboxBase]) -> bool:
 
 
 def alike(names: Sequence[str]) -> list[list[int]]:
-    """Indices of names that are the same but for numbers, in the order of their first."""
-    found: dict[tuple[str, ...], list[int]] = {}
+    """Groups of indices of names that differ only by numbers, in the order of their first members."""
+    groups: dict[tuple[str, ...], list[int]] = {}
     for i, name in enumerate(names):
-        found.setdefault(tuple(_NUMBER.split(name)[::2]), []).append(i)
-    return list(found.values())
+        groups.setdefault(tuple(_NUMBER.split(name)[::2]), []).append(i)
+    return list(groups.values())
 
 
 def together(names: Sequence[str], places: Sequence[Bbox], *, apart: float) -> list[list[int]]:
-    """The same, of points that touch each other in a chain; with gaps of less than `apart` they do."""
+    """Like `alike`, but each group is a chain of places with gaps of less than `apart`."""
     groups = []
     for same in alike(names):
         left = sorted(same, key=lambda i: places[i].x0)
@@ -163,7 +163,7 @@ def together(names: Sequence[str], places: Sequence[Bbox], *, apart: float) -> l
 
 
 def common_name(names: Sequence[str]) -> str:
-    """One name for names that differ only by numbers, those as a star, and how many they are: `layers.*.mlp ×6`."""
+    """One name for names that differ only by numbers, with stars for these and the count: `layers.*.mlp ×6`."""
     if len(names) == 1:
         return literally(names[0])
     parts = zip(*map(_NUMBER.split, names), strict=True)

@@ -1,4 +1,4 @@
-"""Operations under the roofs of their machine, as a matplotlib figure. matplotlib is loaded when one is drawn."""
+"""The roofline figure: operations under the roofs of their machine. Drawing it loads matplotlib."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Inches, and the axes' place as shares of the figure.
+#: The figure's size in inches, and the position of its axes as shares of the figure.
 _WIDTH, _HEIGHT = 10.0, 6.4
 _LEFT, _TOP = 0.082, 0.86
-#: Pixels between the axes and the names of the level roofs, and right of those.
+#: Pixels between the axes and the names of the level roofs, and right of these names.
 _BESIDE, _MARGIN = 16.0, 12.0
 #: Pixels along a slanted roof from its lower end to its name.
 _FOOT: Final = 16.0
-#: Names beneath, which are two lines of the longest.
+#: Names listed beneath the figure; with the longest names these are two lines.
 _MOST_LISTED: Final = 7
 
 
@@ -39,9 +39,9 @@ def roofline_figure(
 ) -> Figure:
     """Every operation as a point of FLOPs per second over FLOPs per byte, beneath the roofs of the machine.
 
-    Points of which one is not known, or 0, are listed beneath. `what` is the word for what a point is. The figure
-    belongs to nobody (no pyplot): show it as a notebook's value, or `savefig` it. UsageError if matplotlib is not
-    installed.
+    Points with an unknown value, or with 0, are listed beneath the figure. `what`: the noun for a point. The figure
+    does not belong to pyplot: display it as a notebook's value, or use `savefig`. Raises UsageError if matplotlib is
+    not installed.
     """
     theme = DARK if dark else LIGHT
     figure = blank(_WIDTH, _HEIGHT, theme)
@@ -85,7 +85,7 @@ def _limits(axes: Axes, ceilings: Ceilings, points: Sequence[Point]) -> None:
 
 
 def _memory_roofs(axes: Axes, ceilings: Ceilings, theme: Theme) -> None:
-    """The slanted roofs with their names along them."""
+    """Draw the slanted roofs with their names along them."""
     top = max((each.value for each in ceilings.compute.values()), default=axes.get_ylim()[1])
     left, right = axes.get_xlim()
     low = axes.get_ylim()[0]
@@ -103,7 +103,7 @@ def _memory_roofs(axes: Axes, ceilings: Ceilings, theme: Theme) -> None:
         halo(text, theme)
         size = text.get_window_extent()
         height = float(axes.transData.transform((1.0, speed))[1])
-        # Roofs that lie close have their names one after the other, not one over the other.
+        # The names of close roofs follow each other along the roofs, so that they do not overlap.
         start = start if above - height < 2.5 * size.height else 0.0
         length = math.hypot(x1 - x0, y1 - y0)
         along = _FOOT + start if start + size.width + 20 < length else _FOOT
@@ -119,7 +119,7 @@ def _level_name(level: Level) -> str:
 
 
 def _origin(ceiling: Ceiling) -> str:
-    """What is to be said of a ceiling that was not measured."""
+    """The source of a ceiling, if it was not measured."""
     return {"measured": "", "datasheet": ", data sheet", "formula": ", by formula"}[ceiling.source]
 
 
@@ -130,7 +130,7 @@ def _roof_name(roof: tuple[Precision, Ceiling]) -> str:
 
 
 def _widest(figure: Figure, texts: Iterable[str]) -> float:
-    """Pixels that the longest of them takes in bold; 0 if there is none."""
+    """Pixels of the longest text in bold; 0 if there is none."""
     widths = [0.0]
     for each in texts:
         text = figure.text(0, 0, each, fontsize=SMALL, fontweight="bold")
@@ -140,7 +140,7 @@ def _widest(figure: Figure, texts: Iterable[str]) -> float:
 
 
 def _compute_roofs(axes: Axes, ceilings: Ceilings, points: Sequence[Point], theme: Theme) -> None:
-    """The level roofs, named right of the axes; those that no point is under are pale."""
+    """Draw the level roofs with their names right of the axes. Roofs above no point are pale."""
     left, right = axes.get_xlim()
     used = _used(points, ceilings)
     fastest = max((level.bandwidth.value for level in ceilings.levels), default=math.inf)
@@ -154,7 +154,7 @@ def _compute_roofs(axes: Axes, ceilings: Ceilings, points: Sequence[Point], them
         memory = ceilings.memory
         begin = left if memory is None else max(left, ceiling.value / memory.value)
         axes.plot([begin, right], [ceiling.value] * 2, color=tint, linewidth=width, zorder=under)
-        # Only what stays in a cache gets this far to the left.
+        # Left of the memory's ridge, only data in a cache reaches this roof.
         if begin > (cached := max(left, ceiling.value / fastest)):
             dashes: dict[str, Any] = {"linewidth": 0.7, "linestyle": (0, (4, 3)), "zorder": under}
             axes.plot([cached, begin], [ceiling.value] * 2, color=theme.soft if strong else theme.faint, **dashes)
@@ -181,7 +181,7 @@ def _compute_roofs(axes: Axes, ceilings: Ceilings, points: Sequence[Point], them
 
 
 def spread(wanted: Sequence[float], *, gap: float) -> list[float]:
-    """Places as near as can be to those wanted, the highest first, each at least `gap` below the one before."""
+    """Positions nearest to the wanted ones, which descend, each at least `gap` below the one before."""
     blocks: list[tuple[float, int]] = []
     for i, place in enumerate(wanted):
         mean, count = place + i * gap, 1
@@ -193,7 +193,7 @@ def spread(wanted: Sequence[float], *, gap: float) -> list[float]:
 
 
 def _ridge(axes: Axes, ceilings: Ceilings, points: Sequence[Point], theme: Theme) -> None:
-    """The ridges of the precisions in use as rings, and the main one's down to the axis, with its name."""
+    """Draw the ridges of the used precisions as rings, with a line from the main one's down to the axis."""
     ridges = {each: ridge for each in ceilings.compute if (ridge := ceilings.ridge(each)) is not None}
     for precision in _used(points, ceilings) & set(ridges):
         at = [ridges[precision]], [ceilings.compute[precision].value]
@@ -210,19 +210,19 @@ def _ridge(axes: Axes, ceilings: Ceilings, points: Sequence[Point], theme: Theme
 
 
 def _used(points: Sequence[Point], ceilings: Ceilings) -> set[Precision]:
-    """The precisions of the points, or the main one."""
-    found = {point.precision for point in points if point.precision is not None}
+    """The precisions of the points. If they have none, the main one."""
+    used = {point.precision for point in points if point.precision is not None}
     main = _main(points, ceilings.compute)
-    return found or ({main} if main is not None else set())
+    return used or ({main} if main is not None else set())
 
 
-def _main(points: Sequence[Point], known: Collection[Precision]) -> Precision | None:
-    """Of the known precisions that most of the time is spent in; fp32, or the first, if the points do not tell."""
+def _main(points: Sequence[Point], available: Collection[Precision]) -> Precision | None:
+    """The available precision with most of the time. If the points have none: fp32 if available, else the first."""
     spent: dict[Precision, float] = {}
     for point in points:
-        if point.precision is not None and point.precision in known:
+        if point.precision is not None and point.precision in available:
             spent[point.precision] = spent.get(point.precision, 0.0) + (point.share or 1e-9)
-    usual = Precision.FP32 if Precision.FP32 in known else next(iter(known), None)
+    usual = Precision.FP32 if Precision.FP32 in available else next(iter(available), None)
     return max(spent, key=lambda each: spent[each], default=usual)
 
 
@@ -232,7 +232,7 @@ def _words(axes: Axes, theme: Theme) -> None:
 
 
 def _beneath(ceilings: Ceilings, points: Sequence[Point]) -> list[str]:
-    """What is not drawn, and why."""
+    """The lines beneath the figure: points and roofs that are not drawn, with the reason."""
     undrawn = [point for point in points if not drawable(point)]
     nothing = [p.name for p in undrawn if 0 in (p.intensity, p.flops_per_s)]
     unknown = [p.name for p in undrawn if 0 not in (p.intensity, p.flops_per_s)]

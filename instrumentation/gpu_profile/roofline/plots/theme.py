@@ -1,4 +1,4 @@
-"""How the figures of this room look: colours, marks and words. matplotlib is loaded when one is drawn."""
+"""Colours, marks, text and file output of the figures. Creating a figure loads matplotlib."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
-#: Points; no text is smaller.
+#: The smallest size of text, in points.
 SMALL: Final = 8.0
 _LONGEST: Final = 28
 _PREFIXES: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 class Theme(NamedTuple):
-    """A figure's colours. `regimes` differ in lightness too, so that they are told apart without hue."""
+    """A figure's colours. The colours of regimes also differ in lightness, for readers who do not see the hues."""
 
     surface: str
     ink: str
@@ -31,7 +31,7 @@ class Theme(NamedTuple):
     regimes: Mapping[str, str]
 
 
-#: After Okabe and Ito's palette (https://jfly.uni-koeln.de/color/), which colour-blind people tell apart.
+#: After Okabe and Ito's palette for colour-blind readers (https://jfly.uni-koeln.de/color/).
 LIGHT: Final = Theme(
     surface="#ffffff",
     ink="#1c2024",
@@ -62,7 +62,7 @@ DARK: Final = Theme(
         "UNKNOWN": "#8b8d98",
     },
 )
-#: Shapes tell regimes apart where colours do not.
+#: The shape of each regime's marks, so that colour is not needed to distinguish regimes.
 MARKERS: Final[Mapping[str, str]] = {
     "OVERHEAD_BOUND": "v",
     "MEMORY_BOUND": "o",
@@ -74,7 +74,10 @@ MARKERS: Final[Mapping[str, str]] = {
 
 
 def blank(width: float, height: float, theme: Theme) -> Figure:
-    """A figure of so many inches that a notebook shows whether or not pyplot was ever loaded."""
+    """An empty figure, sizes in inches. A notebook displays it even if pyplot is not loaded.
+
+    Raises UsageError if matplotlib cannot be imported.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -97,7 +100,7 @@ def blank(width: float, height: float, theme: Theme) -> Figure:
 
 
 def check_file(path: str | Path) -> Path:
-    """The path, if a figure can be written to it. UsageError if not, or if matplotlib is not installed."""
+    """The path. Raises UsageError if no figure can be written to it, or if matplotlib is not installed."""
     target = Path(path)
     formats = blank(1, 1, LIGHT).canvas.get_supported_filetypes()
     if target.suffix[1:].lower() not in formats:
@@ -116,7 +119,7 @@ def check_file(path: str | Path) -> Path:
 
 
 def save(figure: Figure, target: Path) -> None:
-    """Write a figure to a file that `check_file` has passed. UsageError if that fails all the same."""
+    """Write a figure to a file that `check_file` accepted. Raises UsageError if that fails."""
     try:
         figure.savefig(target, dpi=130)
     except OSError as error:
@@ -124,7 +127,7 @@ def save(figure: Figure, target: Path) -> None:
 
 
 def plain(axes: Axes, theme: Theme) -> None:
-    """Thin grid, no frame, text of 8 points."""
+    """Style the axes: thin grid, no frame at the top and right, text of 8 points."""
     axes.set_facecolor(theme.surface)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(theme.soft)
@@ -135,42 +138,45 @@ def plain(axes: Axes, theme: Theme) -> None:
 
 
 def decade(value: float) -> str:
-    """A power of ten, short: `10 G`."""
-    found = next(((scale, prefix) for scale, prefix in _PREFIXES if value >= scale), None)
-    return f"{value:g}" if found is None else f"{value / found[0]:g} {found[1]}"
+    """A tick label with an SI prefix: `10 G`."""
+    scale, prefix = next((row for row in _PREFIXES if value >= row[0]), (1.0, ""))
+    return f"{value / scale:g} {prefix}".rstrip()
 
 
 def literally(text: str, longest: int = _LONGEST) -> str:
-    """On one line, short, and with nothing in it that matplotlib would take for mathematics."""
+    """The text on one line of at most `longest` characters, with `$` escaped, which would begin mathematics."""
     text = "".join(c if c.isprintable() else "?" for c in text)
     return (text if len(text) <= longest else text[: longest - 1] + "…").replace("$", r"\$")
 
 
 def marker(regime: str) -> str:
-    """The shape of a regime's points."""
+    """The shape of a regime's marks."""
     return MARKERS.get(regime, MARKERS["UNKNOWN"])
 
 
 def colour(regime: str, theme: Theme) -> str:
-    """The colour of a regime's points."""
+    """The colour of a regime's marks."""
     return theme.regimes.get(regime, theme.regimes["UNKNOWN"])
 
 
 def halo(text: Text, theme: Theme) -> None:
-    """Keep lines from striking a text through."""
+    """Outline the text in the colour of the background, so that it stays legible on lines."""
     from matplotlib.patheffects import withStroke
 
     text.set_path_effects([withStroke(linewidth=2.5, foreground=theme.surface)])
 
 
 def legend(where: Any, regimes: Iterable[str], theme: Theme, *, columns: int = 9, **place: Any) -> None:
-    """The regimes' marks in rows of so many, in the table's order. `where`: axes or a figure."""
+    """Draw a legend of the regimes' marks with `columns` in a row, in the order of `MARKERS`. `where`: axes or figure.
+
+    Unknown regimes count as UNKNOWN.
+    """
     from matplotlib.lines import Line2D
 
-    found = set(regimes)
-    known = [regime for regime in MARKERS if regime in found or (regime == "UNKNOWN" and found - set(MARKERS))]
+    given = set(regimes)
+    shown = [regime for regime in MARKERS if regime in given or (regime == "UNKNOWN" and given - set(MARKERS))]
     look: dict[str, Any] = {"linestyle": "", "markersize": 7, "markeredgecolor": theme.surface}
-    handles = [Line2D([], [], marker=marker(each), color=colour(each, theme), label=each, **look) for each in known]
+    handles = [Line2D([], [], marker=marker(each), color=colour(each, theme), label=each, **look) for each in shown]
     if handles:
         where.legend(
             handles=handles,
