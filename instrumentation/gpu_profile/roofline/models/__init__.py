@@ -1,12 +1,12 @@
-"""Which modules of a PyTorch model take its time, and what bounds each.
+"""Profiles the modules of a PyTorch model: the time of each, its work, and its regime.
 
 Read in this order:
 
-- `model`: `profile_model`, which checks what it is given.
-- `run`: a model's runs, from the first to its profile.
-- `hooks`: which modules are watched, and how. Two observers are told of their calls:
-- `stopwatch`: how long each takes, by itself and with those inside of it; `timers` are the clocks of the devices.
-- `module_work`: how much each does: told beside the run, or counted in a run for that alone.
+- `model`: `profile_model`, which checks its arguments.
+- `run`: runs the model and builds its profile.
+- `hooks`: selects the modules to observe and notifies an observer of their calls. There are two observers:
+- `stopwatch`: measures the time of each module, with and without inner modules. `timers`: the clocks of the devices.
+- `module_work`: determines the work of each module, without running it, or by counting in an additional run.
 - `profile`: the modules as rows, as text, as JSON values and as points of a roofline.
 
 `hooks`, `stopwatch`, `module_work` and `run` load PyTorch. Imports all of `roofline` but `sweep` and `light`. A new

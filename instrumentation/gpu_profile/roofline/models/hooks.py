@@ -1,4 +1,4 @@
-"""Which modules of a model are watched, and how: by hooks, without a change to what the model computes or compiles."""
+"""Selects the modules of a model to observe, and hooks them without changing the model's results or compilation."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, Final, Literal, Protocol
 import torch
 from torch import nn
 
-#: Modules that hold others and are never called themselves.
+#: Containers of modules that are never called themselves.
 _HOLDERS: Final = (nn.ModuleList, nn.ModuleDict)
 _ABSENT: Final = object()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Submodule:
-    """One module of a model. `path` is dotted, empty for the model itself; `how` it is watched."""
+    """One module of a model. `path`: dotted, empty for the model itself. `how`: the kind of interception."""
 
     path: str
     module: Any
@@ -26,7 +26,7 @@ class Submodule:
 
     @property
     def kind(self) -> str:
-        """The module's class, and whether it is compiled. Of a lazy module it is another one after its first call."""
+        """The module's class, with a mark if it is compiled or scripted. A lazy module changes it in its first call."""
         module = self.module
         if "_orig_mod" in module._modules:
             return f"{type(module._modules['_orig_mod']).__name__} (compiled)"
@@ -36,22 +36,22 @@ class Submodule:
 
 
 class Observer(Protocol):
-    """Is told of each call of a submodule, in the thread that runs the model, innermost last."""
+    """Receives the begin and end of each call of a submodule, in the thread that runs the model. Calls may nest."""
 
     def begin(self, submodule: Submodule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Its forward is about to run."""
+        """The submodule's forward is about to run."""
         ...
 
     def finish(self, submodule: Submodule) -> None:
-        """Its forward has run, or failed."""
+        """The submodule's forward has returned or raised."""
         ...
 
 
 def submodules(model: Any) -> list[Submodule]:
     """The model and the modules in it, each once.
 
-    What is inside of a compiled, scripted or data parallel module is left out: to watch it would break the compiled
-    graph, or it runs in other threads.
+    Modules inside of a compiled, scripted or data parallel module are absent: hooks would break the compiled graph, or
+    the modules run in other threads.
     """
     return list(_submodules("", model, False, set()))
 
@@ -71,7 +71,7 @@ def _submodules(path: str, module: Any, fused: bool, seen: set[int]) -> Iterator
 
 
 def is_compiled(module: Any) -> bool:
-    """Whether calls of it are compiled: by `torch.compile(module)`, `module.compile()`, or its forward alone."""
+    """Whether calls of the module are compiled: by `torch.compile(module)`, `module.compile()`, or in its forward."""
     return (
         "_orig_mod" in module._modules
         or getattr(module, "_compiled_call_impl", None) is not None
@@ -81,19 +81,19 @@ def is_compiled(module: Any) -> bool:
 
 def _way(module: Any, fused: bool) -> Literal["hooks", "forward", "call"]:
     if getattr(module, "_compiled_call_impl", None) is not None:
-        return "call"  # which would compile hooks of the module too
+        return "call"  # hooks of the module would be compiled too
     return "forward" if fused or isinstance(module, torch.jit.ScriptModule) else "hooks"
 
 
 def _may_fuse(module: Any) -> bool:
-    """Whether it takes a fused path in eval mode unless a module in it has hooks: these must not have any."""
+    """Whether the module has a fused path in eval mode, which hooks on its inner modules would disable."""
     layer = nn.TransformerEncoderLayer
     return isinstance(module, layer) and not module.training and type(module).forward is layer.forward
 
 
 @contextmanager
 def watched(chosen: Sequence[Submodule], observer: Observer) -> Iterator[None]:
-    """Tell `observer` of the calls of these submodules that this thread makes. Nothing of it stays on the model."""
+    """Notify `observer` of this thread's calls of these submodules. On exit, the model is as before."""
     undo: list[Callable[[], object]] = []
     try:
         for submodule in chosen:
@@ -108,7 +108,7 @@ def _attach(submodule: Submodule, observer: Observer, undo: list[Callable[[], ob
     module, hooks = submodule.module, _Hooks(submodule, observer)
     undo.append(hooks.off)
     if submodule.how == "hooks":
-        # Around the user's own hooks, which are part of what the module costs.
+        # Outside of the user's own hooks, which are part of the module's cost.
         undo.append(module.register_forward_pre_hook(hooks.before, prepend=True, with_kwargs=True).remove)
         undo.append(module.register_forward_hook(hooks.after, always_call=True).remove)
         return
@@ -119,9 +119,9 @@ def _attach(submodule: Submodule, observer: Observer, undo: list[Callable[[], ob
 
 
 class _Hooks:
-    """What PyTorch calls before and after a forward. What is traced by a compiler sees none of it but one question.
+    """PyTorch calls these before and after a forward. A compiler that traces them sees only the test for compiling.
 
-    A copy of the module that is made meanwhile takes them along; they are mute once they are `off`.
+    A copy of the module made at that time keeps the hooks, but `off` disables these as well.
     """
 
     def __init__(self, submodule: Submodule, observer: Observer) -> None:
@@ -146,7 +146,7 @@ class _Hooks:
         self._observer.finish(submodule)
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same for what cannot have hooks."""
+        """A wrapper of `function` with the same notifications, for modules that cannot have hooks."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or (submodule := self._here()) is None:

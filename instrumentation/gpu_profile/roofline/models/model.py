@@ -1,4 +1,4 @@
-"""`profile_model`: which modules of a PyTorch model take its time, and what bounds each."""
+"""`profile_model`: ranks the modules of a PyTorch model by their time, each with its regime."""
 
 from __future__ import annotations
 
@@ -24,41 +24,40 @@ def profile_model(
     passes: int = 1,
     quiet: bool = True,
 ) -> ModelProfile:
-    """Run `model` on `inputs` once, and rank its modules by their own time, each with what bounds it.
+    """Run `model` on `inputs` once, and rank its modules by their own time, each with its regime.
 
-    `inputs`: a tuple of positional arguments, a dictionary of keyword ones, or one argument. The forward runs more
-    often only if asked to: `repeats` timed runs (medians count, the last output is kept) after `warmup` untimed ones,
-    and `passes=2` for one more in which the FLOPs and bytes are counted that are not known without it. Those of
-    PyTorch's own modules are known, from the shapes that they were called with; those of modules that run code of the
-    user's are absent in a single pass.
+    `inputs`: a tuple of positional arguments, a dictionary of keyword arguments, or one argument. Options for more
+    runs: `repeats` timed runs after `warmup` untimed ones; medians count, and the last output is kept. `passes=2` adds
+    a run that counts FLOPs and bytes that are unknown without it. The work of PyTorch's own modules follows from the
+    shapes of their arguments. For modules that run the user's code, it is unknown in a single pass.
 
-    Modules are timed by hooks, which are gone afterwards, and on GPUs by events in the current stream; the host does
-    not wait for them before the model has run. What is compiled, scripted or data parallel is one row. Grad mode,
-    train and eval mode, and PyTorch's choice of fused paths stay as they are. A function that is compiled for the first
-    time meanwhile, and calls modules, is compiled once more afterwards: a warm-up avoids that.
+    Hooks time the modules and are removed afterwards. On GPUs they record events in the current stream, and the host
+    waits only after the model has run. A compiled, scripted or data parallel module is one row. Grad mode, train and
+    eval mode, and PyTorch's choice of fused paths do not change. A function that calls modules, and is compiled for the
+    first time in the profiled run, is compiled again afterwards: a warm-up avoids that.
 
-    `profiler` gives the machine and its ceilings, else one is made for `device`, by default the model's, silently if
-    `quiet`. Each timed run is an execution of a region that is named after the model's class.
+    `profiler` supplies the machine and its ceilings. Without it, one is created for `device`, by default the model's;
+    `quiet` suppresses its output. Each timed run is an execution of a region that is named after the model's class.
 
-    What the model raises passes through. TypeError for what is no module, ValueError for a number of runs that is none,
-    UsageError if the model is on another device than the profiler's, or on one whose modules cannot be timed.
+    Exceptions of the model propagate. Raises TypeError if `model` is no module, and ValueError for an invalid number of
+    runs. UsageError: the model is on another device than the profiler's, or its modules cannot be timed there.
     """
     torch = load_torch("profile_model")
     if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"profile_model takes a torch.nn.Module, not {_what(model)}")
+        raise TypeError(f"profile_model takes a torch.nn.Module, not {_described(model)}")
     if profiler is not None and device is not None:
         raise UsageError("profile_model takes a profiler, which is for one device, or a device, not both")
     runs = RunCount(repeats=repeats, warmup=warmup, passes=passes)
     args, kwargs = _arguments(inputs)
-    found = devices_of((model, args, kwargs))
+    on_devices = devices_of((model, args, kwargs))
     if profiler is None:
-        profiler = GPUProfiler(_device(model, found) if device is None else device, quiet=quiet)
+        profiler = GPUProfiler(_device(model, on_devices) if device is None else device, quiet=quiet)
     from gpu_profile.roofline.models.run import ModelRun
 
-    return ModelRun(model, args, kwargs, profiler, found).profile(runs)
+    return ModelRun(model, args, kwargs, profiler, on_devices).profile(runs)
 
 
-def _what(model: Any) -> str:
+def _described(model: Any) -> str:
     return f"the class {model.__name__}: make one" if isinstance(model, type) else f"a {type(model).__name__}"
 
 
@@ -71,6 +70,6 @@ def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (inputs,), {}
 
 
-def _device(model: Any, found: set[str]) -> str:
+def _device(model: Any, on_devices: set[str]) -> str:
     first = next((str(each.device) for each in (*model.parameters(), *model.buffers())), None)
-    return first or min(found, default="cpu")
+    return first or min(on_devices, default="cpu")

@@ -1,4 +1,4 @@
-"""What each module of a model does: counted without running it where PyTorch knows it, else in a run for that alone."""
+"""The work of each module of a model, computed without running it if possible, else counted in a separate run."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from gpu_profile.roofline.models.hooks import Submodule
 from gpu_profile.roofline.models.stopwatch import Lap
 from gpu_profile.roofline.work import NOTHING, Work, added, unknown_work
 
-#: Why a module that runs code of the user's is not counted.
+#: The reason of unknown work for modules that run the user's code.
 NEEDS: Final = "needs passes=2"
 
 
 def work_without_running(submodule: Submodule, lap: Lap, kind: str) -> Work:
-    """What the calls of a module did in the run that `lap` is of, on devices of this kind, told without running it.
+    """The own work of a module in the run of `lap`, on devices of this kind, computed without running the module.
 
-    That can be told of PyTorch's own modules, by the shapes that they were called with. What a module does beside
-    those inside of it cannot, but that a plain sequence of modules does nothing.
+    This is possible for PyTorch's own modules, from the shapes of their arguments. It is not for a module that called
+    others, except for a plain sequence, which does no work itself.
     """
     if lap.nested:
         return NOTHING if _is_sequence(submodule.module) else unknown_work(NEEDS)
@@ -38,32 +38,32 @@ def work_without_running(submodule: Submodule, lap: Lap, kind: str) -> Work:
     for call, times in lap.kinds.items():
         try:
             with under(call, kind):
-                found = known_work(submodule.module, *stand_in(call))
-        except Exception as failure:  # noqa: BLE001 - no memory for a stand-in, for one
+                work = known_work(submodule.module, *stand_in(call))
+        except Exception as failure:  # noqa: BLE001 - for example no memory for a stand-in
             return unknown_work(f"counting beside the run failed: {failure!r}: {NEEDS}")
-        if found is None:
+        if work is None:
             return unknown_work(NEEDS)
-        works.append((found, times))
+        works.append((work, times))
     return added(works)
 
 
 def _is_sequence(module: Any) -> bool:
-    """Whether it calls one module after the other, and neither its class nor its hooks do anything else."""
+    """Whether the module only calls others one after the other: no subclass changes that, and it has no hooks."""
     hooks = module._forward_hooks or module._forward_pre_hooks
     return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward and not hooks
 
 
 class ModuleCounter:
-    """Counts one run of the model, submodule by submodule, while it is entered; see `Observer`."""
+    """An `Observer` and context manager that counts the work of each submodule in one run of the model."""
 
     def __init__(self) -> None:
         self._counting = Counting(share=math.inf)
         self._open: list[Submodule] = []
         self._calls: Counter[Submodule] = Counter()
-        #: What each did by itself, and why that is not all that it did.
+        #: The own operations of each submodule, and why they are incomplete.
         self._records: dict[Submodule, OperationLog] = {}
         self._missed: dict[Submodule, str] = {}
-        #: Those that called others.
+        #: Submodules that called others.
         self._around: set[Submodule] = set()
 
     def __enter__(self) -> Self:
@@ -74,18 +74,18 @@ class ModuleCounter:
         self._counting.__exit__(*exc)
 
     def works(self) -> dict[Submodule, Work]:
-        """What each did by itself; one that was not called is not in it."""
+        """The own work of each submodule that was called."""
         return {submodule: self._work(submodule) for submodule in self._records}
 
     def begin(self, submodule: Submodule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:  # noqa: ARG002 - Observer's
-        """Its forward is about to run: what is dispatched from now on is its work."""
+        """The submodule's forward is about to run: operations from now on are its work."""
         self._count_into(self._records.setdefault(submodule, OperationLog()))
         self._around.update(self._open[-1:])
         self._calls[submodule] += 1
         self._open.append(submodule)
 
     def finish(self, submodule: Submodule) -> None:
-        """Its forward has run, or failed: what is dispatched from now on is the work of the one that called it."""
+        """The submodule's forward has returned or raised: operations from now on are its caller's work."""
         if submodule in self._open:
             outer = len(self._open) - 1 - self._open[::-1].index(submodule)
             self._count_into(self._records[self._open[outer - 1]] if outer else OperationLog())
@@ -102,9 +102,9 @@ class ModuleCounter:
         try:
             totals, touched = self._records[submodule].totals()
             work = totals.work("counted", working_set=touched if self._calls[submodule] == 1 else None)
-        except Exception as failure:  # noqa: BLE001 - a failure of ours never becomes the model's
+        except Exception as failure:  # noqa: BLE001 - a failure to count must not become the model's
             return not_counted(failure)
         if submodule not in self._around:
             return work
-        # Between its operations others have run, whose data is in the caches then.
+        # Other modules ran between its operations and replaced its data in the caches.
         return NOTHING if work.reasons.get("flops") == NOTHING_SEEN else replace(work, working_set=None, largest=None)

@@ -1,4 +1,4 @@
-"""What `profile_model` returns: a model's modules as rows, as text, as JSON values and as points of a roofline."""
+"""The result of `profile_model`: a model's modules as rows, as text, as JSON values and as points of a roofline."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ _COLUMNS: Final = (
     *("module", "type", "calls", "own time", "share", "with inner", "FLOPs", "FLOP/s", "of peak"),
     *("B/s", "of memory", "FLOP/B", "in", "regime", "sure"),
 )
-#: Columns that a narrow terminal goes without, the first first.
+#: Columns that the table omits on a narrow terminal, in this order.
 _SPARE: Final = ("with inner", "B/s", "FLOPs", "FLOP/B", "in", "calls", "FLOP/s")
 #: Formats that matplotlib writes.
 _PICTURES: Final = (".png", ".svg", ".pdf")
-#: Of the time: regimes that take less are left out of the text.
+#: The text omits regimes with a smaller share of the time.
 _LEAST: Final = 0.005
-#: Next steps that the text gives, for the largest modules that have one.
+#: Number of next steps in the text, for the largest modules that have one.
 _STEPS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleRow:
-    """One module in one run of its model, all its calls together. What is not known is None, and `reasons` says why.
+    """One module in one run of its model, all its calls together. Unknown values are None, with the cause in `reasons`.
 
-    `name`: the dotted path; the model's own row has the model's class. `share`: of all modules' own time. `total_s`:
-    seconds with the modules inside of it. `position` and `verdict` are of its own time alone.
+    `name`: the dotted path, or the model's class for the model itself. `share`: of all modules' own time. `total_s`:
+    seconds with the modules inside of it. `position` and `verdict` concern only its own time.
     """
 
     name: str
@@ -57,7 +57,7 @@ class ModuleRow:
 
     @property
     def times(self) -> Repeats:
-        """Seconds without the modules inside of it, by run."""
+        """The timings of its runs, in seconds without the modules inside of it."""
         return self.position.times
 
     @property
@@ -67,7 +67,7 @@ class ModuleRow:
 
     @property
     def work(self) -> Work:
-        """What all its calls do, without the modules inside of it."""
+        """The work of all its calls, without the modules inside of it."""
         return self.position.work
 
     @property
@@ -82,7 +82,7 @@ class ModuleRow:
 
     @property
     def precision(self) -> str | None:
-        """The format that most FLOPs are in."""
+        """The format of most FLOPs."""
         return None if self.work.precision is None else str(self.work.precision)
 
     @property
@@ -102,12 +102,12 @@ class ModuleRow:
 
     @property
     def regime(self) -> str:
-        """What bounds it."""
+        """The name of the regime, such as `MEMORY_BOUND`."""
         return str(self.verdict.regime)
 
     @property
     def confidence(self) -> float | None:
-        """The confidence of the verdict, 0-1."""
+        """The confidence of the verdict, from 0 to 1. None for UNKNOWN."""
         return None if self.verdict.regime is Regime.UNKNOWN else self.verdict.confidence
 
     @property
@@ -117,12 +117,12 @@ class ModuleRow:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Of what is not known, why."""
+        """Name of an unknown value -> why it is unknown."""
         reasons: dict[str, str] = judged(self.position, self.verdict)["reasons"]
         return reasons
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values, by the names of `GPUProfiler`'s profiles."""
+        """The row as JSON values, with the keys of `GPUProfiler`'s profiles. Times are in ms."""
         return {
             "module": self.name,
             "type": self.type or None,
@@ -137,7 +137,7 @@ class ModuleRow:
 
 
 class ModuleGroup(NamedTuple):
-    """What modules that take `share` of the time (0-1) do together."""
+    """The FLOPs or bytes (`value`) of modules that together take `share` of the time, from 0 to 1."""
 
     value: int
     share: float
@@ -145,11 +145,11 @@ class ModuleGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ModelProfile:
-    """A model's run on one machine. `print` it, or see `rows`, the largest first.
+    """The profile of a model on one machine. `print` it, or read `rows`, the longest own time first.
 
-    `whole`: the model with all its modules; its FLOPs and bytes are known if next to no time is left uncounted.
-    `hooks_s`: what watching took of the host in the last run; on the CPU it is in no time that is told. `output`: what
-    the model returned.
+    `whole`: the model as one operation; its FLOPs and bytes are known only if all modules are counted. `hooks_s`:
+    seconds of the host that the hooks took in the last run; on the CPU the reported times do not contain them.
+    `output`: the model's last output.
     """
 
     model: str
@@ -170,7 +170,7 @@ class ModelProfile:
 
     @property
     def regimes(self) -> dict[str, float]:
-        """Shares of the time (0-1) by regime, the largest first."""
+        """Regime -> share of the time from 0 to 1, the largest first."""
         shares: dict[str, float] = {}
         for row in self.rows:
             shares[row.regime] = shares.get(row.regime, 0.0) + row.share
@@ -178,23 +178,23 @@ class ModelProfile:
 
     @property
     def counted_flops(self) -> ModuleGroup:
-        """Of the modules whose FLOPs are known."""
+        """The FLOPs of all counted modules, with their share of the time."""
         return self._sum([(row.flops, row.share) for row in self.rows])
 
     @property
     def counted_bytes(self) -> ModuleGroup:
-        """Of the modules whose bytes are known."""
+        """The bytes of all counted modules, with their share of the time."""
         return self._sum([(row.bytes, row.share) for row in self.rows])
 
     def text(self, *, top: int = 20, width: int | None = None) -> str:
-        """Some lines on the model, and a table of the modules with the longest own time, `top` of them.
+        """Some lines on the model, and a table of the `top` modules with the longest own time.
 
-        Where the table would be wider than `width` characters, it goes without the columns that are missed least.
+        If the table would be wider than `width` characters, it omits the least important columns.
         """
         return "\n".join([*self._heading(), "", self._table(top, width), *self._ending()])
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values, without the output."""
+        """The profile as JSON values, without the output."""
         whole = self.whole.to_dict()
         return {
             "model": self.model,
@@ -211,7 +211,7 @@ class ModelProfile:
         }
 
     def figure(self, *, dark: bool = False) -> Figure:
-        """The roofline with every module as a point. UsageError if matplotlib is not installed."""
+        """The roofline with every module as a point. Raises UsageError if matplotlib is not installed."""
         from gpu_profile.roofline.plots.points import Point
         from gpu_profile.roofline.plots.roofs import roofline_figure
 
@@ -223,9 +223,9 @@ class ModelProfile:
         return roofline_figure(self.ceilings, points, title=f"{self.model} on {self.machine}", what="module", dark=dark)
 
     def save(self, path: str | Path, *, dark: bool = False) -> Path:
-        """Write the text (`.txt`), the JSON values (`.json`) or the figure (`.png`, `.svg`, `.pdf`), by the name's end.
+        """Write the text (`.txt`), the JSON values (`.json`) or the figure (`.png`, `.svg`, `.pdf`), by the extension.
 
-        UsageError for another ending, or a file that cannot be written.
+        Raises UsageError for another extension, or if the file cannot be written.
         """
         file = Path(path)
         suffix = file.suffix.lower()
@@ -260,16 +260,16 @@ class ModelProfile:
         flops, moved = self.counted_flops, self.counted_bytes
         precisions = self._precisions()
         only = f" of {min(precisions)}" if len(precisions) == 1 else ""
-        told = f"{si(flops.value, 'FLOP')}{only} in modules that take {percent(flops.share, 0)} of the time"
-        told += f", {si(moved.value, 'B')} in {percent(moved.share, 0)}"
-        return told + ("; passes=2 counts the rest, in a run of its own" if self._is_short() else "")
+        text = f"{si(flops.value, 'FLOP')}{only} in modules that take {percent(flops.share, 0)} of the time"
+        text += f", {si(moved.value, 'B')} in {percent(moved.share, 0)}"
+        return text + ("; passes=2 counts the rest, in a run of its own" if self._is_incomplete() else "")
 
     @staticmethod
     def _sum(parts: Sequence[tuple[int | None, float]]) -> ModuleGroup:
-        known = [(value, share) for value, share in parts if value is not None]
-        return ModuleGroup(sum(value for value, _ in known), sum(share for _, share in known))
+        counted = [(value, share) for value, share in parts if value is not None]
+        return ModuleGroup(sum(value for value, _ in counted), sum(share for _, share in counted))
 
-    def _is_short(self) -> bool:
+    def _is_incomplete(self) -> bool:
         return any("passes=2" in reason for row in self.rows for reason in row.work.reasons.values())
 
     def _table(self, top: int, width: int | None) -> str:
@@ -279,7 +279,7 @@ class ModelProfile:
             own, share = sum(row.own_s for row in rest), sum(row.share for row in rest)
             cells = [f"{len(rest)} more", "", f"{sum(row.calls for row in rest):,}", si(own, "s"), percent(share)]
             shown.append((*cells, *[""] * (len(_COLUMNS) - len(cells))))
-        # What is the same in all rows is told once, above.
+        # A precision that all rows have in common is in the heading.
         left_out = {"in"} if len(self._precisions()) == 1 else set()
         spare = iter(_SPARE)
         while True:
@@ -312,10 +312,10 @@ def _cells(row: ModuleRow) -> tuple[str, ...]:
         si(row.own_s, "s"),
         percent(row.share),
         si(row.total_s, "s"),
-        _known(row.flops) if row.work.at_least is None else f"≥ {_known(row.work.at_least)}",
-        _known(row.flops_per_s),
+        _quantity(row.flops) if row.work.at_least is None else f"≥ {_quantity(row.work.at_least)}",
+        _quantity(row.flops_per_s),
         _share(position.compute) if row.work.at_least is None else _at_least(position.compute),
-        _known(row.bytes_per_s),
+        _quantity(row.bytes_per_s),
         _share(position.bandwidth),
         UNKNOWN if row.intensity is None else f"{row.intensity:.3g}",
         row.precision or UNKNOWN,
@@ -328,7 +328,7 @@ def _at_least(value: float | None) -> str:
     return UNKNOWN if value is None else f"≥ {_share(value)}"
 
 
-def _known(value: float | None) -> str:
+def _quantity(value: float | None) -> str:
     return UNKNOWN if value is None else si(value, "").strip()
 
 

@@ -1,4 +1,4 @@
-"""A model's run, watched module by module, and what comes of it. Loads PyTorch."""
+"""Runs a model, observes it module by module, and builds its profile. Loads PyTorch."""
 
 from __future__ import annotations
 
@@ -24,24 +24,25 @@ from gpu_profile.roofline.work import Work, added, unknown_work
 from gpu_profile.units import percent, si
 
 _log = logging.getLogger("gpu_profile")
-#: Modules that were not called, as many as a note names.
+#: How many modules without calls a note names.
 _NAMED: Final = 5
 
 
 class ModelRun:
-    """One model on one machine, from its first call to its profile.
+    """The runs of one model on one machine.
 
-    `found`: the devices of the model and its arguments, as PyTorch names them.
+    `on_devices`: the devices of the model and its arguments, by PyTorch's names. Raises UsageError if none of them is
+    the machine's.
     """
 
     def __init__(
-        self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], profiler: GPUProfiler, found: set[str]
+        self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], profiler: GPUProfiler, on_devices: set[str]
     ) -> None:
         self._model, self._args, self._kwargs = model, args, kwargs
         self._profiler = profiler
         self._machine = machine = profiler.machine
-        self._elsewhere = sorted(each for each in found if each.partition(":")[0] != machine.kind)
-        if found and len(self._elsewhere) == len(found):
+        self._elsewhere = sorted(each for each in on_devices if each.partition(":")[0] != machine.kind)
+        if on_devices and len(self._elsewhere) == len(on_devices):
             raise UsageError(
                 f"{type(model).__name__} is on {', '.join(self._elsewhere)}, the profiler is for {machine.kind} "
                 f"({machine.name}): make one for the model's device, or move the model"
@@ -51,20 +52,20 @@ class ModelRun:
         self._stopwatch = Stopwatch(timer_for(machine))
         self._laps: dict[Submodule, list[Lap]] = {}
         self._works: dict[Submodule, Work] = {}
-        #: Of the whole model, by run.
+        #: Timings of the whole model, by run.
         self._timings: list[Timing] = []
 
     def profile(self, runs: RunCount) -> ModelProfile:
-        """Run it as often as asked, and tell what was found."""
+        """Run the model as `runs` specifies, and return its profile."""
         for _ in range(runs.warmup):
             self._machine.run(self._call)
         output: Any = None
         for _ in range(runs.repeats):
-            output = None  # not two outputs at once
+            output = None  # release it first: two outputs may exceed the device's memory
             output = self._timed()
         if runs.passes > 1:
             self._count()
-        return self._told(output)
+        return self._result(output)
 
     def _call(self) -> Any:
         return self._model(*self._args, **self._kwargs)
@@ -79,7 +80,7 @@ class ModelRun:
                 output, timing = self._machine.run(self._call)
                 if execution is not None:
                     execution.stop()
-                # A module with hooks is not PyTorch's alone, and would not be counted.
+                # Remove the hooks first: a module with hooks counts as the user's code, whose work is unknown.
                 hooks.close()
                 watch.stop()
                 whole_s = watch.laps[root].total_s if root in watch.laps else timing.device_s
@@ -93,26 +94,26 @@ class ModelRun:
             _log.warning("gpu-profile: the modules of %s could not be timed: %r", self._name, watch.failure)
         return output
 
-    def _keep(self, found: Mapping[Submodule, Lap]) -> None:
-        for submodule, lap in found.items():
+    def _keep(self, latest: Mapping[Submodule, Lap]) -> None:
+        for submodule, lap in latest.items():
             laps = self._laps.setdefault(submodule, [])
             if not laps or laps[-1].kinds != lap.kinds:
                 self._works[submodule] = work_without_running(submodule, lap, self._machine.kind)
             laps.append(lap)
 
     def _count(self) -> None:
-        """In a run for that alone, what needs it. What is known without it is of modules that ran as they do."""
+        """Count modules of unknown work in a separate run. Other modules keep their work from the timed runs."""
         if not any(map(_needs_a_run, self._works.values())):
             return
         with ModuleCounter() as counter, watched(self._submodules, counter):
             self._machine.run(self._call)
-        found = counter.works()
+        counted = counter.works()
         self._works = {
-            submodule: found.get(submodule, work) if _needs_a_run(work) else work
+            submodule: counted.get(submodule, work) if _needs_a_run(work) else work
             for submodule, work in self._works.items()
         }
 
-    def _told(self, output: Any) -> ModelProfile:
+    def _result(self, output: Any) -> ModelProfile:
         rows = [self._row(submodule, laps) for submodule, laps in self._laps.items()]
         spent = sum(row.own_s for row in rows)
         rows = [replace(row, share=row.own_s / spent if spent else 0.0) for row in rows]
@@ -142,44 +143,45 @@ class ModelRun:
         )
 
     def _whole(self, timings: Sequence[Timing], modules: Sequence[tuple[float, Work]]) -> ModuleRow:
-        """As one operation. `modules`: seconds of each, and its work.
+        """The model as one operation. `modules`: `(seconds, work)` of each.
 
-        The verdict leaves a little out that is not counted: it can move no score by more than its share of the time,
-        and scores that are as close as `balanced` count as one. FLOPs and bytes are only told if all are counted.
+        The verdict ignores uncounted modules that take less than the share `balanced` of the time: they can move no
+        score by more than that, and scores that close count as equal. FLOPs and bytes are reported only if all modules
+        are counted.
         """
         work, spent = added((each, 1) for _, each in modules), sum(own_s for own_s, _ in modules)
         counted: dict[str, Any] = {}
         reasons: dict[str, str] = {}
-        for what in ("flops", "bytes"):
-            unknown = [(own_s, each) for own_s, each in modules if getattr(each, what) is None]
+        for name in ("flops", "bytes"):
+            unknown = [(own_s, each) for own_s, each in modules if getattr(each, name) is None]
             missing = sum(own_s for own_s, _ in unknown)
             if modules and (not unknown or missing < self._profiler.thresholds.balanced * spent):
-                counted[what] = sum(getattr(each, what) or 0 for _, each in modules)
+                counted[name] = sum(getattr(each, name) or 0 for _, each in modules)
             if modules and not unknown:
                 continue
             share = percent(missing / spent if spent else 1.0, 0)
             largest = max(unknown, key=lambda each: each[0], default=(0.0, unknown_work(NEEDS)))[1]
-            reasons[what] = f"modules that take {share} of the time are not counted: {largest.reasons.get(what, NEEDS)}"
-        told = replace(work, reasons=reasons)
-        position = self._position(replace(told, **{"at_least": None, **counted}), timings)
+            reasons[name] = f"modules that take {share} of the time are not counted: {largest.reasons.get(name, NEEDS)}"
+        reported = replace(work, reasons=reasons)
+        position = self._position(replace(reported, **{"at_least": None, **counted}), timings)
         verdict = position.verdict(self._profiler.thresholds)
-        if told.flops is None or told.bytes is None:
+        if reported.flops is None or reported.bytes is None:
             position = replace(
-                position, work=told, attainable=None,
-                flops_per_s=None if told.flops is None else position.flops_per_s,
-                bytes_per_s=None if told.bytes is None else position.bytes_per_s,
+                position, work=reported, attainable=None,
+                flops_per_s=None if reported.flops is None else position.flops_per_s,
+                bytes_per_s=None if reported.bytes is None else position.bytes_per_s,
             )  # fmt: skip
         return ModuleRow(self._name, "", 1, 1.0, position.times.median_s, position, verdict)
 
     def _position(self, work: Work, timings: Sequence[Timing]) -> Position:
-        # A module's arguments have been written just before by another: whether a cache has them, its speed tells.
+        # Another module has just written the arguments. Only the speed of this one can show whether a cache has them.
         return place(work, timings, self._profiler.ceilings, caches="unknown")
 
     def _notes(self) -> Iterator[str]:
         if doubt := self._profiler.ceilings.doubt:
             yield doubt
         if self._elsewhere:
-            yield f"what runs on {', '.join(self._elsewhere)} is in the times only as far as {self._machine.kind} waits"
+            yield f"work on {', '.join(self._elsewhere)} is in the times only while {self._machine.kind} waits for it"
         if (failure := self._stopwatch.failure) is not None:
             yield f"the times are not complete: {failure!r}"
         idle = [
@@ -190,14 +192,14 @@ class ModelRun:
         if idle:
             more = f" and {len(idle) - _NAMED} more" if len(idle) > _NAMED else ""
             yield (
-                f"not called by themselves, so in the time of the modules around them if at all: "
+                f"modules without calls of their own; the enclosing modules contain their time, if any: "
                 f"{', '.join(idle[:_NAMED])}{more}"
             )
         hooks = f"the hooks took {si(self._stopwatch.hooks_s, 's')} of the host"
         if self._machine.kind == "cpu":
-            yield f"{hooks} besides, which is in none of the times"
+            yield f"{hooks}; the times do not contain it"
         else:
-            yield f"{hooks}; where the device waited for the host, that is in the times"
+            yield f"{hooks}; the times contain it as far as the device waited for the host"
 
 
 def _timing(seconds: float, faults: int) -> Timing:

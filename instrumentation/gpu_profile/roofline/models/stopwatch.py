@@ -1,4 +1,4 @@
-"""How long each module of a model takes, by itself and with those inside of it."""
+"""Measures the time of each module of a model, with and without the modules inside of it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from gpu_profile.roofline.counting.signature import Indescribable, Signature, de
 from gpu_profile.roofline.models.hooks import Submodule, watched
 from gpu_profile.roofline.models.timers import HostTimer, Timer
 
-#: Calls on arguments of different shapes that are kept apart, in all modules together.
+#: The largest number of signatures of arguments, in all modules together.
 _MOST_KINDS: Final = 2_048
-#: Timings of the hooks' own cost: the least of so many batches of so many calls.
+#: Batches, and calls of a batch, to measure the cost of the hooks. The shortest batch counts.
 _BATCHES, _BATCH = 7, 32
 
 
 class HookCost(NamedTuple):
-    """What watching costs the host per call besides the hooks' own code, in seconds.
+    """The host's seconds per call for PyTorch's dispatch of hooks, without the code of the hooks.
 
-    `inside` of it falls between the moments that are noted of the module, `outside` before and after them.
+    `inside`: the part between the two readings of the timer. `outside`: the part before and after them.
     """
 
     inside: float = 0.0
@@ -33,12 +33,12 @@ class HookCost(NamedTuple):
 
 @dataclass(slots=True)
 class Lap:
-    """What one module did in one run of the model.
+    """The calls of one module in one run of the model.
 
-    `own_s` is what its calls took without those of submodules inside of them, `total_s` with them; a call within one of
-    the same module is in the outer one's total only. `kinds` counts its calls by what they work on; `indescribable`
-    says why some are not in it. `nested`: calls of other submodules directly inside of its own. `faults`: first touches
-    of memory in its own time.
+    `own_s`: seconds of its calls without the submodules inside of them. `total_s`: with these; a recursive call counts
+    only in the outer call's total. `kinds`: number of calls by signature of their arguments. `indescribable`: why some
+    calls are missing there. `nested`: calls of other submodules directly inside of its own. `faults`: first touches of
+    memory in its own time.
     """
 
     calls: int = 0
@@ -53,7 +53,9 @@ class Lap:
 
 @dataclass(slots=True)
 class _Frame:
-    """One call of a submodule. `since` and `until` are around the hooks' own code, `began` and `ended` within it."""
+    """One call of a submodule. `since` and `until`: host times around the hooks' code. `began` and `ended`: timer
+    readings within it, directly around the module.
+    """
 
     submodule: Submodule
     lap: Lap
@@ -63,7 +65,7 @@ class _Frame:
     began: Any = None
     ended: Any = None
     until: Any = None
-    # Of the submodules directly inside: as this one's time has them, and without their hooks.
+    # Seconds of the submodules directly inside: with their hooks, as contained in this call's time, and without.
     around_s: float = 0.0
     totals_s: float = 0.0
     faults: int = 0
@@ -71,10 +73,10 @@ class _Frame:
 
 
 class Stopwatch:
-    """Times the submodules of one run after another; see `Observer`.
+    """An `Observer` that times the submodules of one run after another.
 
-    `laps` has the latest run's, by submodule; those that were not called are not in it. `hooks_s` is what the hooks
-    took of the host in it. Where the host is the device, that is in none of the times.
+    `laps`: the latest run's, by submodule; only called ones are in it. `hooks_s`: seconds of the host that the hooks
+    took in that run. If the host is the device, the times do not contain them.
     """
 
     def __init__(self, timer: Timer, cost: HookCost | None = None) -> None:
@@ -85,16 +87,16 @@ class Stopwatch:
         self._kinds = 0
         self.laps: dict[Submodule, Lap] = {}
         self.hooks_s = 0.0
-        #: Why the times are not complete; a failure of ours never becomes the model's.
+        #: Why the times are incomplete. A failure of the stopwatch must not interrupt the model.
         self.failure: Exception | None = None
 
     def start(self) -> None:
-        """Forget the run before."""
+        """Begin a new run: clear the laps."""
         self._frames, self._unsettled, self._kinds = [], [], 0
         self.laps, self.hooks_s = {}, 0.0
 
     def begin(self, submodule: Submodule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Its forward is about to run."""
+        """The submodule's forward is about to run."""
         entered = perf_counter()
         try:
             lap = self.laps.get(submodule)
@@ -109,18 +111,18 @@ class Stopwatch:
             if not self._timer.at_once:
                 self.hooks_s += perf_counter() - entered
             frame.began = self._timer.now()
-        except Exception as failure:  # noqa: BLE001 - the model runs on
+        except Exception as failure:  # noqa: BLE001 - the model must continue
             self.failure = failure
 
     def finish(self, submodule: Submodule) -> None:
-        """Its forward has run, or failed."""
+        """The submodule's forward has returned or raised."""
         try:
             entered = perf_counter()
             ended = self._timer.now()
             if not any(frame.submodule is submodule for frame in self._frames):
                 return
             while (frame := self._frames.pop()).submodule is not submodule:
-                frame.lap.depth -= 1  # left by something that is no Exception, which the model caught
+                frame.lap.depth -= 1  # not finished: the model caught a BaseException that is no Exception
             frame.lap.depth -= 1
             frame.ended = ended
             frame.faults += self._timer.faults()
@@ -134,9 +136,9 @@ class Stopwatch:
             self.failure = failure
 
     def stop(self) -> None:
-        """The run is over: wait for what it left on the device, and work out the times."""
+        """The run is over: wait for the device and compute the times."""
         self._timer.settle()
-        # In the order in which they ended: those inside before those around them.
+        # In the order in which they ended, so that inner calls precede outer ones.
         for frame in self._unsettled:
             self._settle(frame)
         self._unsettled = []
@@ -148,8 +150,8 @@ class Stopwatch:
             return
         try:
             kind = describe(args, kwargs)
-        except Indescribable as found:
-            lap.indescribable = f"an argument is {found}"
+        except Indescribable as unsupported:
+            lap.indescribable = f"an argument is {unsupported}"
             return
         if kind not in lap.kinds:
             if self._kinds >= _MOST_KINDS:
@@ -183,7 +185,7 @@ class Stopwatch:
 
 @cache
 def hook_cost() -> HookCost:
-    """Measured once, on a module that does nothing; takes some milliseconds."""
+    """The cost of hooks on this host, measured once with a module that does nothing, in some milliseconds."""
     submodule = Submodule("", torch.nn.Identity(), "hooks")
     stopwatch = Stopwatch(HostTimer(), cost=HookCost())
     bare = min(_batch_s(submodule.module) for _ in range(_BATCHES))

@@ -1,4 +1,4 @@
-"""Timer on a machine, noted while it works and compared afterwards."""
+"""Clocks of the devices: each reading is recorded in the run, and readings are compared afterwards."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from typing import Any
 from gpu_profile.errors import UsageError
 from gpu_profile.roofline.machines.machine import Machine
 
-#: What PyTorch drives by streams and events.
+#: Types of devices that PyTorch drives with streams and events.
 _STREAMED = ("cuda", "xpu")
 
 
 class HostTimer:
-    """By the host's clock: for a device that has done its work when a call returns.
+    """The host's clock, for a device whose work is done when a call returns.
 
-    `at_once`: what is between two moments can be told as soon as they are noted.
+    `at_once`: `seconds` may be called as soon as both readings are taken.
     """
 
     at_once = True
     now: Callable[[], float] = staticmethod(perf_counter)
 
     def seconds(self, start: float, end: float) -> float:
-        """From one reading to the other."""
+        """The seconds from one reading to the other."""
         return end - start
 
     def settle(self) -> None:
-        """All moments that were noted have come."""
+        """Does nothing: readings of the host's clock are complete at once."""
 
     def faults(self) -> int:
-        """First touches of memory so far, as in `Timing.faults`, of the process; about 1 µs."""
+        """First touches of memory by the process so far, as in `Timing.faults`. Takes about 1 µs."""
         return getrusage(RUSAGE_SELF).ru_minflt
 
 
 class EventTimer:
-    """By events on whichever stream of the device is current when they are noted. The host does not wait for them.
+    """Events on the device's current stream. The host does not wait for them.
 
-    `module` is PyTorch's for the kind of device, such as `torch.cuda`. Each moment is an event of its own, about 1 µs
-    of the host's time.
+    `module`: PyTorch's module for the kind of device, such as `torch.cuda`. Each reading is an event of its own and
+    takes about 1 µs of the host's time.
     """
 
     at_once = False
@@ -55,7 +55,7 @@ class EventTimer:
         return event
 
     def seconds(self, start: Any, end: Any) -> float:
-        """What passed on the device between the two."""
+        """The seconds on the device between the two events."""
         return float(start.elapsed_time(end)) * 1e-3
 
     def settle(self) -> None:
@@ -63,16 +63,16 @@ class EventTimer:
         self._module.synchronize(self._ordinal)
 
     def faults(self) -> int:
-        """The host's memory is not what the device works on."""
+        """0: the device does not work on the host's memory."""
         return 0
 
 
-#: Notes moments and tells what is between two of them.
+#: Takes readings, and computes the seconds between two of them.
 Timer = HostTimer | EventTimer
 
 
 def timer_for(machine: Machine) -> Timer:
-    """For a machine of PyTorch's. UsageError for one whose modules cannot be told apart."""
+    """The timer for a machine of PyTorch's. Raises UsageError if its modules cannot be timed separately."""
     if machine.kind == "cpu":
         return HostTimer()
     if machine.kind in _STREAMED:

@@ -52,4 +52,4 @@ def test_modules_have_the_devices_times_and_the_host_waits_once_per_run(
     assert found.whole.own_s == pytest.approx(0.080, abs=1e-5)
     assert cuda.waits == ["device 0"] * 2
     assert found.output == 5
-    assert any("where the device waited for the host" in note for note in found.notes)
+    assert any("as far as the device waited for the host" in note for note in found.notes)
