@@ -1,20 +1,20 @@
-"""How much a call has to do: floating-point operations by closed forms, bytes by the tensors that are touched.
+"""Counts the work of a call: floating-point operations by closed formulas, bytes from the tensors that it touches.
 
 Read in this order:
 
-- `known`: what the rest of the room asks for; it loads PyTorch only where there is something to count.
-- `dry_run`: PyTorch's own functions and modules (`builtins` knows them) are counted beside their run, on copies without
-  data (`fake_tensors`). What was counted is kept by `signature`.
-- `counter`: what the user's functions dispatch is counted while they run. `undispatched` notices what passes by,
-  `compiled` tells what is known of it.
-- `recorder`: what was dispatched, one row for each distinct operation (an `operands.Call`), and the memory that all of
-  it touched (`footprint`).
-- `totals`: FLOPs by formula, bytes by `traffic`, added up to a `Work`.
+- `known`: the entry points for the rest of `roofline`. Loads PyTorch only if there is something to count.
+- `dry_run`: counts PyTorch's own functions and modules without running them, on copies without data (`fake_tensors`).
+  `builtins` recognises these callables. The counts are cached by `signature`.
+- `counter`: counts the operations of the user's functions while they run. `undispatched` detects work that PyTorch's
+  dispatcher does not see; `compiled` finds the work of compiled callables.
+- `recorder`: the log of dispatched operations, one row for each distinct one (an `operands.OperatorCall`), with the
+  memory that they touched (`footprint`).
+- `totals`: adds up FLOPs by formula, and bytes by `traffic`, to a `Work`.
 - `registry`: the formula of an operation: the user's, else that of `products` or `arithmetic`.
 
 `operands`, `traffic`, `products`, `arithmetic`, `footprint` and `registry` need no PyTorch. A new formula is a row in
-the table of `products` (matrix products, in the precision of their factors) or of `arithmetic` (all else), with its
-line in that module's docstring; what reads only a part of an argument gets a row in `traffic` besides.
+the table of `products` (matrix products, in the precision of their factors) or of `arithmetic` (all others), with its
+line in that module's docstring. An operation that reads only a part of an argument also needs a row in `traffic`.
 """
 
 from gpu_profile.roofline.counting.registry import register_formula

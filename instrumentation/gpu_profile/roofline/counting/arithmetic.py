@@ -1,8 +1,8 @@
-"""Floating-point operations of everything but products: element by element, sums, normalisations, pooling, FFTs. Pure.
+"""Floating-point operations other than products: elementwise, sums, normalisations, pooling, FFTs. Pure.
 
-One addition, multiplication, division, root or transcendental function is one operation, as is customary (roofline
-toolkits and torch.utils.flop_counter's successors count so; hardware needs more for some). Copies, casts, fills,
-comparisons, indexing, sorting and random numbers are none, and neither is arithmetic on integers.
+An addition, multiplication, division, root or transcendental function is one operation, as in roofline toolkits and the
+successors of torch.utils.flop_counter; hardware needs more for some. Copies, casts, fills, comparisons, indexing,
+sorting and random numbers are none, and neither is arithmetic on integers.
 
 | operation | floating-point operations; n: elements in, m: elements out |
 |---|---|
@@ -14,7 +14,7 @@ comparisons, indexing, sorting and random numbers are none, and neither is arith
 | norms, backward | 10 n; + 2 n for the weight's gradient, n for the bias's |
 | pooling | each output: the elements of its window, one less for the maximum; backward likewise |
 | interpolation | linear 3 m, bilinear 7 m, trilinear 15 m, bicubic 31 m; nearest none |
-| FFT | 5 n log2 n of complex numbers (van Loan 1992), half of it if one side is real |
+| FFT | 5 n log2 n of complex numbers (van Loan 1992); half of it if one side is real |
 | Adam, fused | 12 per parameter; + 2 for weight decay, + 1 for AMSGrad; SGD 2, + 2 for decay, + 2 for momentum |
 
 A complex addition is 2 real ones, a multiplication 6, a division 11; complex transcendental functions have no formula.
@@ -37,7 +37,7 @@ def _alpha(call: OperatorCall) -> int:
 
 
 def _each(call: OperatorCall, count: int) -> int:
-    """`count` for each element of the result; of lists, of all results. Integers are none."""
+    """`count` for each floating-point element of the result, or of all results of a `_foreach_` operation."""
     results = call.results if "_foreach_" in call.name else call.results[:1]
     return sum(each.numel() for each in results if each.is_floating) * count
 
@@ -53,7 +53,7 @@ def _complex(base: str, call: OperatorCall, inputs: list[Operand]) -> int:
 
 
 def _elementwise(count: int) -> Formula:
-    """`count` for each element of the result, with alpha one more; complex numbers as their table says."""
+    """`count` for each element of the result, one more with alpha; for complex numbers the counts of `_COMPLEX`."""
 
     def flops(call: OperatorCall) -> int:
         base, inputs = _base(call.name), [each for _, each in call.inputs()]
@@ -81,12 +81,12 @@ def _first(call: OperatorCall) -> Operand:
 
 
 def _floating(call: OperatorCall) -> int:
-    """Elements of the first argument, lists included, that are no integers."""
+    """The number of floating-point elements of the first argument, also in lists."""
     return sum(each.numel() for each in operands(next(iter(call.values.values()))) if each.is_floating)
 
 
 def _fold(call: OperatorCall) -> int:
-    """What a sum or a maximum takes: one less than there is, for each result."""
+    """Operations of a sum or a maximum: for each result, one less than the elements that it combines."""
     if isinstance(call.get("other"), Operand):  # max(a, b)
         return _each(call, 1)
     results = call.results if "_foreach_" in call.name else call.results[:1]
@@ -94,7 +94,7 @@ def _fold(call: OperatorCall) -> int:
 
 
 def _of_inputs(count: int, *, once_more: int = 0) -> Formula:
-    """`count` for each element that comes in, and `once_more` for each of a weight and bias that is there."""
+    """`count` for each element of the input, plus `once_more` for the weight and again for the bias, if present."""
 
     def flops(call: OperatorCall) -> int:
         affine = sum(call.get(name) is not None for name in ("weight", "bias")) * once_more
@@ -143,7 +143,7 @@ def _adaptive(less: int) -> Formula:
 def _fft(share: float) -> Formula:
     def flops(call: OperatorCall) -> int:
         x, out = _first(call), call.result
-        full = out if share < 1 and not out.is_complex else x  # of one-sided spectra the real side is whole
+        full = out if share < 1 and not out.is_complex else x  # a one-sided spectrum lacks elements: take the real side
         length = prod(full.shape[each] for each in call["dim"])
         return round(share * 5 * full.numel() * log2(length)) if length else 0
 
@@ -178,7 +178,8 @@ def _bag(call: OperatorCall) -> int:
     return int(call["indices"].numel() * call["weight"].shape[-1])
 
 
-#: Operations without `aten.`, the `_foreach_` of lists and the `_` of those in place, and the formula that they share.
+#: Operations, and the formula that they share. Names are without `aten.`, `_foreach_`, and the final `_` of in-place
+#: operations.
 _FORMULAS: Final[tuple[tuple[str, Formula], ...]] = (
     (
         """
@@ -239,7 +240,7 @@ _FORMULAS: Final[tuple[tuple[str, Formula], ...]] = (
     ("linalg_cross", lambda call: 3 * call.result.numel()),
     ("scatter_add scatter_reduce", _numel("src")),
     ("index_add", lambda call: int(call["source"].numel()) * (1 + _alpha(call))),
-    # Nothing of this is floating-point arithmetic.
+    # Operations without floating-point arithmetic.
     (
         """
         copy clone _to_copy to contiguous fill zero zeros ones full zeros_like ones_like full_like new_zeros new_ones
@@ -275,7 +276,7 @@ def _base(name: str) -> str:
 
 
 def arithmetic(name: str) -> Formula | None:
-    """The formula of an operation, such as `aten.add_` or `aten._foreach_mul`; None if there is none."""
+    """The formula of an operation such as `aten.add_` or `aten._foreach_mul`. None if there is none."""
     if not name.startswith("aten."):
         return None
     whole = name.removeprefix("aten.")

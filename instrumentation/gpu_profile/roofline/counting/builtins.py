@@ -1,4 +1,4 @@
-"""Which callables are PyTorch's own, so that they may be run on tensors without data and nothing of the user's runs."""
+"""Recognises PyTorch's own callables. They can run on tensors without data, without running the user's code."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import torch
 
 from gpu_profile.roofline.counting.operands import words
 
-#: Modules whose functions compute on tensors and call nothing of the user's.
+#: Modules whose functions compute on tensors and call none of the user's code.
 _MODULES: Final = words("""
         torch torch.functional torch.nn.functional torch.linalg torch.special torch.fft torch.signal torch._tensor
         torch._C._nn torch._C._linalg torch._C._special torch._C._fft torch._C._sparse
         torch._jit_internal
-        """)  # the last has boolean_dispatch: max_pool2d and its like
+        """)  # the last has boolean_dispatch, for max_pool2d and the like
 
-#: Functions among those modules' that do something else than to compute.
+#: Functions of these modules that do other things than to compute.
 _OTHERS: Final = words("""
         save load compile set_default_device set_default_dtype manual_seed seed set_grad_enabled
         use_deterministic_algorithms set_num_threads backward register_hook numpy tolist item __array__
@@ -37,7 +37,7 @@ _OF_TORCH: Final = "torch.nn.modules."
 
 
 def plain(function: Any) -> bool:
-    """Whether this is a function or method of PyTorch's, or a module all of whose parts are, without hooks."""
+    """Whether this is a function or method of PyTorch, or a module of PyTorch's modules only, without hooks."""
     if isinstance(function, torch.nn.Module):
         return not _global_hooks() and all(_plain_module(each) for each in function.modules())
     if isinstance(function, functools.partial):
@@ -54,7 +54,7 @@ def _plain_function(function: Any) -> bool:
     if isinstance(function, (types.MethodType, types.MethodWrapperType)):
         return type(owner) in _TENSORS
     if isinstance(function, types.BuiltinFunctionType):
-        # `torch.mm` belongs to nothing, `torch.set_num_threads` to a module, `x.mm` to a tensor.
+        # The owner of `torch.mm` is None, of `torch.set_num_threads` a module, of `x.mm` a tensor.
         of_torch = function.__module__ in _MODULES and (owner is None or function.__module__ != "torch")
         return type(owner) in _TENSORS or of_torch or function in _OPERATORS
     if isinstance(function, _DESCRIPTORS):
@@ -78,7 +78,7 @@ def _global_hooks() -> bool:
 
 
 def tensors_of(module: Any) -> Iterator[Any]:
-    """A module's parameters and buffers, those of its parts included."""
+    """The parameters and buffers of a module and its submodules."""
     for each in module.modules():
         for held in (each._parameters, each._buffers):
             yield from (tensor for tensor in held.values() if tensor is not None)

@@ -1,4 +1,4 @@
-"""Callables whose work PyTorch's dispatcher does not see: compiled ones, TorchScript, replays of CUDA graphs."""
+"""Work that PyTorch's dispatcher does not see: compiled callables, TorchScript, replays of CUDA graphs."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from gpu_profile.roofline.counting.dry_run import count_without_running, registe
 from gpu_profile.roofline.counting.registry import registered_callable
 from gpu_profile.roofline.work import Work, unknown_work
 
-COMPILED: Final = "it is compiled: what its kernels do is not known; register a formula for it"
+COMPILED: Final = "it is compiled: the work of its kernels is not known; register a formula for it"
 SCRIPTED: Final = "it is TorchScript, which may fuse its operations: register a formula for it"
-REPLAYED: Final = "a CUDA graph's replay says nothing of its kernels: register a formula for it"
+REPLAYED: Final = "a CUDA graph's replay does not report its kernels: register a formula for it"
 FUSED: Final = "it is compiled: how many bytes its fused kernels move is not known; register a formula for it"
 
 
 def compiled_part(function: Any) -> str | None:
-    """Why counting in a run would miss something of this callable; None if nothing tells that it would.
+    """Why counting in a run would miss work of this callable. None if there is no sign of that.
 
-    Looks at the callable itself, what it wraps and is bound to, and the parts of modules. What only shows in the run
-    `Counting` notices.
+    Inspects the callable, the callable that it wraps, the object that it is bound to, and the submodules of modules.
+    `Counting` detects compiled code that appears only in the run.
     """
     seen = 0
-    while function is not None and seen < 16:  # wrappers of wrappers, but not for ever
+    while function is not None and seen < 16:  # wrappers may wrap each other endlessly
         seen += 1
-        if (reason := _itself(function)) is not None:
+        if (reason := _own_reason(function)) is not None:
             return reason
         if isinstance(function, torch.nn.Module):
-            return next((why for each in function.modules() if (why := _itself(each)) is not None), None)
+            return next((why for each in function.modules() if (why := _own_reason(each)) is not None), None)
         owner = getattr(function, "__self__", None)
         if isinstance(owner, (torch.nn.Module, torch.jit.ScriptFunction)):
             function = owner
@@ -42,7 +42,7 @@ def compiled_part(function: Any) -> str | None:
     return None
 
 
-def _itself(function: Any) -> str | None:
+def _own_reason(function: Any) -> str | None:
     if getattr(function, "_torchdynamo_orig_callable", None) is not None:
         return COMPILED
     if getattr(function, "_compiled_call_impl", None) is not None:  # Module.compile()
@@ -54,18 +54,19 @@ def _itself(function: Any) -> str | None:
         isinstance(function, graph) or isinstance(getattr(function, "__self__", None), graph)
     ):
         return REPLAYED
-    # Exported and packaged programs run what Inductor made.
+    # Exported and packaged programs run kernels of Inductor.
     if type(function).__module__.startswith("torch._inductor") or type(function).__name__ == "AOTICompiledModel":
         return COMPILED
     return None
 
 
 def compiled_work(function: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Work:
-    """What is known of a compiled callable's work without running, compiling or changing it.
+    """The work of a compiled callable, determined without running, compiling or changing it.
 
-    A registered formula, of the compiled callable or of what was compiled; else, where what was compiled is PyTorch's
-    own (`torch.compile(nn.Linear(…))`), its FLOPs, which compiling does not change, but not its bytes, which fusion
-    does. Inductor keeps no count of bytes for code that is already compiled. Everything else is absent with the reason.
+    A registered formula of the compiled callable, or of the original one, gives the work. If the original is PyTorch's
+    own (`torch.compile(nn.Linear(…))`), its FLOPs are the work's, because compiling does not change them. Fusion
+    changes its bytes, so they are unknown: Inductor keeps no count of them for code that is already compiled. All other
+    work is unknown, with the reason.
     """
     if (registered := registered_callable(function)) is not None:
         return registered_work(registered, args, kwargs or {})
@@ -82,7 +83,7 @@ def compiled_work(function: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str
 
 
 def _original(function: Any) -> Any:
-    """What was compiled."""
+    """The callable that was compiled, or None."""
     original = getattr(function, "_torchdynamo_orig_callable", None)
     module = getattr(function, "_orig_mod", None)  # OptimizedModule
     return module if module is not None else original

@@ -1,4 +1,4 @@
-"""Counts what is dispatched while the user's callable runs once, and says what that cost."""
+"""Counts the operations that PyTorch dispatches in a run of the user's callable, and measures the cost of counting."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from gpu_profile.units import NS_PER_S
 TOO_DEAR: Final = "needs passes=2: counting would have taken too large a share of the run"
 TOO_OLD: Final = "needs passes=2: with this version of PyTorch counting would keep compiled code from running compiled"
 
-#: Types that the tensors of a run may have; the inner tensors of others come through by themselves.
+#: Types of tensors to count. Operations on other types arrive again with their inner tensors.
 _PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 
-#: PyTorch's own way to leave compiled code compiled while a mode is on.
+#: Whether PyTorch can keep compiled code compiled while a mode is active.
 _LEAVES_COMPILED: Final = hasattr(TorchDispatchMode, "ignore_compile_internals")
 
-#: What an operation takes longer under a mode, as long as it could not be measured.
+#: The additional ns of an operation under a mode, until they can be measured.
 USUAL_NS: Final = 4000
 _passing_ns: int | None = None
 
-#: How operations are dealt with: views and the like pass by; in inference mode what is composed of others arrives whole
-#: and is taken apart, as it is by itself elsewhere; all else is noted.
+#: Kinds of operations. `_STILL`: views and the like, not counted. `_COMPOSED`: composed of others; in inference mode
+#: they arrive whole and have to be decomposed, in other modes PyTorch does that. `_NOTED`: all others, counted.
 _STILL: Final = "still"
 _COMPOSED: Final = "composed"
 _NOTED: Final = "noted"
 _kinds: Final[dict[Any, str]] = {}
 
-#: Calls between two looks at what counting has cost so far.
+#: Calls between two checks of the cost of counting.
 _LOOK: Final = 64
 
 
 class Mode(TorchDispatchMode):  # type: ignore[misc]
-    """Notes in `record` each operation on tensors of these types; passes everything by when it is None."""
+    """Records each operation on tensors of these types in `record`. Does nothing if `record` is None."""
 
     supports_higher_order_operators = True
 
@@ -57,13 +57,13 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """PyTorch's question: compiled code stays compiled."""
+        """PyTorch asks whether compiled code stays compiled: yes."""
         return True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # PyTorch would wrap `__torch_dispatch__`: its first call would import the compiler, which takes seconds, and
-        # what operations call would not run compiled. `_pass_over` is enough.
+        # With True, PyTorch would wrap `__torch_dispatch__`. Its first call would import the compiler, which takes
+        # seconds, and code that operations call would not run compiled. `_pass_over` suffices.
         return False
 
     def __torch_dispatch__(
@@ -87,38 +87,38 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]
 
     def _look(self, now: int) -> None:
         own = self.own_ns + self.calls * passing_ns()
-        # Its own cost is in part an estimate, which may come to more than all the time that has passed.
+        # The cost is in part an estimate, which may exceed the time that has passed.
         if self.share < inf and own > max(self.grace_ns, self.share * (now - self.began_ns - own)):
             self.record = None
 
 
 def _dispatches(kind: type) -> bool:
-    """Whether tensors of this type deal with operations themselves; those that do not, such as the parameters of lazy
-    modules, are plain ones here."""
+    """Whether tensors of this type handle operations themselves. Other subclasses, such as the parameters of lazy
+    modules, count as plain tensors."""
     return kind not in _PLAIN and kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl  # type: ignore[attr-defined]
 
 
 def _kind(function: Any) -> str:
     try:
-        kind = _found_kind(function)
-    except Exception:  # noqa: BLE001 - some are asked from C++ that lets nothing through: raising would end the process
+        kind = _classify(function)
+    except Exception:  # noqa: BLE001 - C++ code that calls this cannot handle exceptions: the process would end
         kind = _NOTED
     return _kinds.setdefault(function, kind)
 
 
-def _found_kind(function: Any) -> str:
+def _classify(function: Any) -> str:
     if not isinstance(function, torch._ops.OpOverload):
         return _NOTED
-    # Those of `prim` and `profiler` are not all known to the dispatcher.
+    # The dispatcher does not have all operations of `prim` and `profiler`.
     if function.namespace in ("prim", "profiler") or operation_name(function) in STILL:
         return _STILL
     if torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CompositeImplicitAutograd"):
-        return _COMPOSED  # also `reshape` and its like, whose schema says that they are views: they may copy
+        return _COMPOSED  # also `reshape` and the like: their schema declares views, but they may copy
     return _STILL if _is_view(function) else _NOTED
 
 
 def _is_view(function: Any) -> bool:
-    """Whether it moves no byte and launches nothing: views, also in place."""
+    """Whether the function is a view, also in place: it moves no byte and launches nothing."""
     if torch.Tag.inplace_view in function.tags:
         return True
     returned = [each.alias_info for each in function._schema.returns]
@@ -128,12 +128,12 @@ def _is_view(function: Any) -> bool:
 class Counting:
     """`with Counting() as counting: function(...)`, then `counting.work()`.
 
-    Counts what the calling thread dispatches to PyTorch, its backward passes included, on whatever threads the autograd
-    engine runs them; not what other threads of the user's dispatch. Once counting has cost more than `share` of the
-    rest and more than `grace_s` seconds, it stops for the rest of the run, and the work is absent with the reason.
-    Compiled code stays compiled and is not counted. Memory is bounded, however many operations run.
+    Counts the operations that the calling thread dispatches to PyTorch, with its backward passes, which run on threads
+    of the autograd engine. Other threads of the user's are not counted. Counting stops when it has taken more than
+    `grace_s` seconds and more than `share` of the time of the run without it. The work is then unknown, with the
+    reason. Compiled code stays compiled and is not counted. Memory is bounded for any number of operations.
 
-    Custom tensors (DTensor and other subclasses) are counted by the plain tensors that they are made of.
+    Custom tensors (DTensor and other subclasses) count as the plain tensors that they consist of.
     """
 
     def __init__(self, *, share: float = 0.05, grace_s: float = 0.002) -> None:
@@ -146,12 +146,13 @@ class Counting:
 
     @property
     def counting_s(self) -> float:
-        """What counting has cost within the run, in seconds: its own code, measured, and being called, estimated."""
+        """Seconds that counting took within the run: its own code, measured, and the calls to it, estimated."""
         return 0.0 if self._mode is None else (self._mode.own_ns + self._mode.calls * passing_ns()) / NS_PER_S
 
     def __enter__(self) -> Self:
         passing_ns()  # measured before the run, not in it
-        # There, what was compiled before is compiled once more, and so noticed: too dear but in a run for counting.
+        # Older PyTorch compiles compiled code again under a mode, and so counting notices it. That is too expensive,
+        # except in a run that only counts.
         if not _LEAVES_COMPILED and compilations() and self._share < inf:
             self._work = unknown_work(TOO_OLD)
             return self
@@ -169,13 +170,13 @@ class Counting:
             self._undispatched.__exit__(*exc)
 
     def into(self, record: OperationLog) -> str | None:
-        """Note in this record from now on. Why the one before has not all of it; None if it has."""
+        """Record into `record` from now on. Returns why the previous record is incomplete, or None."""
         if self._mode is not None:
             self._mode.record = record
         return self._undispatched.taken()
 
     def work(self) -> Work:
-        """What was counted. FLOPs and bytes are absent, with the reason, where not all of it was."""
+        """The counted work. FLOPs and bytes are unknown, with the reason, if operations were missed."""
         if self._work is None:
             mode = self._mode
             why = self._undispatched.reason or (TOO_DEAR if mode is not None and mode.record is None else None)
@@ -188,21 +189,21 @@ class Counting:
 
 
 def passing_ns() -> int:
-    """What one operation takes longer when it passes a mode that does nothing.
+    """The additional ns of one operation under a mode that does nothing.
 
-    The mean of an addition, a view and a normalisation, which differ by a factor of two; within a large model, whose
-    code leaves the caches, up to twice as much was seen. Measured once, ~5 ms.
+    The mean of an addition, a view and a normalisation, which differ by a factor of two. In a large model, whose code
+    exceeds the caches, up to twice as much was observed. Measured once, in about 5 ms.
     """
     global _passing_ns  # noqa: PLW0603 - one number for the process
     if _passing_ns is None:
-        if _watched():
+        if _observed():
             return USUAL_NS
         _passing_ns = _measured()
     return _passing_ns
 
 
-def _watched() -> bool:
-    """Whether someone would see, or change, what is measured here: modes, a trace, a profiler."""
+def _observed() -> bool:
+    """Whether a mode, a trace or a profiler is active, which would observe or disturb the measurement."""
     stacks = torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack()
     return bool(stacks or torch.jit.is_tracing() or torch.autograd._profiler_enabled())
 
@@ -228,7 +229,7 @@ def _measured() -> int:
 
 
 def _pass_over(function: Any, *, callees: bool) -> None:
-    """Keep the compiler from compiling this function, where it runs among compiled code; private to PyTorch."""
+    """Keep the compiler from compiling this function when it runs within compiled code. Uses private PyTorch API."""
     frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     try:
         action = frames._FrameAction

@@ -1,4 +1,4 @@
-"""Counts PyTorch's own functions and modules beside their run, on copies without data: nothing is run or changed."""
+"""Counts PyTorch's own functions and modules on copies without data: nothing is computed or changed."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from gpu_profile.roofline.counting.registry import Registered, checked, register
 from gpu_profile.roofline.counting.signature import describe
 from gpu_profile.roofline.work import Work
 
-#: Signatures whose work is kept; the oldest goes first.
+#: The largest number of cached signatures; the oldest is evicted first.
 KEPT: Final = 1024
 
 _Tensor: Final = torch.Tensor
 _Module: Final = torch.nn.Module
 _Kept = dict[Any, Work | None]
 _functions: Final[_Kept] = {}
-#: Of modules, as long as they live.
+#: The cache of each module, which lives as long as the module.
 _modules: Final[weakref.WeakKeyDictionary[Any, _Kept]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 _copying = threading.Lock()
 _missing: Final = object()
 _function_modes: Final = torch._C._len_torch_function_stack
 
-#: A module's plain settings are of these types.
+#: Types of attributes that count as settings of a module.
 _SETTINGS: Final = frozenset({bool, int, float, str, tuple})
 
 
 def signature(args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Hashable | None:
-    """The call's `Signature`; None if it has none, or a mode of the user's would see the tensors being asked."""
+    """The call's `Signature`. None if it has none, or if a mode of the user's would observe the inspection."""
     try:
         if _function_modes() and _modes_of_the_user():
             return None
         key = describe(args, kwargs or {})
         hash(key)
-    except Exception:  # noqa: BLE001 - what has no address, shape or hash is not keyed, whatever it raises
+    except Exception:  # noqa: BLE001 - an argument without address, shape or hash has no key, and may raise anything
         return None
     return key
 
@@ -56,18 +56,20 @@ def count_without_running(
 ) -> Work | None:
     """The work of one call of `function`, without calling it: by a registered formula, or on copies without data.
 
-    Only PyTorch's own functions, methods of tensors, modules made of its own modules alone, and partials of these are
-    run on copies. With gradients wanted the forward pass alone is counted. Nothing of the user's runs; data, gradients,
-    buffers and random states stay as they are. None for everything else, and for what depends on data (`nonzero`) or on
-    tensors without plain memory (sparse, nested, quantised, subclasses): count that in its run.
+    Runs on copies: PyTorch's own functions, methods of tensors, modules that consist only of PyTorch's own modules, and
+    partials of these. If gradients are enabled, only the forward pass is counted. None of the user's code runs; data,
+    gradients, buffers and random states do not change. The result is None for all other callables, for work that
+    depends on data (`nonzero`), and for tensors without plain memory (sparse, nested, quantised, subclasses). These
+    have to be counted in their run.
 
-    What was counted is kept by function and `signature`. Memory that a real run uses again counts as new memory in
-    `working_set`, so that for a chain of operations it is an upper bound.
+    Results are cached by function and `signature`. Memory that a real run reuses counts as new memory in `working_set`,
+    so for a chain of operations it is an upper bound.
     """
     if (registered := registered_callable(function)) is not None:
         return registered_work(registered, args, kwargs or {})
     function, args, kwargs = _unbound(function, args, kwargs or {})
-    # Hooks may have come since a module was counted. Nothing is kept of the user's functions, nor of what they hold.
+    # Before the cache: hooks may have been added since a module was counted, and the cache must not keep the user's
+    # functions and their closures alive.
     if not plain(function) or (key := signature(args, kwargs)) is None:
         return None
     try:
@@ -76,11 +78,11 @@ def count_without_running(
             key = (registrations(), key, _state(function))
         else:
             kept, key = _functions, (registrations(), function, key)
-        found = kept.get(key, _missing)
+        cached = kept.get(key, _missing)
     except TypeError:  # a callable that has no hash
         return None
-    if found is not _missing:
-        return found  # type: ignore[return-value]
+    if cached is not _missing:
+        return cached  # type: ignore[return-value]
     if _modes_of_the_user():
         return None
     work = _counted(function, args, kwargs)
@@ -92,22 +94,22 @@ def count_without_running(
 
 
 def registered_work(registered: Registered, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Work:
-    """The work of a callable as a whole by the user's formulas. What they do not give is absent with the reason."""
-    found: dict[str, int] = {}
+    """The work of a callable by the user's formulas. A value without a working formula is None, with the reason."""
+    counts: dict[str, int] = {}
     reasons: dict[str, str] = {}
     for name, formula in zip(Registered._fields, registered, strict=True):
         if formula is None:
             reasons[name] = f"no formula for {name} is registered for this callable"
             continue
         try:
-            found[name] = checked(formula(*args, **kwargs))
+            counts[name] = checked(formula(*args, **kwargs))
         except Exception as error:  # noqa: BLE001 - a user's formula must not fail the user's call
             reasons[name] = f"the formula for {name} failed: {type(error).__name__}: {error}"
-    return Work(flops=found.get("flops"), bytes=found.get("bytes"), method="formula", reasons=reasons)
+    return Work(flops=counts.get("flops"), bytes=counts.get("bytes"), method="formula", reasons=reasons)
 
 
 def _state(module: Any) -> Hashable:
-    """What a module's work depends on: the settings, parameters and buffers of all its parts."""
+    """The properties of a module that determine its work: settings, parameters and buffers of all its submodules."""
     parts = list(module.modules())
     settings = tuple(
         (type(each), *(value for value in vars(each).values() if type(value) in _SETTINGS)) for each in parts
@@ -118,7 +120,7 @@ def _state(module: Any) -> Hashable:
 def _unbound(
     function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, tuple[Any, ...], Mapping[str, Any]]:
-    """The same call, of a partial's function and a tensor's method, which hold no tensors as those two do."""
+    """The same call without partials and bound methods of tensors, because these two keep tensors alive."""
     while isinstance(function, partial):
         function, args, kwargs = function.func, (*function.args, *args), {**function.keywords, **kwargs}
     owner = getattr(function, "__self__", None)
@@ -130,27 +132,27 @@ def _unbound(
 def _counted(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Work | None:
     fakes, record = FakeTensors(), OperationLog(fake=True)
     try:
-        # What would be warned of in the run is warned of there. Filters belong to the process: one thread at a time.
+        # Without warnings: the run itself gives them. Filters are global to the process, hence one thread at a time.
         with _copying, warnings.catch_warnings(), unlogged():
             warnings.simplefilter("ignore")
             call = fakes.module(function) if isinstance(function, _Module) else function
             given, named = fakes.value(tuple(args)), fakes.value(dict(kwargs))
             with fakes.mode, Mode(record, types=WITHOUT_DATA):
                 call(*given, **named)
-    except Exception:  # noqa: BLE001 - what cannot run without data is counted in its run
+    except Exception:  # noqa: BLE001 - a call that cannot run without data is counted in its run
         return None
     totals, touched = record.totals()
     return totals.work("meta", working_set=touched)
 
 
 def _modes_of_the_user() -> bool:
-    """Whether a mode would see the copies. `torch.device` and `set_default_device` are modes as well, PyTorch's own."""
+    """Whether a mode of the user's would see the copies. `torch.device` and `set_default_device` do not count."""
     modes = (torch._C._get_function_stack_at(i) for i in range(_function_modes()))
     return bool(torch._C._len_torch_dispatch_stack()) or not all(isinstance(each, DeviceContext) for each in modes)
 
 
 @process.in_child
 def _forget() -> None:
-    """A child has one thread: what another one of its parent's held would be held for ever."""
+    """After a fork: a lock that another thread of the parent held would stay locked in the child."""
     global _lock, _copying
     _lock, _copying = threading.Lock(), threading.Lock()

@@ -1,7 +1,7 @@
-"""Copies without data: of tensors, of arguments, and of PyTorch's own modules, so that a call of them touches nothing.
+"""Copies without data of tensors, arguments, and PyTorch's own modules: a call on them computes and changes nothing.
 
-`FakeTensorMode` rather than the device `meta`: a fake keeps its device, by which PyTorch chooses its kernels (on `meta`
-scaled_dot_product_attention, for one, is counted as the products and the softmax that no device runs).
+Uses `FakeTensorMode`, not the device `meta`: a fake tensor keeps its device, which determines PyTorch's kernels. On
+`meta`, scaled_dot_product_attention would count as separate products and a softmax, which no device runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-#: The types of tensors while only copies are run.
+#: The types of tensors in a run on copies.
 WITHOUT_DATA: Final = frozenset({torch.Tensor, torch.nn.Parameter, FakeTensor})
 
 _log: Final = logging.getLogger(FakeTensor.__module__)
@@ -23,7 +23,7 @@ _log: Final = logging.getLogger(FakeTensor.__module__)
 
 @contextmanager
 def unlogged() -> Iterator[None]:
-    """PyTorch logs, with a traceback, a copy's operation that fails. The call itself will say what is wrong with it."""
+    """Suppress this thread's log of fake tensors. PyTorch logs operations that fail; the real call raises anyway."""
     here = threading.get_ident()
 
     def of_another_thread(record: logging.LogRecord) -> bool:
@@ -37,11 +37,11 @@ def unlogged() -> Iterator[None]:
 
 
 class NotCopiedError(Exception):
-    """What cannot be had without data."""
+    """A tensor that cannot be copied without data."""
 
 
 class FakeTensors:
-    """Makes copies; tensors that begin at the same address become views of one."""
+    """Makes copies. Tensors that begin at the same address become views of one copy."""
 
     def __init__(self) -> None:
         self.mode: Any = FakeTensorMode(allow_non_fake_inputs=False)
@@ -49,7 +49,7 @@ class FakeTensors:
         self._memory: dict[tuple[int, Any], Any] = {}
 
     def value(self, value: Any) -> Any:
-        """The copy of an argument that has a signature: tensors in it are copied, all else is passed on as it is."""
+        """The copy of an argument that has a signature: tensors in it are copied, other values are returned as is."""
         if isinstance(value, torch.Tensor):
             return self.tensor(value)
         if isinstance(value, (tuple, list)):
@@ -57,7 +57,7 @@ class FakeTensors:
         return {name: self.value(each) for name, each in value.items()} if isinstance(value, dict) else value
 
     def tensor(self, tensor: Any) -> Any:
-        """A tensor of the same shape, strides, type and device."""
+        """A fake tensor of the same shape, strides, type and device."""
         if id(tensor) not in self._made:
             self._made[id(tensor)] = self._copy(tensor)
         return self._made[id(tensor)]
@@ -83,7 +83,7 @@ class FakeTensors:
         return made.requires_grad_(True) if wanted else made
 
     def module(self, module: Any) -> Any:
-        """A module of PyTorch's own with copies of its parameters, buffers and parts; the original is left alone."""
+        """A copy of a PyTorch module with copies of its parameters, buffers and submodules."""
         made = module.__class__.__new__(module.__class__)
         held = {name: self._held(each) for name, each in vars(module).items()}
         held["_parameters"] = {name: self._optional(each) for name, each in module._parameters.items()}

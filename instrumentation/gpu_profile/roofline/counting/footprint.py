@@ -1,16 +1,16 @@
-"""How much distinct memory was touched: addresses with extents, overlaps counted once. Pure."""
+"""The amount of distinct memory that operations touch: addresses with extents, overlaps counted once. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Final
 
-#: Addresses that are kept; when there are more, what overlaps becomes one.
+#: The largest number of addresses. Beyond it, overlapping stretches are joined.
 ADDRESSES: Final = 1 << 16
 
 
 class Footprint:
-    """Touched addresses. Each has a span, to the end of its last element, and how many bytes of it were touched."""
+    """Touched addresses. Each has a span, in bytes up to the end of the last element, and the bytes touched in it."""
 
     def __init__(self, addresses: int = ADDRESSES) -> None:
         self._most = addresses
@@ -18,22 +18,22 @@ class Footprint:
         self._lost = False
 
     def touch(self, addresses: Iterable[int], extents: list[tuple[int, int]]) -> None:
-        """Note memory at these addresses; of one that is known the larger extent stays."""
+        """Record memory at these addresses. An address that is already recorded keeps the larger extent."""
         touched = self._touched
         for address, extent in zip(addresses, extents, strict=True):
-            if (known := touched.get(address)) is None or known < extent:
+            if (recorded := touched.get(address)) is None or recorded < extent:
                 touched[address] = extent
         if len(touched) > self._most:
             self._join()
 
     def size(self) -> int | None:
-        """Bytes of all distinct memory; None if there were too many addresses to tell."""
+        """Bytes of all distinct memory. None if there were too many addresses."""
         if self._lost:
             return None
         return sum(distinct for _, _, distinct in self._joined())
 
     def _joined(self) -> list[tuple[int, int, int]]:
-        """(address, end, distinct bytes) of each stretch: parts that overlap or touch are one stretch."""
+        """`(address, end, distinct bytes)` of each stretch. Parts that overlap or touch are one stretch."""
         joined: list[tuple[int, int, int]] = []
         for address, (span, distinct) in sorted(self._touched.items()):
             if joined and address <= joined[-1][1]:

@@ -1,4 +1,4 @@
-"""Counting as the rest of the room asks for it: PyTorch is loaded only where there is something to count."""
+"""The entry points of counting for the rest of `roofline`. Loads PyTorch only if there is something to count."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from gpu_profile.roofline.work import Work, unknown_work
 if TYPE_CHECKING:
     from gpu_profile.roofline.counting.counter import Counting
 
-#: Without a framework there is nothing that could be counted.
+#: The reason of unknown work if PyTorch is not loaded.
 UNCOUNTED: Final = "without PyTorch nothing is counted: give flops= and bytes="
 
 
 def known_work(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Work | None:
-    """The work of a call as far as it can be told without running it; None if it is to be counted in its run.
+    """The work of a call, determined without running it. None if it has to be counted in its run.
 
-    By a registered formula; PyTorch's own functions on copies without data; compiled ones by what is known of them.
+    Uses a registered formula, runs PyTorch's own functions on copies without data, and treats compiled callables as
+    `compiled_work` does.
     """
     if "torch" not in sys.modules:
         return unknown_work(UNCOUNTED)
@@ -33,7 +34,7 @@ def known_work(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapp
 
 
 def counting(*, share: float) -> Counting:
-    """Counts what runs within it; see `Counting`. UsageError if PyTorch is not installed."""
+    """A context that counts the operations within it; see `Counting`. Raises UsageError if PyTorch is not installed."""
     load_torch("counting")
     from gpu_profile.roofline.counting.counter import Counting
 

@@ -1,4 +1,4 @@
-"""One dispatched operation as formulas see it: its arguments by name, tensors by their shape alone. Pure."""
+"""One dispatched operation in the form that formulas receive: arguments by name, tensors without data. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 
 class Operand(NamedTuple):
-    """A tensor without its data. `strides` are in elements; `dtype` is PyTorch's name of it, such as `float32`.
+    """A tensor without its data. `strides` are in elements. `dtype` is PyTorch's name, such as `float32`.
 
-    `memory` numbers the distinct memory of one operation: operands that begin at the same address share it.
+    `memory` numbers the distinct addresses in one operation: operands that begin at the same address share a number.
     """
 
     shape: tuple[int, ...]
@@ -23,16 +23,16 @@ class Operand(NamedTuple):
 
     @property
     def ndim(self) -> int:
-        """How many dimensions."""
+        """The number of dimensions."""
         return len(self.shape)
 
     def numel(self) -> int:
-        """How many elements, those of broadcast dimensions repeated."""
+        """The number of elements; repetitions in broadcast dimensions count."""
         return prod(self.shape)
 
     @property
     def is_complex(self) -> bool:
-        """Whether an element is two numbers."""
+        """Whether the elements are complex numbers."""
         return self.dtype.startswith("complex")
 
     @property
@@ -42,7 +42,7 @@ class Operand(NamedTuple):
 
     @property
     def span(self) -> int:
-        """Bytes from the first element's to the end of the last one's."""
+        """Bytes from the begin of the first element to the end of the last one."""
         if 0 in self.shape:
             return 0
         last = sum((size - 1) * abs(stride) for size, stride in zip(self.shape, self.strides, strict=True))
@@ -50,7 +50,7 @@ class Operand(NamedTuple):
 
     @property
     def touched(self) -> int:
-        """Bytes of the distinct elements: what is broadcast counts once, and so do windows that overlap."""
+        """Bytes of the distinct elements: broadcast dimensions and overlapping windows count once."""
         if 0 in self.shape:
             return 0
         distinct = prod(size for size, stride in zip(self.shape, self.strides, strict=True) if stride)
@@ -59,10 +59,10 @@ class Operand(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OperatorCall:
-    """One operation: `name` is `aten.add`, `values` its arguments by name, left out ones by their default.
+    """One operation. `name`: such as `aten.add`. `values`: its arguments by name, with defaults for omitted ones.
 
-    `outputs`: the tensors that it made. `written`: names of the arguments that it changes; `out`: those of them that
-    it does not read.
+    `outputs`: the tensors that it created. `written`: names of the arguments that it changes. `out`: the subset of
+    these that it does not read.
     """
 
     name: str
@@ -80,34 +80,34 @@ class OperatorCall:
         return self.values.get(name, default)
 
     def operand(self, *names: str) -> Operand:
-        """The first of these arguments that is a tensor. LookupError if there is none."""
+        """The first of these arguments that is a tensor. Raises LookupError if there is none."""
         for name in names:
-            if isinstance(found := self.values.get(name), Operand):
-                return found
+            if isinstance(value := self.values.get(name), Operand):
+                return value
         raise LookupError(f"{self.name} has no tensor among {', '.join(names)}")
 
     def inputs(self) -> Iterator[tuple[str, Operand]]:
-        """All tensors among the arguments, lists included, with the argument's name."""
+        """`(name of the argument, tensor)` of all tensors in the arguments, also in lists."""
         for name, value in self.values.items():
             for each in operands(value):
                 yield name, each
 
     @property
     def results(self) -> tuple[Operand, ...]:
-        """What it made or changed."""
+        """The tensors that it created, else the ones that it changed."""
         changed = [each for name, each in self.inputs() if name in self.written]
         return self.outputs or tuple(changed)
 
     @property
     def result(self) -> Operand:
-        """The first of the results. LookupError if there is none."""
-        if not (found := self.results):
+        """The first of the results. Raises LookupError if there is none."""
+        if not (results := self.results):
             raise LookupError(f"{self.name} has no result")
-        return found[0]
+        return results[0]
 
 
 def operands(value: Any) -> Iterator[Operand]:
-    """The tensors in an argument: itself, or those in a list, however deep."""
+    """The tensors in an argument: itself, or all in a nested list."""
     if isinstance(value, Operand):
         yield value
     elif isinstance(value, tuple):
@@ -116,5 +116,5 @@ def operands(value: Any) -> Iterator[Operand]:
 
 
 def words(text: str) -> frozenset[str]:
-    """The words of a text: tables of names read best so."""
+    """The words of a text, for readable tables of names."""
     return frozenset(text.split())

@@ -1,23 +1,24 @@
 """Floating-point operations of matrix products, convolutions, attention and recurrent layers. Pure.
 
-A multiplication and the addition that follows are two operations, as vendors count them; the first addition of a sum
-counts although there is nothing to add to (2·m·n·k, not (2k−1)·m·n), as torch.utils.flop_counter, LAPACK's working
-note 41 and data sheets have it. A complex multiplication and addition are 6 and 2.
+A multiplication and the following addition are two operations, as vendors count them. The first addition of a sum
+counts, although it adds to 0: 2·m·n·k, not (2k−1)·m·n. So do torch.utils.flop_counter, LAPACK's working note 41 and
+data sheets. A complex multiplication and addition are 6 and 2.
 
 | operation | floating-point operations |
 |---|---|
-| mm, bmm, linear, dot, mv, … | 2 · results · length of the sum; 8 if complex |
-| addmm, baddbmm, addmv, linear with bias | … + 1 per result, unless beta is 0 |
+| mm, bmm, linear, dot, mv, … | 2 · results · length of the sum; complex: 8 instead of 2 |
+| addmm, baddbmm, addmv, linear with bias | as above; + 1 per result, unless beta is 0 |
 | convolution | 2 · results · channels in / groups · elements of the kernel; + 1 per result for a bias |
 | transposed convolution | 2 · inputs · channels out / groups · elements of the kernel; bias as above |
 | convolution, backward | one forward for each of input and weight; bias: one sum over the gradient |
-| attention | 2 · pairs · (width of a key + width of a value) per query head |
-| attention, backward | 2 · pairs · (3 · key + 2 · value): scores once more, then four products |
-| recurrent layers | per step and direction 2 · gates · hidden · (inputs + hidden), biases, the arithmetic of the cell |
+| attention | per query head: 2 · pairs · (width of a key + width of a value) |
+| attention, backward | per query head: 2 · pairs · (3 · key + 2 · value); scores once more, then four products |
+| recurrent layers | per step and direction: 2 · gates · hidden · (inputs + hidden); biases; arithmetic of the cell |
 | recurrent layers, backward | twice the forward |
 
-Borders of convolutions count as if inside. Pairs of attention are queries · keys, when causal only those at or before
-the query; its softmax and dropout are not counted (FlashAttention, Dao 2022), where it runs as one operation.
+At the borders of a convolution all elements of the kernel count. The pairs of attention are queries · keys; if it is
+causal, only keys at or before the query. If attention runs as one operation, its softmax and dropout do not count
+(FlashAttention, Dao 2022).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def _summed(count: int, operand: Operand) -> int:
 
 
 def _product(left: str, right: str, *, summand: str | None = None) -> Formula:
-    """`left` (…, m, k) times `right` (…, k, n) or (k,), onto `summand` if beta is not 0."""
+    """`left` (…, m, k) times `right` (…, k, n) or (k,), plus `summand` if beta is not 0."""
 
     def flops(call: OperatorCall) -> int:
         a, b = call.operand(left), call.operand(right)
@@ -67,15 +68,15 @@ def _linear(call: OperatorCall) -> int:
 
 def _grouped(call: OperatorCall) -> int:
     a, b = call.operand("self"), call.operand("mat2")
-    if a.ndim == 2 and b.ndim == 2:  # the sum is what is parted
+    if a.ndim == 2 and b.ndim == 2:  # the groups divide the length of the sum
         return 2 * a.numel() * b.shape[-1]
     rows = a.shape[-2] if a.ndim == 2 or b.ndim == 2 else prod(a.shape[:-1])
     return 2 * rows * a.shape[-1] * b.shape[-1]
 
 
 def _convolved(x: Operand, weight: Operand, out: tuple[int, ...], transposed: bool) -> int:
-    # A weight is (out, in / groups, …), a transposed one (in, out / groups, …): either way all but its first
-    # dimension meet each element of the output, or, transposed, of the input.
+    # A weight is (out, in / groups, …), a transposed one (in, out / groups, …). In both cases, one slice along its
+    # first dimension is multiplied for each element of the output, or of the input if transposed.
     return _complex(2 * (x.numel() if transposed else prod(out)) * prod(weight.shape[1:]), x)
 
 
@@ -100,7 +101,7 @@ def _pairs(queries: int, keys: int, causal: bool) -> int:
 
 
 def _attention(key_products: int, value_products: int, *, heads_first: bool = True) -> Formula:
-    """So many products as long as a key is wide, and as a value is, for each pair of a query and a key."""
+    """For each pair of a query and a key, `key_products` of a key's width and `value_products` of a value's width."""
     length = -2 if heads_first else -3
 
     def flops(call: OperatorCall) -> int:
@@ -109,7 +110,7 @@ def _attention(key_products: int, value_products: int, *, heads_first: bool = Tr
         q, k, v = call["query"], call["key"], call["value"]
         causal = bool(call.get("is_causal") or call.get("custom_mask_type"))
         queries, keys = q.shape[length], k.shape[length]
-        # From the lower right corner of the mask, not the upper left one, they are as many as with the two exchanged.
+        # A mask from the lower right corner has as many pairs as one from the upper left with queries and keys swapped.
         lower_right = call.get("custom_mask_type") == 2
         pairs = _pairs(keys, queries, causal) if lower_right else _pairs(queries, keys, causal)
         heads = q.numel() // (q.shape[length] * q.shape[-1]) if q.numel() else 0
@@ -119,8 +120,8 @@ def _attention(key_products: int, value_products: int, *, heads_first: bool = Tr
     return flops
 
 
-#: PyTorch's numbers of cells (ReLU, tanh, LSTM, GRU) -> gates, and arithmetic per hidden unit besides biases: the sum
-#: of the two products, activations, and for LSTM c = f·c + i·g, h = o·tanh(c), for GRU h = n + z·(h − n) and r·h.
+#: PyTorch's numbers of cells (ReLU, tanh, LSTM, GRU) -> gates, and arithmetic per hidden unit without biases: the sum
+#: of the two products, and activations. LSTM: also c = f·c + i·g, h = o·tanh(c). GRU: also h = n + z·(h − n), r·h.
 _CELLS: Final = {0: (1, 2), 1: (1, 2), 2: (4, 13), 3: (3, 10)}
 
 
@@ -173,8 +174,8 @@ _ATTENTIONS: Final = (
     "fused_attention_overrideable",
 )
 
-#: Operations, and the formula that they share. Their arithmetic is that of matrix products: in the precision of their
-#: operands, in TF32 if it is allowed.
+#: Operations, and the formula that they share. They compute in the precision of their operands, or in TF32 if PyTorch's
+#: settings allow it.
 _FORMULAS: Final[tuple[tuple[str, Formula], ...]] = (
     ("mm bmm _int_mm _scaled_mm _scaled_mm_v2", _product("self", "mat2")),
     ("_grouped_mm _scaled_grouped_mm", _grouped),
@@ -201,18 +202,18 @@ _FORMULAS: Final[tuple[tuple[str, Formula], ...]] = (
     ("_transformer_encoder_layer_fwd", _encoder_layer),
 )
 
-#: By the whole name of an operation.
+#: Full name of an operation -> its formula.
 PRODUCTS: Final[Mapping[str, Formula]] = {f"aten.{name}": flops for names, flops in _FORMULAS for name in names.split()}
 
-#: Of these, those that the settings for convolutions decide whether they may use TF32.
+#: Operations that use TF32 if the setting for convolutions allows it, not the one for products.
 CONVOLUTIONS: Final = frozenset(name for name in PRODUCTS if "conv" in name or "rnn" in name)
 
-#: Arguments whose data type is that of a product's arithmetic, in the order in which they are looked for.
+#: Names of arguments, in the order of search: the first one's data type is the format of a product's arithmetic.
 FACTORS: Final = ("mat1", "mat", "batch1", "query", "input", "src", "self", "hidden_gates", "grad_output")
 
 
 def factor(call: OperatorCall) -> Operand | None:
-    """The operand whose format a product is computed in."""
+    """The operand that determines the format of a product's arithmetic. None if there is none."""
     try:
         return call.operand(*FACTORS)
     except LookupError:

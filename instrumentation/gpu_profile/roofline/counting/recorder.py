@@ -1,4 +1,4 @@
-"""Takes down what is dispatched: in the run only shapes, kept once per distinct operation; formulas come afterwards."""
+"""Logs dispatched operations: in the run only shapes, once per distinct operation. Formulas are applied afterwards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpu_profile.roofline.counting.footprint import Footprint
 from gpu_profile.roofline.counting.operands import Operand, OperatorCall
 from gpu_profile.roofline.counting.totals import Tf32, Totals
 
-#: Distinct operations that are kept before they are added up: a bound for loops in which every operation differs.
+#: Distinct operations in the log before they are added up, to bound the memory of loops with ever different ones.
 DISTINCT: Final = 8192
 
 _Tensor: Final = torch.Tensor
@@ -21,10 +21,10 @@ _OPERATOR: Final = torch._ops.OpOverload
 
 
 class OperationLog:
-    """Operations that were dispatched and do something, until `totals` adds them up.
+    """Counts of dispatched operations, until `totals` adds them up.
 
-    `note` is what the user's run pays for: it makes a key of the operation and its tensors' shapes, strides and types,
-    and counts it. `fake`: tensors have no data, and storages stand for addresses.
+    Only `note` runs within the user's run: it makes a key of the operation and its tensors' shapes, strides and types,
+    and increments the count of the key. `fake`: tensors have no data, and their storages replace addresses.
     """
 
     def __init__(self, *, fake: bool = False) -> None:
@@ -48,17 +48,17 @@ class OperationLog:
                 (*kwargs, row(kwargs.values(), addresses)) if kwargs else None,
                 row(out if type(out) in (tuple, list) else (out,), addresses),
             )
-            found = self._counts.get(key)
-        except Exception:  # noqa: BLE001 - sparse and nested tensors have no address; what else fails is as little known
+            entry = self._counts.get(key)
+        except Exception:  # noqa: BLE001 - for example a sparse or nested tensor without address: unknown work
             name = operation_name(function)
             self._opaque[name] = self._opaque.get(name, 0) + 1
             return
-        if found is None:
+        if entry is None:
             if len(self._counts) >= DISTINCT:
                 self._add_up()
-            found = self._counts[key] = [0, _extents(key, len(addresses))]
-        found[0] += 1
-        self._footprint.touch(addresses, found[1])
+            entry = self._counts[key] = [0, _extents(key, len(addresses))]
+        entry[0] += 1
+        self._footprint.touch(addresses, entry[1])
 
     def _row(self, values: Iterable[Any], addresses: dict[int, int]) -> tuple[Any, ...]:
         row: list[Any] = []
@@ -74,7 +74,7 @@ class OperationLog:
         return tuple(row)
 
     def _address(self, tensor: Any) -> int:
-        """An address that a tensor without data could have: its storage's, which is kept so that it stays its own."""
+        """A made-up address for a tensor without data, unique by its storage, which is kept so that its id stays so."""
         storage = tensor.untyped_storage()
         if storage._cdata not in self._storages:
             self._storages[storage._cdata] = self._next + 1
@@ -91,26 +91,26 @@ class OperationLog:
         self._opaque.clear()
 
     def totals(self) -> tuple[Totals, int | None]:
-        """All that was noted, and the bytes of distinct memory that it touched."""
+        """The totals of all operations, and the bytes of distinct memory that they touched, if known."""
         self._add_up()
         return self._totals, self._footprint.size()
 
 
 def operation_name(function: Any) -> str:
-    """Such as `aten.add`, without its overload."""
+    """The name of an operation without its overload, such as `aten.add`."""
     if isinstance(function, _OPERATOR):
         return str(function.overloadpacket._qualified_op_name).replace("::", ".")
     return f"{getattr(function, 'namespace', 'python')}.{getattr(function, '__name__', function)}"
 
 
 def _extents(key: Any, count: int) -> list[tuple[int, int]]:
-    """For each distinct memory of an operation its span and its distinct bytes."""
-    found = [(0, 0)] * count
+    """`(span, distinct bytes)` of each distinct memory of an operation."""
+    extents = [(0, 0)] * count
     for part in key[1:]:
         for each in _tensors(part):
-            span, touched = found[each.memory]
-            found[each.memory] = max(span, each.span), max(touched, each.touched)
-    return found
+            span, touched = extents[each.memory]
+            extents[each.memory] = max(span, each.span), max(touched, each.touched)
+    return extents
 
 
 def _tensors(value: Any) -> Iterable[Operand]:
@@ -160,11 +160,11 @@ def _call(key: Any) -> OperatorCall:
 
 
 def tf32() -> Tf32:
-    """PyTorch's settings for it now. The newer of its two ways to set them is asked first, which may not be mixed."""
+    """PyTorch's present settings of TF32, from its newer interface if that exists: programs must not mix the two."""
     newer = getattr(torch._C, "_get_fp32_precision_getter", None)
     try:
         if newer is not None:
             return Tf32(newer("cuda", "matmul") == "tf32", newer("cuda", "conv") == "tf32")
         return Tf32(torch._C._get_cublas_allow_tf32(), torch._C._get_cudnn_allow_tf32())
-    except Exception:  # noqa: BLE001 - private, and what it does is PyTorch's
+    except Exception:  # noqa: BLE001 - private functions of PyTorch may raise anything
         return Tf32()

@@ -1,4 +1,4 @@
-"""Formulas by operation: the project's own tables, and what users have registered."""
+"""Formulas by operation: the user's registered ones, and the project's own tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger("gpu_profile")
 
 
 class Registered(NamedTuple):
-    """What a user has registered for one operation; None where there is nothing."""
+    """A user's formulas for one operation; None if not registered."""
 
     flops: Count | None
     bytes: Count | None
@@ -26,25 +26,26 @@ class Registered(NamedTuple):
 
 #: By the name of an operation, `library.name` or `library.name.overload`.
 _operations: Final[dict[str, Registered]] = {}
-#: By the callable itself: what is profiled as a whole.
+#: By the callable itself, for callables that are counted as a whole.
 _callables: Final[dict[Any, Registered]] = {}
-#: Formulas that failed, told once each.
+#: Logged failures, as (operation, number of registrations).
 _failed: Final[set[tuple[str, int]]] = set()
 _registrations = 0
 
 
 def register_formula(operation: Any, *, flops: Count | None = None, bytes: Count | None = None) -> None:  # noqa: A002
-    """Tell how many floating-point operations and bytes an operation takes. A later formula replaces an earlier one.
+    """Register formulas for the floating-point operations and bytes of an operation. A later call replaces both.
 
-    `operation`: an operation of PyTorch (`torch.ops.library.name`, or one overload of it, or what
-    `torch.library.custom_op` gives), wherever it runs; or any other callable, which is then counted as a whole when it
-    is profiled. Both formulas take what the operation takes and return an int, at least 0. For an operation of PyTorch,
-    tensors come without data: `shape`, `strides`, `ndim`, `dtype` (a name, such as `float32`), `itemsize`, `numel()`;
-    a formula whose parameters have the names of the operation's is called by these, any other by place, with as many
-    arguments as it takes, which is at least one. A formula that raises, or returns something else, leaves that call
-    unknown and never fails it; a warning tells so once.
+    `operation`: an operation of PyTorch (`torch.ops.library.name`, one of its overloads, or the result of
+    `torch.library.custom_op`), which is then counted wherever it runs. Any other callable is counted as a whole when it
+    is profiled. Both formulas receive the operation's arguments and return an int of at least 0.
 
-    Raises TypeError for what cannot be called, ValueError if neither formula is given.
+    For an operation of PyTorch, tensors have no data, but `shape`, `strides`, `ndim`, `dtype` (a name such as
+    `float32`), `itemsize` and `numel()`. A formula is called with keywords if its parameters have the names of the
+    operation's. Any other is called by position, with as many arguments as it has parameters, at least one.
+    If a formula raises or returns another value, the work of that call is unknown, and a warning is logged once.
+
+    Raises TypeError if an argument is not callable or the operation not hashable, ValueError without any formula.
     """
     for given in (operation, *(each for each in (flops, bytes) if each is not None)):
         if not callable(given):
@@ -53,23 +54,23 @@ def register_formula(operation: Any, *, flops: Count | None = None, bytes: Count
         raise ValueError("register_formula needs flops=, bytes= or both")
     global _registrations  # noqa: PLW0603
     _registrations += 1
-    found = Registered(flops, bytes)
+    formulas = Registered(flops, bytes)
     if (name := _operation_name(operation)) is not None:
-        _operations[name] = found
+        _operations[name] = formulas
         return
     try:
-        _callables[operation] = found
+        _callables[operation] = formulas
     except TypeError:
         raise TypeError(f"register_formula needs a hashable operation, not {operation!r}") from None
 
 
 def registrations() -> int:
-    """How often something was registered: what was counted before may come out otherwise now."""
+    """How many times `register_formula` was called. Counts from before a call may be outdated."""
     return _registrations
 
 
 def asked(count: Count, values: Mapping[str, Any], operation: str) -> int | None:
-    """What a user's formula says of a call with these arguments; None if it fails, which a warning tells once."""
+    """The result of a user's formula for a call with these arguments. None if it fails, which is logged once."""
     try:
         return checked(_applied(count, values))
     except Exception as error:  # noqa: BLE001 - a user's formula must not fail the user's call
@@ -84,7 +85,7 @@ def asked(count: Count, values: Mapping[str, Any], operation: str) -> int | None
 def _applied(count: Count, values: Mapping[str, Any]) -> Any:
     try:
         parameters = inspect.signature(count).parameters.values()
-    except (TypeError, ValueError):  # what is built in may not tell
+    except (TypeError, ValueError):  # some built-in functions have no signature
         return count(**values)
     named = {each.name for each in parameters if each.kind not in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL)}
     places = sum(each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in parameters)
@@ -96,37 +97,37 @@ def _applied(count: Count, values: Mapping[str, Any]) -> Any:
         return count(*by_place, **dict(by_name))
     if any(each.kind is each.VAR_POSITIONAL for each in parameters):
         return count(*values.values())
-    if named and named <= values.keys() and len(named) == len(parameters):  # by name, what it asks for
+    if named and named <= values.keys() and len(named) == len(parameters):  # by name, a subset of the arguments
         return count(**{name: values[name] for name in named})
-    # One that takes nothing is no formula of what it is asked about: the call says so.
+    # A formula without parameters is a mistake: called with one argument, it raises.
     return count(*list(values.values())[: max(1, places)])
 
 
 def registered_operation(name: str, overload: str) -> Registered | None:
-    """What a user has registered for an operation of PyTorch, its overload before all of them."""
+    """The user's formulas for this overload of a PyTorch operation, else for all its overloads, else None."""
     return _operations.get(f"{name}.{overload}") or _operations.get(name) if _operations else None
 
 
 def registered_callable(function: Any) -> Registered | None:
-    """What a user has registered for a callable as a whole, a method's for all its objects."""
+    """The user's formulas for a callable as a whole, or None. A method's formulas apply to all objects."""
     if not _callables:
         return None
     for each in (function, getattr(function, "__func__", None), getattr(function, "_torchdynamo_orig_callable", None)):
         try:
-            if each is not None and (found := _callables.get(each)) is not None:
-                return found
+            if each is not None and (formulas := _callables.get(each)) is not None:
+                return formulas
         except TypeError:  # not hashable
             continue
     return None
 
 
 def formula(name: str) -> Callable[[OperatorCall], int] | None:
-    """The project's own formula for an operation such as `aten.mm`; None if there is none."""
+    """The project's own formula for an operation such as `aten.mm`. None if there is none."""
     return PRODUCTS.get(name) or arithmetic(name)
 
 
 def checked(count: Any) -> int:
-    """What a formula has returned. ValueError if it is no count."""
+    """The result of a formula. Raises ValueError unless it is an int from 0 to `MOST`."""
     if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST:
         raise ValueError(f"{count!r} is no count")
     return count

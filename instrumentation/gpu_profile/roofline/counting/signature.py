@@ -1,4 +1,4 @@
-"""A call's arguments without their data: what its work depends on, kept in place of tensors that should not live on."""
+"""The signature of a call: the properties of its arguments that determine its work. It keeps no tensor alive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _cuda_used: Final = torch.cuda.is_initialized
 _any_autocast: Final = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 _AUTOCAST: Final = ("cuda", "cpu", "xpu")
 
-#: Arguments that are kept as they are, with their type, as 1 is not True. Others would be kept alive.
+#: Types of arguments that a signature contains by value, with the type, because 1 == True. Others would stay alive.
 _VALUES: Final = frozenset(
     {bool, int, float, complex, str, bytes, type(None), type(Ellipsis)}
     | {torch.dtype, torch.device, torch.layout, torch.memory_format}
@@ -31,17 +31,17 @@ _VALUES: Final = frozenset(
 _TENSOR: Final = object()
 
 
-class Indescribable(Exception):  # noqa: N818 - what an argument is
-    """An argument is neither a dense tensor nor a plain value; the text says what it is."""
+class Indescribable(Exception):  # noqa: N818 - names a property of an argument
+    """An argument is neither a dense tensor nor a plain value. The text describes it."""
 
 
 class Signature(NamedTuple):
-    """What the work of PyTorch's functions depends on. Equal for calls that do the same work.
+    """The properties that determine the work of PyTorch's functions. Calls with equal signatures do the same work.
 
-    `values` describe all arguments, `names` belong to the last of them. Of tensors: shape, strides, type, device,
-    whether gradients are wanted, and which begin at the same address; of lists, tuples and dictionaries their elements;
-    plain values as they are. Then the modes: gradients, inference, the default type, autocast by device, TF32, and the
-    default device.
+    `values` describe all arguments; `names` are the keywords of the last ones. A tensor has its shape, strides, type,
+    device, `requires_grad`, and a number that tensors at the same address share. Lists, tuples and dictionaries have
+    their elements, plain values are themselves. The modes follow: gradients, inference, the default type, autocast by
+    device, TF32, and the default device.
     """
 
     values: tuple[Hashable, ...]
@@ -55,7 +55,7 @@ class Signature(NamedTuple):
 
 
 def describe(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Signature:
-    """The signature of a call with these arguments, now. Raises Indescribable."""
+    """The signature of a call with these arguments in the present modes. Raises Indescribable."""
     return Signature(
         _row((*args, *kwargs.values()) if kwargs else args, {}),
         tuple(kwargs),
@@ -102,7 +102,7 @@ def _tensor(tensor: Any, addresses: dict[int, int]) -> tuple[Any, ...]:
 
 
 def stand_in(signature: Signature) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments like those of the call; tensors have memory of their own, which is not written."""
+    """Arguments with this signature. Their tensors have new, uninitialised memory."""
     values, names = _like(signature.values, {}), signature.names
     positional = len(values) - len(names)
     return values[:positional], dict(zip(names, values[positional:], strict=True))
@@ -130,12 +130,12 @@ def _one_like(described: tuple[Any, ...], made: dict[Any, Any]) -> Any:
 
 @contextmanager
 def under(signature: Signature, device: str) -> Iterator[None]:
-    """Have the modes of a signature that decide what a module runs hold again, on devices of this kind, for a while."""
+    """A context with the gradient, inference and autocast modes of a signature, on devices of this kind."""
     autocast = dict(signature.autocast).get(device)
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(signature.inference))
         stack.enter_context(torch.set_grad_enabled(signature.grad))
-        # Without its cache, which would keep what was cast from stand-ins.
+        # Without autocast's cache, which would keep the cast copies of stand-ins.
         enabled = autocast is not None
         stack.enter_context(torch.autocast(device, dtype=autocast, enabled=enabled, cache_enabled=False))
         yield

@@ -1,4 +1,4 @@
-"""From dispatched operations to `Work`: formulas and traffic are applied here, after the run."""
+"""Adds up dispatched operations to `Work`, applying formulas and traffic after the run."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _NAMED: Final = 3
 
 
 class Tf32(NamedTuple):
-    """Whether products of float32 on CUDA may use TF32: matrix products, and convolutions and recurrent layers."""
+    """Whether float32 arithmetic on CUDA may use TF32, in matrix products, and in convolutions and recurrent layers."""
 
     products: bool = False
     convolutions: bool = False
 
 
 class Totals:
-    """Adds up operations. Not for several threads at once."""
+    """Adds up operations. Not thread-safe."""
 
     def __init__(self, tf32: Tf32) -> None:
         self._tf32 = tf32
@@ -36,7 +36,7 @@ class Totals:
         self._bytes = 0
         self._by_precision: Counter[Precision] = Counter()
         self._unknown: Counter[str] = Counter()
-        #: Of these, the ones with a formula of the user's that failed.
+        #: Names in `_unknown` for which a formula of the user's failed.
         self._failing: set[str] = set()
         self._opaque: Counter[str] = Counter()
         self._operations = 0
@@ -67,23 +67,23 @@ class Totals:
             self._largest = max(self._largest, moved)
 
     def add_opaque(self, name: str, count: int) -> None:
-        """Add an operation on tensors that have no plain memory: neither its FLOPs nor its bytes are known."""
+        """Add an operation on tensors without plain memory. Its FLOPs and bytes are unknown."""
         self._operations += count
         self._unknown[name] += count
         self._opaque[name] += count
 
     def work(self, method: Method, *, working_set: int | None, counting_s: float = 0.0) -> Work:
-        """What was added up. FLOPs and bytes that are not known of all of it are absent, with the reason."""
+        """The sum. FLOPs and bytes are None, with the reason, if they are unknown for some operation."""
         why: dict[str, str] = {}
         if not self._operations and method == "counted":
             why = dict.fromkeys(("flops", "bytes"), NOTHING_SEEN)
         if self._unknown:
-            known = f"; at least {si(self._flops, 'FLOP')} without it" if self._flops else ""
+            at_least = f"; at least {si(self._flops, 'FLOP')} without it" if self._flops else ""
             without = Counter({name: n for name, n in self._unknown.items() if name not in self._failing})
             failed = Counter({name: n for name, n in self._unknown.items() if name in self._failing})
             parts = [f"no formula for {_names(without)}"] if without else []
             parts += [f"the formula registered for {_names(failed)} failed"] if failed else []
-            why.setdefault("flops", f"{' and '.join(parts)}{known}")
+            why.setdefault("flops", f"{' and '.join(parts)}{at_least}")
         if self._opaque:
             why.setdefault("bytes", f"tensors without plain memory (sparse, nested, …) in {_names(self._opaque)}")
         return Work(
@@ -107,9 +107,9 @@ class Totals:
         operand = factor(call)
         if operand is None:
             return None
-        found = precision_of(operand.dtype)
+        precision = precision_of(operand.dtype)
         allowed = self._tf32.convolutions if call.name in CONVOLUTIONS else self._tf32.products
-        return Precision.TF32 if found is Precision.FP32 and operand.is_cuda and allowed else found
+        return Precision.TF32 if precision is Precision.FP32 and operand.is_cuda and allowed else precision
 
 
 def _flops(call: OperatorCall) -> int | None:
@@ -118,10 +118,10 @@ def _flops(call: OperatorCall) -> int | None:
 
 
 def _checked(count: Callable[[], int | None]) -> int | None:
-    """What a formula gives; None if it gives nothing, or fails: it must not fail the user's call."""
+    """The result of a formula. None if it has none or raises: it must not fail the user's call."""
     try:
         return checked(count())
-    except Exception:  # noqa: BLE001 - arguments that it does not foresee
+    except Exception:  # noqa: BLE001 - unforeseen arguments
         return None
 
 

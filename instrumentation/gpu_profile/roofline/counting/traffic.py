@@ -1,8 +1,8 @@
 """Bytes that one operation moves: each input read once, each output written once. Pure.
 
-The distinct elements of each tensor count: broadcast dimensions once, overlapping windows once, a tensor that is given
-twice once. In-place operations read and write, fills only write, `out=` is only written. Of what is indexed only the
-selected elements are read.
+The distinct elements of each tensor count: broadcast dimensions once, overlapping windows once, a tensor that is passed
+twice once. In-place operations read and write, fills only write, `out=` is only written. Indexing reads only the
+selected elements.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from gpu_profile.roofline.counting.operands import Operand, OperatorCall, operands, words
 
-#: Views, sizes and allocations that their schema does not give away: no byte moves, no kernel is launched.
+#: Views, sizes and allocations that cannot be recognised by their schema: no byte moves, no kernel is launched.
 STILL: Final = frozenset(
     f"aten.{name}"
     for name in words("""
@@ -26,7 +26,7 @@ STILL: Final = frozenset(
         """)
 )
 
-#: In place, and what was there does not matter.
+#: In-place operations that overwrite their target without reading it.
 _OVERWRITES: Final = frozenset(
     f"aten.{name}_"
     for name in words("""
@@ -35,7 +35,7 @@ _OVERWRITES: Final = frozenset(
         """)
 )
 
-#: Operations that read of an argument only what they select -> that argument.
+#: Operation -> the argument of which it reads only the selected elements.
 _SELECTS: Final = {
     "aten.index": "self",
     "aten._unsafe_index": "self",
@@ -47,7 +47,7 @@ _SELECTS: Final = {
     "aten._embedding_bag_forward_only": "weight",
 }
 
-#: Operations in place that change of `self` only as much as this argument has elements, and whether they read it too.
+#: In-place operation -> (argument with as many elements as it changes of `self`, whether it also reads these).
 _SCATTERS: Final = {
     "aten.scatter_": ("index", False),
     "aten.scatter_add_": ("index", True),
@@ -58,11 +58,11 @@ _SCATTERS: Final = {
 }
 
 
-#: Operations whose further results are what a library keeps for itself -> how many there are before them.
+#: Operation -> the number of its results, without the internal buffers of a library that follow them.
 _RESULTS: Final = {"aten.mkldnn_rnn_layer": 3, "aten._cudnn_rnn": 3}
 
-#: Arguments that are such, or that hold another argument's values once more.
-_KEPT_APART: Final = frozenset({"workspace", "reserve", "weight_buf", "dropout_state"})
+#: Arguments that are internal buffers, or that contain another argument's values again.
+_BUFFERS: Final = frozenset({"workspace", "reserve", "weight_buf", "dropout_state"})
 
 
 class Traffic(NamedTuple):
@@ -73,16 +73,16 @@ class Traffic(NamedTuple):
 
     @property
     def moved(self) -> int:
-        """Both."""
+        """Bytes read plus bytes written."""
         return self.read + self.written
 
 
 def traffic(call: OperatorCall) -> Traffic:
-    """What the operation moves, in bytes."""
+    """The traffic of the operation."""
     if (scattered := _scattered(call)) is not None:
         return scattered
     overwrites = call.name in _OVERWRITES
-    unread = call.out | _KEPT_APART | (call.written if overwrites else frozenset())
+    unread = call.out | _BUFFERS | (call.written if overwrites else frozenset())
     read: dict[int, int] = {}
     for name, each in call.inputs():
         if name not in unread:
@@ -136,7 +136,7 @@ def _scattered(call: OperatorCall) -> Traffic | None:
 
 
 def _put(call: OperatorCall) -> int:
-    """How many elements `self[indices] = values` changes: what the indices select, all if they are masks."""
+    """How many elements `self[indices] = values` changes: the selected ones, or all of `self` if indices are masks."""
     indices = call["indices"]
     given = list(operands(indices))
     target: Operand = call["self"]

@@ -1,7 +1,7 @@
-"""Notices work that does not pass PyTorch's dispatcher, so that nobody takes what was counted for all there was.
+"""Detects work that bypasses PyTorch's dispatcher, so that incomplete counts are not taken for complete ones.
 
 Compiled code runs its own kernels, and a CUDA graph's replay is one call into the driver. Neither is counted; both are
-told. What launches kernels by itself (Triton without `torch.library`, CuPy, extensions) is not noticed.
+detected. Libraries that launch kernels themselves (Triton without `torch.library`, CuPy, extensions) are not detected.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _restore: Final[list[Callable[[], object]]] = []
 
 
 class Undispatched:
-    """`with Undispatched() as found:` then `found.reason`: what of this thread's work was not seen; None if nothing."""
+    """`with Undispatched() as missed: ...`, then `missed.reason`: why this thread's counts are incomplete, or None."""
 
     __slots__ = ("_compilations", "reason")
 
@@ -44,9 +44,9 @@ class Undispatched:
 
     def __exit__(self, *_: object) -> None:
         with _lock:
-            mine = _watching[threading.get_ident()]
-            mine.remove(self)
-            if not mine:
+            active = _watching[threading.get_ident()]
+            active.remove(self)
+            if not active:
                 del _watching[threading.get_ident()]
             if not _watching:
                 while _restore:
@@ -54,7 +54,7 @@ class Undispatched:
         self._compare()
 
     def taken(self) -> str | None:
-        """The reason so far, which is then forgotten."""
+        """Return the reason so far and reset it."""
         self._compare()
         reason, self.reason = self.reason, None
         return reason
@@ -70,7 +70,7 @@ def _note(reason: str) -> None:
 
 
 def compilations() -> int:
-    """Frames that torch.compile has seen so far: what compiles for the first time checks no guards."""
+    """The number of frames that torch.compile has processed. A frame's first compilation checks no guards."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     try:
         return int(dynamo.counters["frames"]["total"]) if dynamo is not None else 0
@@ -79,7 +79,7 @@ def compilations() -> int:
 
 
 def _watch_compiled() -> None:
-    """Each call of compiled code checks its guards first. Private to PyTorch, and made do without where it is not."""
+    """Detect calls of compiled code by their check of guards. A private hook of PyTorch; skipped if it is missing."""
     torch = sys.modules.get("torch")
     dynamo: Any = getattr(getattr(getattr(torch, "_C", None), "_dynamo", None), "eval_frame", None)
     swap = getattr(dynamo, "set_guard_complete_hook", None)
@@ -96,7 +96,7 @@ def _watch_compiled() -> None:
 
 
 def _watch_graphs() -> None:
-    """A replay is seen by its method, as nothing else is told of it."""
+    """Detect replays by wrapping `CUDAGraph.replay`, because PyTorch has no hook for them."""
     torch = sys.modules.get("torch")
     cuda: Any = getattr(torch, "cuda", None)
     if cuda is None or not cuda.is_initialized():
@@ -114,7 +114,7 @@ def _watch_graphs() -> None:
 
 @process.in_child
 def _forget() -> None:
-    """A child has this thread alone: no other one watches, or holds the lock."""
+    """After a fork: the child has only this thread, so no other one watches or holds the lock."""
     global _lock  # noqa: PLW0603
     _lock = threading.Lock()
     for thread in _watching.keys() - {threading.get_ident()}:

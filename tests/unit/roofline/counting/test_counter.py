@@ -310,7 +310,7 @@ def test_with_an_older_pytorch_counting_is_refused_once_something_was_compiled(m
 
 def test_an_operation_that_the_dispatcher_does_not_know_is_sorted_without_raising() -> None:
     # PyTorch asks for it from C++ that lets no exception through: one would end the process.
-    assert counter._found_kind(torch.ops.prim.device.default) == "still"
+    assert counter._classify(torch.ops.prim.device.default) == "still"
     model, x = torch.nn.Linear(3, 3), torch.ones(2, 3)
     with Counting(share=GENEROUS) as counting:
         model(x).sum().backward()
