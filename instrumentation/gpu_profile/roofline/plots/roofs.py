@@ -262,10 +262,10 @@ def _subtitle(ceilings: Ceilings, drawn: Sequence[Point], what: str, *, some: bo
     return f"{roofs}. Each point is {'an' if what[0] in 'aeiou' else 'a'} {what}{area}{more}{stars}."
 
 
-def _listed(what: str, names: Sequence[str]) -> list[str]:
+def _listed(heading: str, names: Sequence[str]) -> list[str]:
     if not names:
         return []
     groups = alike(names)
     shown = ", ".join(common_name([names[i] for i in group]) for group in groups[:_MOST_LISTED])
     more = f" and {sum(map(len, groups[_MOST_LISTED:]))} more" if len(groups) > _MOST_LISTED else ""
-    return textwrap.wrap(f"{what}: {shown}{more}", 150)
+    return textwrap.wrap(f"{heading}: {shown}{more}", 150)

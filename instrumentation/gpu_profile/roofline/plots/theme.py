@@ -74,10 +74,7 @@ MARKERS: Final[Mapping[str, str]] = {
 
 
 def blank(width: float, height: float, theme: Theme) -> Figure:
-    """An empty figure, sizes in inches. A notebook displays it even if pyplot is not loaded.
-
-    Raises UsageError if matplotlib cannot be imported.
-    """
+    """An empty figure, sizes in inches, that a notebook displays even without pyplot. UsageError: no matplotlib."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -167,10 +164,7 @@ def halo(text: Text, theme: Theme) -> None:
 
 
 def legend(where: Any, regimes: Iterable[str], theme: Theme, *, columns: int = 9, **place: Any) -> None:
-    """Draw a legend of the regimes' marks with `columns` in a row, in the order of `MARKERS`. `where`: axes or figure.
-
-    Unknown regimes count as UNKNOWN.
-    """
+    """Draw a legend of the regimes' marks, `columns` in a row, in the order of `MARKERS`. `where`: axes or figure."""
     from matplotlib.lines import Line2D
 
     given = set(regimes)
