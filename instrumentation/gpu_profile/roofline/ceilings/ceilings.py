@@ -31,7 +31,7 @@ class Ceiling(NamedTuple):
 
 
 class Level(NamedTuple):
-    """A cache: bytes per second for working sets of at most `up_to` bytes. `up_to` is None for the device's memory."""
+    """A cache, or the device's memory: bytes per second for working sets of up to `up_to` bytes, None for any size."""
 
     name: str
     up_to: int | None
