@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
+from gpu_profile.roofline.doubling import RUNS
 from gpu_profile.roofline.workloads import Workload, prepare, torch_device
 from gpu_profile.units import NS_PER_S, si
 
@@ -25,8 +26,8 @@ _SWEPT: Final = {
 #: About this many FLOPs of a product take as long as one element of the other operations.
 _PRODUCTS: Final = 100
 _WARMUP, _LEAST, _MOST = 2, 5, 25
-#: Time reserved for the doubling test, in runs. The test runs each of two sizes 7 to 25 times.
-_DOUBLING_RUNS: Final = 30
+#: The doubling test of one repeat takes as long as this many runs: one of the size and one of twice the size.
+_DOUBLED: Final = 3
 #: The largest share of the free memory that an operation may take.
 _MOST_MEMORY: Final = 0.5
 _BYTES: Final = 4
@@ -106,11 +107,11 @@ class _Cost(NamedTuple):
 
 def _runs(cost: _Cost, share_s: float) -> dict[str, Any]:
     """The profiler's options: as many runs as fit into `share_s`, at least `_LEAST`; doubling only if it fits too."""
-    runs = _DOUBLING_RUNS + _WARMUP + _MOST
+    runs = (1 + _DOUBLED) * _MOST
     if cost.call_s:
-        runs = int((share_s - cost.making_s) / cost.call_s)
-    growth = runs >= _DOUBLING_RUNS + _WARMUP + _LEAST
-    repeats = runs - _WARMUP - (_DOUBLING_RUNS if growth else 0)
+        runs = int((share_s - cost.making_s) / cost.call_s) - _WARMUP
+    growth = runs >= _LEAST + _DOUBLED * RUNS
+    repeats = min(runs // (1 + _DOUBLED), runs - _DOUBLED * RUNS) if growth else runs
     return {"warmup": _WARMUP, "repeats": min(_MOST, max(_LEAST, repeats)), "growth": growth, "passes": 2}
 
 

@@ -13,7 +13,8 @@ from gpu_profile.roofline.plots import panels
 from gpu_profile.roofline.plots.panels import create_performance_plots, panels_figure
 from gpu_profile.roofline.precision import Precision
 from gpu_profile.roofline.profiler import GPUProfiler
-from gpu_profile.roofline.sweep import Row, sweep
+from gpu_profile.roofline.doubling import RUNS
+from gpu_profile.roofline.sweep import Row, _Cost, _runs, sweep
 from gpu_profile.roofline.workloads import Workload
 from gpu_profile.testing import FakeClock
 
@@ -73,7 +74,9 @@ class Profiler:
         if size >= self._breaks_at:
             raise RuntimeError("out of\nmemory")
         call_s = size * 1e-9 * self._slow
-        self._clock.advance(call_s * (options["warmup"] + options["repeats"] + 25 * options["growth"]))
+        # The doubling test runs the size and twice the size.
+        doubling = 3 * max(RUNS, options["repeats"]) if options["growth"] else 0
+        self._clock.advance(call_s * (options["warmup"] + options["repeats"] + doubling))
         return a_profile(call_s)
 
 
@@ -111,6 +114,15 @@ def test_the_budget_is_kept_and_what_does_not_fit_into_it_has_the_reason(slow: f
     assert all(row.profile.get("regime") is None for row in skipped)
     assert bool(skipped) is (slow > 1)
     assert len(rows) == 40
+
+
+@pytest.mark.parametrize("share_s", [0.0105, 0.0265, 0.0275, 0.0285, 0.0505, 0.1035, 10.0])
+def test_the_runs_of_an_operation_with_its_doubling_test_take_no_more_than_its_share(share_s: float) -> None:
+    options = _runs(_Cost(1, 1e-3, 0.0), share_s + 2e-3)
+    runs = options["repeats"] + (3 * max(RUNS, options["repeats"]) if options["growth"] else 0)
+    assert runs * 1e-3 <= max(share_s, 5e-3) * 1.0001
+    assert 5 <= options["repeats"] <= 25
+    assert options["growth"] is (share_s >= 0.026)
 
 
 def test_what_would_take_more_than_half_of_the_free_memory_is_not_tried(clock: FakeClock) -> None:
