@@ -1,22 +1,22 @@
-"""What a recording says: regions and devices judged as a live session judges them, and two recordings compared. Pure.
+"""Analyses of recordings: regions and devices judged as in a live session, and two recordings compared. Pure.
 
 Nothing here samples or waits: an analysis is a function of recorded files.
 
 Read in this order:
 
-- `runs`: the recorded spans, sorted out: what ran on which device, inside what.
-- `devices`: the history of each device, and what it did in all.
-- `account`: the heart: `analyse` joins, pools and judges them, and gives an `Analysis`. `ranks` sets the same region on
-  several ranks side by side.
-- `comparison`: two analyses, region by region, with intervals. `quantities`: what is compared of a region. `chance`:
-  how far chance may put a value from the truth. `gate`: the conditions of `--fail-on`. `rules`: thresholds from a file.
+- `runs`: sorts the recorded spans by region and by device, and finds the execution around each.
+- `devices`: each device's history, utilisation and energy.
+- `account`: the heart. `analyse` joins, pools and judges the executions and returns an `Analysis`. `ranks` compares
+  the same region on several ranks.
+- `comparison`: two analyses, region by region, with intervals. `quantities`: the compared quantities of a region.
+  `chance`: the sizes of their intervals. `gate`: the conditions of `--fail-on`. `rules`: thresholds from a file.
 - Views of an `Analysis`: `text`, `data` (JSON), `tables` (CSV), `page` (HTML), `perfetto` (a trace), `figure`
-  (matplotlib). The last three draw executions on `lanes`; `drawing` is the page's timeline.
+  (matplotlib). The last three draw executions on `lanes`. `drawing` is the page's timeline.
 
-Imports `report`, the join, the regimes, the recording and the catalogue; neither a driver nor a session. One more view
-is a module with a function from `Analysis`, which uses `report` for its form and `text` for words that views share, and
-an option in `cli/analysis.py`. One more fact of a region is a field of `account.RegionUse`, and a line in `data`,
-`tables` and `text`.
+Imports `report`, the join, the regimes, the recording and the catalogue; neither a driver nor a session. To add a view,
+write a module with a function from `Analysis`, and an option in `cli/analysis.py`. The function takes its form from
+`report` and its shared words from `text`. To add a fact of a region, add a field to `account.RegionUse` and a line to
+`data`, `tables` and `text`.
 """
 
 from gpu_profile.analysis.account import Analysis, RegionUse, analyse

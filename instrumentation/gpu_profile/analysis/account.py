@@ -1,4 +1,4 @@
-"""From a recording to what each region did on each device, and what each device did in all."""
+"""Joins a recording: the summary and verdict of each region on each device, and the totals of each device."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from gpu_profile.regimes.operation import RegionOperations
 from gpu_profile.regions.session.known_sensors import known_sensors, unexpected
 from gpu_profile.units import NS_PER_S
 
-#: Executions that reach further than a day from a device's samples, or a month from the middle one where it has none,
-#: are counted and timed, but not joined.
+#: Executions further than a day from a device's samples are counted and timed, but not joined. Without samples the
+#: limit is a month from the middle execution.
 _FAR_NS: Final = 24 * 3600 * NS_PER_S
-#: Busy time in no region that is told of, as a share of all of it.
+#: The share of the busy time outside regions above which a note reports it.
 _UNMARKED: Final = 0.02
 
 
@@ -38,10 +38,10 @@ _UNMARKED: Final = 0.02
 class RegionUse:
     """A region on one device, with the verdict on it.
 
-    `items_per_s` are units of work per second of the time that was joined, `item_energy_j` what one costs on this
-    device, regions inside included; what it costs in all is the sum over the region's devices. `failures` are the
-    executions that an exception ended. None: not known; `reasons` say why. `operations` are what was profiled within
-    the region, `kernels` what a profiler's records say of it, on whatever device; None if nothing was.
+    `items_per_s`: items per second of joined time. `item_energy_j`: joules per item on this device, regions inside
+    included. The sum over the region's devices is an item's whole energy. `failures`: executions that an exception
+    ended. None: unknown, with the cause in `reasons`. `operations` and `kernels`: the work that profilers recorded in
+    the region, on whatever device; None without records.
     """
 
     summary: RegionSummary
@@ -55,17 +55,17 @@ class RegionUse:
 
     @property
     def evidence(self) -> Evidence:
-        """What the verdict rests on."""
-        return next(each for each in _told(self.summary, self) if each.basis == self.verdict.basis)
+        """The evidence behind the verdict."""
+        return next(each for each in _evidence(self.summary, self) if each.basis == self.verdict.basis)
 
     def judge(self, thresholds: Thresholds) -> Verdict:
         """The verdict under other thresholds."""
-        return _verdict(_told(self.summary, self), thresholds)
+        return _verdict(_evidence(self.summary, self), thresholds)
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What a recording says. `notes` has one line for each thing that is missing or was assumed."""
+    """The results of one recording. `notes` has one line for each missing input and each assumption."""
 
     start_ns: int
     end_ns: int
@@ -87,10 +87,10 @@ class Analysis:
 def analyse(
     recording: Recording, *, thresholds: Thresholds = DEFAULT_THRESHOLDS, devices: Sequence[str] = ()
 ) -> Analysis:
-    """Join, pool and judge what was recorded.
+    """Join, pool and judge a recording.
 
-    `devices` are UUIDs: where executions ran that name no device. Without them it is where their process took them to
-    run, or else the recording's first GPU. UsageError if the recording has no samples of one of them.
+    `devices`: UUIDs of the devices on which executions ran that name none. Default: the devices that their process
+    expected, else the recording's first GPU. UsageError if the recording has no samples of one of the `devices`.
     """
     impossible: list[str] = []
     timelines = {
@@ -143,7 +143,7 @@ def analyse(
 
 
 def _extent(uses: Sequence[DeviceUse], work: RecordedWork) -> tuple[int, int]:
-    """From the first thing that was recorded to the last, in ns; zeros if there is nothing."""
+    """From the first recorded sample or execution to the last, in ns. Zeros if there is none."""
     starts = [use.start_ns for use in uses if use.end_ns] + [int(runs.starts_ns.min()) for runs in work.runs.values()]
     ends = [use.end_ns for use in uses if use.end_ns] + [int(runs.ends_ns.max()) for runs in work.runs.values()]
     return min(starts, default=0), max(ends, default=0)
@@ -151,8 +151,9 @@ def _extent(uses: Sequence[DeviceUse], work: RecordedWork) -> tuple[int, int]:
 
 def _regions(pool: Pool, mine: DeviceWork, work: RecordedWork, thresholds: Thresholds) -> Iterator[RegionUse]:
     timeline = pool.timeline
-    known = sampled(timeline)
-    seen = None if known is None else {mine.regions[i] for i in mine.activities.during(*known).columns.tolist()}
+    sampled_ns = sampled(timeline)
+    during = () if sampled_ns is None else mine.activities.during(*sampled_ns).columns.tolist()
+    seen = None if sampled_ns is None else {mine.regions[i] for i in during}
     for region, executions in mine.executions.items():
         source = "device" if mine.marked[region] == executions else "host"
         runs = work.runs[region]
@@ -161,23 +162,23 @@ def _regions(pool: Pool, mine: DeviceWork, work: RecordedWork, thresholds: Thres
             summary = replace(summary, reason="the recording has no samples of this device")
         elif seen is not None and region not in seen and summary.interval_s > 0:
             summary = _unsampled(summary)
-        yield _region_use(summary, _verdict(_told(summary, runs), thresholds), runs)
+        yield _region_use(summary, _verdict(_evidence(summary, runs), thresholds), runs)
 
 
-def _told(summary: RegionSummary, profiled: Runs | RegionUse) -> list[Evidence]:
-    """What is known of a region, the best first: its kernels, its operations, the device's samples."""
-    told = [each.evidence() for each in (profiled.kernels, profiled.operations) if each is not None]
-    return [*told, summary.evidence]
+def _evidence(summary: RegionSummary, profiled: Runs | RegionUse) -> list[Evidence]:
+    """The evidence on a region, the best first: its kernels, its operations, the device's samples."""
+    evidence = [each.evidence() for each in (profiled.kernels, profiled.operations) if each is not None]
+    return [*evidence, summary.evidence]
 
 
-def _verdict(told: Sequence[Evidence], thresholds: Thresholds) -> Verdict:
-    """By the best evidence that tells, else by what the device's samples say."""
-    verdicts = [classify(evidence, thresholds) for evidence in told]
+def _verdict(evidence: Sequence[Evidence], thresholds: Thresholds) -> Verdict:
+    """The verdict of the best evidence that gives a regime, else that of the device's samples."""
+    verdicts = [classify(each, thresholds) for each in evidence]
     return next((verdict for verdict in verdicts if verdict.regime is not Regime.UNKNOWN), verdicts[-1])
 
 
 def _unsampled(summary: RegionSummary) -> RegionSummary:
-    """Without what was measured at other times."""
+    """The summary without measurements: all of them are of other times."""
     evidence = replace(summary.evidence, values={}, n=0, coverage=0.0, half_width=None, reason=UNSAMPLED)
     return replace(
         summary,
@@ -202,50 +203,50 @@ def _unsampled(summary: RegionSummary) -> RegionSummary:
 
 def _pool(timeline: Timeline, mine: DeviceWork, sensors: DevicePrior) -> Pool:
     activities = mine.activities
-    known = sampled(timeline)
-    near = _near(known, activities)
+    sampled_ns = sampled(timeline)
+    near = _near(sampled_ns, activities)
     # A running process joins from its first execution on.
-    start_ns, end_ns = known or (0, 0)
+    start_ns, end_ns = sampled_ns or (0, 0)
     if near.any():
         start_ns, end_ns = int(activities.starts[near].min()), max(end_ns, int(activities.ends[near].max()))
     pool = Pool(timeline, start_ns=start_ns, known=sensors)
     for region, executions in mine.executions.items():
         pool.count(region, executions, marked=mine.marked[region])
     columns = np.array([pool.attribution.column(region) for region in mine.regions], np.int64)
-    # What is left out has no length, and so overlaps nothing.
+    # An execution that is not joined gets no length, and so overlaps nothing.
     ends = np.where(near, activities.ends, activities.starts)
     activities = activities._replace(ends=ends, columns=columns[activities.columns])
-    # As in a program that ends: for which signals the last samples are waited depends on what was measured by then.
+    # As at the end of a program: the data until then decide for which signals the last samples are awaited.
     pool.take(activities, pool.known_ns(end_ns))
     pool.take(activities, pool.known_ns(end_ns), final=True)
     return pool
 
 
-def _near(known: tuple[int, int] | None, activities: Activities) -> npt.NDArray[np.bool_]:
-    """Which executions are joined: a stray time stamp must not stretch time to decades."""
-    if known is None:
+def _near(sampled_ns: tuple[int, int] | None, activities: Activities) -> npt.NDArray[np.bool_]:
+    """Which executions are joined. The limit keeps a stray time stamp from stretching time to decades."""
+    if sampled_ns is None:
         middle = int(np.median(activities.starts))
-        known = middle - 29 * _FAR_NS, middle + 29 * _FAR_NS
-    return (activities.starts >= known[0] - _FAR_NS) & (activities.ends <= known[1] + _FAR_NS)
+        sampled_ns = middle - 29 * _FAR_NS, middle + 29 * _FAR_NS
+    return (activities.starts >= sampled_ns[0] - _FAR_NS) & (activities.ends <= sampled_ns[1] + _FAR_NS)
 
 
 def _uncovered(timeline: Timeline, mine: DeviceWork) -> Iterator[str]:
-    """A line if executions lie where the device was not sampled: nothing of them is in its shares and rates."""
-    known = sampled(timeline)
-    if known is None:
+    """A line if executions lie outside the sampled time. Shares and rates leave them out."""
+    sampled_ns = sampled(timeline)
+    if sampled_ns is None:
         return
     starts, ends = mine.activities.starts, mine.activities.ends
-    outside = int(np.count_nonzero((ends <= known[0]) | (starts >= known[1])))
+    outside = int(np.count_nonzero((ends <= sampled_ns[0]) | (starts >= sampled_ns[1])))
     if outside:
         yield f"{outside:,} executions ran on {timeline.device.uuid} before its first sample or after its last"
 
 
 def _unmarked(pool: Pool) -> Iterator[str]:
-    """A line if the device was busy while no region was active, for longer than errors of stamps explain."""
+    """A line if the device was busy outside regions for longer than errors of time stamps explain."""
     share = pool.outside(pool.busy_source())
     if share is not None and share.half_width is not None and share.value - share.half_width > _UNMARKED:
-        told = f"{share.value * 100:.1f} % ±{share.half_width * 100:.1f}"
-        yield f"{told} of the busy time of {pool.timeline.device.uuid} is in no region: unmarked work, or others'"
+        share_text = f"{share.value * 100:.1f} % ±{share.half_width * 100:.1f}"
+        yield f"{share_text} of the busy time of {pool.timeline.device.uuid} is in no region: unmarked work, or others'"
 
 
 def _durations(runs: Runs) -> Durations:
@@ -254,7 +255,7 @@ def _durations(runs: Runs) -> Durations:
     return Durations(
         calls=len(lengths),
         errors=runs.failures or 0,
-        items=runs.told,
+        items=runs.items_sum,
         total_s=int((runs.ends_ns - runs.starts_ns).sum()) / NS_PER_S,
         p50_s=p50,
         p95_s=p95,
@@ -278,7 +279,7 @@ def _region_use(summary: RegionSummary, verdict: Verdict, runs: Runs) -> RegionU
         if summary.call_energy_j is not None:
             cost = summary.call_energy_j * summary.executions / items
     elif items:
-        reasons.append("per item: only some of the executions told their items")
+        reasons.append("per item: only some of the executions reported their items")
     if runs.operations is not None and runs.operations.reason:
         reasons.append(f"operations: {runs.operations.reason}")
     if runs.kernels is not None and (reason := runs.kernels.evidence().reason):

@@ -1,6 +1,7 @@
-"""How far chance may put a value from the truth, where executions depend on one another. Pure.
+"""The sizes of confidence intervals of means, quantiles and shares of dependent executions. Pure.
 
-`alpha` is the probability that an interval misses the truth, on either side together.
+`alpha` is the probability that an interval misses the truth, both sides together. `worth` is the number of independent
+executions with the same information.
 """
 
 from __future__ import annotations
@@ -16,27 +17,27 @@ from gpu_profile.history.timeline import Floats
 
 Edges = tuple[float, float]
 
-#: The bias of estimated correlations depends on the correlation time, which is estimated from them: so many rounds.
+#: The bias of estimated correlations depends on the correlation time, which is estimated from them: hence the rounds.
 _ROUNDS: Final = 5
-#: From so many degrees of freedom on, Student's t is the normal distribution in three digits.
+#: From this many degrees of freedom on, Student's t is the normal distribution in three digits.
 _MANY: Final = 2_000
 _ANGLES: Final = 20_001
 
 
 def correlation_time(values: Floats) -> float:
-    """How many successive executions tell as much about a mean as one independent one; at least 1.
+    """The number of successive executions with as much information on a mean as one independent one; at least 1.
 
-    A warm-up is part of every run, and no sign that later executions depend on one another: it is the shorter time of
-    all values and of all but the first quarter.
+    A warm-up is part of every run, and no sign that later executions depend on one another. So the result is the
+    shorter time of two: of all values, and of all but the first quarter.
     """
     return min(_correlation_time(values), _correlation_time(values[len(values) // 4 :]))
 
 
 def _correlation_time(values: Floats) -> float:
-    """The initial monotone sequence of Geyer (*Statistical Science* 7, 1992), which needs no model of the dependence.
+    """The initial monotone sequence of Geyer (*Statistical Science* 7, 1992). It needs no model of the dependence.
 
-    A mean from the same values lowers each correlation by about the correlation time over n (Marriott and Pope,
-    *Biometrika* 41, 1954); that is added back.
+    Subtracting the mean of the same values lowers each correlation by about the correlation time over n (Marriott and
+    Pope, *Biometrika* 41, 1954). The loop adds that back.
     """
     n = len(values)
     deviations = values - values.mean() if n else values
@@ -56,13 +57,13 @@ def _correlation_time(values: Floats) -> float:
 
 
 def normal_quantile(alpha: float) -> float:
-    """What the absolute value of a standard normal variable exceeds with probability `alpha`."""
+    """The value that a standard normal variable exceeds in magnitude with probability `alpha`."""
     return NormalDist().inv_cdf(1.0 - alpha / 2.0)
 
 
 @lru_cache(512)
 def student_quantile(alpha: float, degrees: float) -> float:
-    """The same of Student's t. The angle atan(t / sqrt(degrees)) has the density cos(angle)^(degrees - 1)."""
+    """The same for Student's t. The angle atan(t / sqrt(degrees)) has the density cos(angle)^(degrees - 1)."""
     if degrees >= _MANY:
         return normal_quantile(alpha)
     angles = np.linspace(0.0, pi / 2, _ANGLES)
@@ -73,12 +74,12 @@ def student_quantile(alpha: float, degrees: float) -> float:
 
 
 def mean_half_width(deviations: Floats, alpha: float, worth: float) -> float:
-    """Of a mean, from the executions' deviations from it, which are `worth` so many independent ones."""
+    """The half-width of a mean's interval, from the executions' deviations from the mean."""
     return student_quantile(alpha, worth - 1.0) * sqrt(float(np.mean(deviations**2)) / (worth - 1.0))
 
 
 def order_edges(ordered: Floats, q: float, alpha: float, worth: float) -> Edges | None:
-    """Of a quantile: the values between whose ranks it lies, whatever the distribution. None if the ranks go beyond."""
+    """A quantile's interval between two order statistics, for any distribution. None if the ranks go beyond."""
     spread = normal_quantile(alpha) * sqrt(q * (1.0 - q) / worth)
     last = len(ordered) - 1
     low, high = floor((q - spread) * last), ceil((q + spread) * last)
@@ -86,9 +87,9 @@ def order_edges(ordered: Floats, q: float, alpha: float, worth: float) -> Edges 
 
 
 def share_edges(share: float, alpha: float, worth: float) -> Edges:
-    """Of a share of executions: Wilson's interval, which also holds where it is 0."""
+    """The interval of a share of executions by Wilson, which also works for a share of 0."""
     z = normal_quantile(alpha)
     centre, spread = share + z**2 / (2 * worth), z * sqrt(share * (1 - share) / worth + (z / (2 * worth)) ** 2)
     scale = 1 + z**2 / worth
-    # Rounding must not lift the lower edge of no failures at all above none.
+    # Rounding must not lift the lower edge above 0 if nothing failed.
     return min(share, (centre - spread) / scale), max(share, (centre + spread) / scale)

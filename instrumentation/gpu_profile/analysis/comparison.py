@@ -1,18 +1,18 @@
-"""Two recordings, region by region: what became more, what became less, and how certain that is.
+"""Compares two recordings region by region: the change of each quantity, with a confidence interval.
 
-All intervals of a comparison hold together in 95 of 100 comparisons (Bonferroni), so that of 20 comparisons of a
-program with itself at most about one shows any difference. An interval has three parts:
+All intervals of a comparison contain the truth together in 95 of 100 comparisons (Bonferroni). So of 20 comparisons of
+a program with itself, at most about one shows any difference. An interval has three parts:
 
-- chance among executions, which depend on one another within a run (`chance.correlation_time`). Means: Student's t.
-  Quantiles: order statistics, which hold for any distribution. Failures: Wilson's interval.
-- of GPU-busy time and energy, the half-width of the recovered rate.
-- how one run of a program differs from the next as a whole: clocks, temperature, placement. Two recordings cannot
-  tell that from a change of the program, so it is an assumption, `RUN_TO_RUN`.
+- Chance among executions, which depend on one another within a run (`chance.correlation_time`). Means: Student's t.
+  Quantiles: order statistics, for any distribution. Failures: Wilson's interval.
+- For GPU-busy time and energy, the half-width of the recovered rate.
+- The difference between whole runs of one program: clocks, temperature, placement. Two recordings cannot separate it
+  from a change of the program, so it is an assumption, `RUN_TO_RUN`.
 
-The intervals of the two sides give those of the difference and of the ratio by recovery of variance estimates (Zou and
-Donner, *Statistics in Medicine* 27, 2008; Donner and Zou, *Stat. Methods Med. Res.* 21, 2012; for shares it is method
-10 of Newcombe, *Statistics in Medicine* 17, 1998). Either both exclude "no change" or neither does. No quantity here is
-negative, and so no ratio is below -100 %.
+The intervals of the difference and of the ratio follow by recovery of variance estimates (Zou and Donner, *Statistics
+in Medicine* 27, 2008; Donner and Zou, *Stat. Methods Med. Res.* 21, 2012). For shares that is method 10 of Newcombe
+(*Statistics in Medicine* 17, 1998). Either both exclude "no change" or neither does. No quantity is negative, and so
+no ratio is below -100 %.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from gpu_profile.errors import UsageError
 
 #: The probability that any interval of a comparison misses the truth.
 ALPHA: Final = 0.05
-#: The standard deviation between whole runs of one program, as a share of each value: ours. Clocks that follow the
-#: temperature and the power limit make it 1 to 2 % on one GPU that nobody else uses.
+#: The standard deviation between whole runs of one program, as a share of each value: our choice. Clocks that follow
+#: the temperature and the power limit make it 1 to 2 % on a GPU without other users.
 RUN_TO_RUN: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How one quantity of a region differs between the recordings, `a` and `b` per call (or per item), in `unit`.
+    """One quantity of a region in both recordings, `a` and `b` per call (or per item), in `unit`.
 
-    `interval` is that of `b - a`, `relative_interval` that of `b / a - 1`. None: not known, with `reason`.
+    `interval` is that of `b - a`, `relative_interval` that of `b / a - 1`. None: unknown, with `reason`.
     """
 
     region: str
@@ -62,7 +62,7 @@ class Difference:
 
     @property
     def no_ratio(self) -> str:
-        """Why a difference that has an interval has none for its ratio; empty if it has one, or neither."""
+        """Why the difference has an interval and its ratio has none. Empty if both have one, or neither."""
         if self.interval is None or self.relative_interval is not None:
             return ""
         return "A may be 0: the ratio has no interval" if self.a else "A is 0: there is no ratio"
@@ -72,8 +72,8 @@ class Difference:
 class Comparison:
     """All differences, region by region, and the regions that only one recording has.
 
-    Its `intervals` hold together in 95 of 100 comparisons, if runs of one program differ by `run_to_run`, a standard
-    deviation as a share.
+    The true values lie in all `intervals` in 95 of 100 comparisons, if runs of one program differ by `run_to_run`, a
+    standard deviation as a share.
     """
 
     differences: tuple[Difference, ...]
@@ -84,8 +84,8 @@ class Comparison:
 
     @property
     def intervals(self) -> int:
-        """How many differences have an interval."""
-        return sum(found.interval is not None for found in self.differences)
+        """The number of differences with an interval."""
+        return sum(each.interval is not None for each in self.differences)
 
 
 class _Pair(NamedTuple):
@@ -98,28 +98,28 @@ class _Pair(NamedTuple):
 
     @property
     def time(self) -> float:
-        """The correlation time of the region's executions: the same on both sides, unless the program changed."""
+        """The correlation time of the region's executions, one for both sides: a program rarely changes it."""
         a, b = self.a, self.b
         return (a.calls * a.time + b.calls * b.time) / max(1, a.calls + b.calls)
 
     @property
     def may_differ(self) -> bool:
-        """Whether a difference could be shown at all: not where an interval is missing, or nothing ever happened."""
+        """Whether a difference could show: not with a missing interval, nor if both values are 0."""
         return bool(self.a.value or self.b.value) and all(self.edges(ALPHA, 0.0))
 
     def edges(self, alpha: float, run_to_run: float) -> tuple[Edges | None, Edges | None]:
-        """Those of each side, with what whole runs differ by. Nothing is below 0."""
+        """The interval of each side, widened by the difference between whole runs. Nothing is below 0."""
         widen = 0.0 if QUANTITIES[self.quantity] == "1" else normal_quantile(alpha) * run_to_run
-        left, right = (_widened(known.value, known.interval(alpha, self.time), widen) for known in (self.a, self.b))
+        left, right = (_widened(side.value, side.interval(alpha, self.time), widen) for side in (self.a, self.b))
         return left, right
 
     def difference(self, alpha: float, run_to_run: float) -> Difference:
-        """What became of it."""
+        """The difference with its intervals, or the reasons for their absence."""
         unit, a, b = QUANTITIES[self.quantity], self.a.value, self.b.value
         sides = self.edges(alpha, run_to_run)
         reasons = [
-            f"{side}: {known.why_not(self.time) or f'too few executions for an interval of {self.quantity}'}"
-            for side, known, edges in zip("AB", (self.a, self.b), sides, strict=True)
+            f"{side}: {estimate.why_not(self.time) or f'too few executions for an interval of {self.quantity}'}"
+            for side, estimate, edges in zip("AB", (self.a, self.b), sides, strict=True)
             if edges is None
         ]
         interval = ratio = None
@@ -130,7 +130,7 @@ class _Pair(NamedTuple):
 
 
 def compare(a: Analysis, b: Analysis, *, run_to_run: float = RUN_TO_RUN) -> Comparison:
-    """Compare what both recordings have. UsageError if they have no region in common.
+    """Compare the regions of both recordings. UsageError if they have none in common.
 
     `run_to_run` is the standard deviation between whole runs of one program, as a share of each value.
     """
@@ -153,15 +153,15 @@ def compare(a: Analysis, b: Analysis, *, run_to_run: float = RUN_TO_RUN) -> Comp
 
 def _notes(a: Analysis, b: Analysis, common: list[str]) -> tuple[str, ...]:
     notes = [f"{side}: {note}" for side, analysis in (("A", a), ("B", b)) for note in analysis.notes]
-    told: dict[str, Callable[[Analysis], set[str]]] = {
+    properties: dict[str, Callable[[Analysis], set[str]]] = {
         "drivers": lambda side: {process.driver.partition(":")[0] for process in side.processes},
         "devices": lambda side: {use.device.name for use in side.devices},
         "sources of energy": lambda side: {u.summary.energy_source for u in side.regions if u.summary.region in common},
     }
-    for what, of in told.items():
+    for name, of in properties.items():
         left, right = (", ".join(sorted(of(side) - {""})) or "none" for side in (a, b))
         if left != right:
-            notes.append(f"different {what}: {left} in A, {right} in B")
+            notes.append(f"different {name}: {left} in A, {right} in B")
     return tuple(notes)
 
 
@@ -169,7 +169,7 @@ def _pairs(region: str, a: Analysis, b: Analysis) -> Iterator[_Pair]:
     left, right = quantities_of(a, region), quantities_of(b, region)
     for quantity in QUANTITIES:
         pair = _Pair(region, quantity, left[quantity], right[quantity])
-        if not quantity.endswith("/item") or any(known.value is not None or known.reason for known in pair[2:]):
+        if not quantity.endswith("/item") or any(side.value is not None or side.reason for side in pair[2:]):
             yield pair
 
 

@@ -1,4 +1,4 @@
-"""An analysis, or a comparison, as JSON. `docs/analysis.md` says what the keys mean. What is not known is null."""
+"""An analysis, or a comparison, as JSON. `docs/analysis.md` describes the keys. Unknown values are null."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpu_profile.regimes.operation import RegionOperations
 from gpu_profile.report.as_json import Value
 from gpu_profile.units import NS_PER_S
 
-#: Of all that is printed as JSON. Keys are added without a change of it; it changes if one goes or changes its meaning.
+#: The version of all JSON output. A new key leaves it as it is. Removing a key or changing its meaning raises it.
 SCHEMA_VERSION: Final = 1
 
 
@@ -76,19 +76,19 @@ def _device(use: DeviceUse) -> Value:
     }
 
 
-def of_ranks(found: RegionRanks) -> Value:
+def of_ranks(compared: RegionRanks) -> Value:
     """One region on several ranks."""
     return {
-        "region": found.region,
-        "least_s": found.fastest.mean_s,
-        "mean_s": found.mean_s,
-        "most_s": found.slowest.mean_s,
-        "slowest": found.slowest.rank,
-        "excess": found.excess,
-        "differ": found.differ,
+        "region": compared.region,
+        "least_s": compared.fastest.mean_s,
+        "mean_s": compared.mean_s,
+        "most_s": compared.slowest.mean_s,
+        "slowest": compared.slowest.rank,
+        "excess": compared.excess,
+        "differ": compared.differ,
         "ranks": [
             {"rank": use.rank, "calls": use.calls, "total_s": use.total_s, "mean_s": use.mean_s, "p95_s": use.p95_s}
-            for use in found.ranks
+            for use in compared.ranks
         ],
     }
 
@@ -153,17 +153,17 @@ def _operations(operations: RegionOperations) -> Value:
 
 
 def of_kernels(kernels: KernelWorks) -> dict[str, Value]:
-    """What a profiler's records say of a region. A ratio follows what it is made of."""
+    """A profiler's records of a region. Each ratio follows the quantities that it is made of."""
     evidence, mean_ns = kernels.evidence(), kernels.mean_kernel_ns
     ratios: dict[str, dict[str, Value]] = {
         "kernel_ns": {"mean_kernel_s": None if mean_ns is None else mean_ns / NS_PER_S},
         "overlap_ns": {"overlap_ratio": kernels.overlap_ratio, "occupancy": kernels.occupancy},
     }
-    found: dict[str, Value] = {"executions": kernels.executions, "operations": evidence.n}
+    values: dict[str, Value] = {"executions": kernels.executions, "operations": evidence.n}
     for each in QUANTITIES:
-        found |= {each.key: each.of(kernels), **ratios.get(each.name, {})}
+        values |= {each.key: each.of(kernels), **ratios.get(each.name, {})}
     shares = ("busy", "work", "communication", "transfer", "host_wait", "launch", "other_wait")
-    return found | {
+    return values | {
         "coverage": evidence.coverage,
         "shares": {key: evidence.get(key) for key in shares},
         "top": [{"name": name, "count": count, "total_s": ns / NS_PER_S} for name, count, ns in kernels.top],
@@ -206,29 +206,29 @@ def of_comparison(comparison: Comparison, judged: Sequence[tuple[Gate, Differenc
     """All of a comparison."""
     return {
         "schema_version": SCHEMA_VERSION,
-        "differences": [_difference(found) for found in comparison.differences],
+        "differences": [_difference(each) for each in comparison.differences],
         "intervals": comparison.intervals,
         "run_to_run": comparison.run_to_run,
         "only_a": list(comparison.only_a),
         "only_b": list(comparison.only_b),
         "fail_on": [
-            {"condition": gate.text, "outcome": outcome.name.lower(), "reason": gate.reason(found) or None}
-            for gate, found, outcome in judged
+            {"condition": gate.text, "outcome": outcome.name.lower(), "reason": gate.reason(difference) or None}
+            for gate, difference, outcome in judged
         ],
         "untold": list(comparison.notes),
     }
 
 
-def _difference(found: Difference) -> Value:
+def _difference(difference: Difference) -> Value:
     return {
-        "region": found.region,
-        "quantity": found.quantity,
-        "unit": found.unit,
-        "a": found.a,
-        "b": found.b,
-        "change": found.change,
-        "change_interval": found.interval,
-        "relative": found.relative,
-        "relative_interval": found.relative_interval,
-        "reason": found.reason or found.no_ratio or None,
+        "region": difference.region,
+        "quantity": difference.quantity,
+        "unit": difference.unit,
+        "a": difference.a,
+        "b": difference.b,
+        "change": difference.change,
+        "change_interval": difference.interval,
+        "relative": difference.relative,
+        "relative_interval": difference.relative_interval,
+        "reason": difference.reason or difference.no_ratio or None,
     }

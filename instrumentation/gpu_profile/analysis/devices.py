@@ -1,4 +1,4 @@
-"""Devices of a recording: their history, and what each did in all."""
+"""Devices of a recording: their history, and each one's utilisation and energy."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from gpu_profile.report.table import printable
 from gpu_profile.units import NS_PER_S, percent
 
 UNSAMPLED: Final = "the device was not sampled while it ran"
-#: Where samples cover less of the time, the energy that they tell is not the energy of that time,
+#: The least covered share of the time for which the samples' energy is that of the whole time.
 LEAST_COVERED: Final = 0.95
-#: but for samples of at least this share whose gaps are shorter than the sensor's window: a power that is polled a
-#: little less often than it is renewed. Ours.
+#: A smaller share suffices if all gaps are shorter than the sensor's window: the poll is a little slower than the
+#: renewals of a power reading. Ours.
 LEAST_SAMPLED: Final = 0.5
-#: So far, in ns, one source may look back further than another, or end later: the longest window of a sensor.
+#: The most that one source may look back further than another, or end later, in ns: the longest window of a sensor.
 _LOOKS_BACK_NS: Final = NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """What a device did between its first and its last sample, `start_ns` and `end_ns`.
+    """A device's utilisation and energy between its first and its last sample, `start_ns` and `end_ns`.
 
-    `utilization` and `power_w` are means over the time that samples cover, `coverage` and `energy_coverage` that time's
-    share of the whole. `energy_j` is the mean power times the whole time, where samples cover nearly all of it, or
-    leave out short gaps only; `unattributed_j` is the part of it that no region has, where they cover nearly all, and
-    `unattributed_half_width_j` that of its 95 % interval: None where some region's share is uncertain.
-    None: not known, with the reason in `reasons`.
+    `utilization` and `power_w` are means over the time that samples cover. `coverage` and `energy_coverage` are the
+    shares of the time that they cover. `energy_j` is the mean power times the whole time. It needs samples over nearly
+    all of the time, or with short gaps only. `unattributed_j` is its part outside all regions, if samples cover nearly
+    all. `unattributed_half_width_j` is half of its 95 % interval, None if some region's share is uncertain.
+    None: unknown, with the cause in `reasons`.
     """
 
     device: Device
@@ -55,16 +55,16 @@ class DeviceUse:
 
 
 def devices_of(recording: Recording) -> list[Device]:
-    """The devices that there are samples of: GPUs first, by index."""
-    known = {device.uuid: device for device in recording.devices}
-    held = [known.get(uuid, Device(uuid)) for uuid, columns in recording.samples.items() if columns]
-    clean = [replace(device, name=printable(device.name)) for device in held]
+    """The devices with samples: GPUs first, by index."""
+    described = {device.uuid: device for device in recording.devices}
+    sampled_devices = [described.get(uuid, Device(uuid)) for uuid, columns in recording.samples.items() if columns]
+    clean = [replace(device, name=printable(device.name)) for device in sampled_devices]
     none = 1 << 31
     return sorted(clean, key=lambda d: (d.kind is not DeviceKind.GPU, none if d.index is None else d.index, d.uuid))
 
 
 def timeline_of(device: Device, columns: Mapping[str, Columns], impossible: list[str]) -> Timeline:
-    """The device's history as the sampler would have kept it, with room for all of it."""
+    """The device's history as in the sampler, with room for all samples."""
     capacity = 1 + max(len(column.value) for column in columns.values())
     timeline = Timeline(device, map(signal, columns), capacity=max(2, capacity))
     for key, column in columns.items():
@@ -84,16 +84,17 @@ def timeline_of(device: Device, columns: Mapping[str, Columns], impossible: list
 
 
 def sampled(timeline: Timeline) -> tuple[int, int] | None:
-    """From when to when something is known of the device: by what its busy time and energy come from, if it has them.
+    """The sampled time, `(start_ns, end_ns)`; None without samples.
 
-    Other signals may look back much further than they were read.
+    The sources of busy time and energy define it, if there are any: other signals may look back much further than the
+    first reading.
     """
     main = [timeline.best(BUSY_SOURCES), timeline.best(ENERGY_SOURCES)]
     for columns in ([column for column in main if column is not None], timeline.columns.values()):
         edges = [(column.oldest_ns, column.watermark_ns) for column in columns]
-        known = [(a, b) for a, b in edges if a is not None and b is not None]
-        if known:
-            return min(a for a, _ in known), max(b for _, b in known)
+        spans = [(a, b) for a, b in edges if a is not None and b is not None]
+        if spans:
+            return min(a for a, _ in spans), max(b for _, b in spans)
     return None
 
 
@@ -107,13 +108,13 @@ _LEFT_OUT: Final = {
 
 
 def device_use(timeline: Timeline, regions: Sequence[RegionSummary]) -> DeviceUse:
-    """What a device did, whose `regions` used a part of its energy."""
+    """Measure a device. `regions` are the summaries of the regions on it: their energy is subtracted."""
     reasons = []
     busy, energy = timeline.best(BUSY_SOURCES), timeline.best(ENERGY_SOURCES)
     start_ns, end_ns = _together(sampled(timeline) or (0, 0), [each for each in (busy, energy) if each is not None])
     utilization, coverage, joules, watts, energy_coverage, whole = None, 0.0, None, None, 0.0, False
     if busy is None:
-        reasons.append("GPU busy: the device told no utilisation")
+        reasons.append("GPU busy: the device reported no utilisation")
     else:
         mass, covered = busy.integral(start_ns, end_ns)
         if covered > 0:
@@ -122,7 +123,7 @@ def device_use(timeline: Timeline, regions: Sequence[RegionSummary]) -> DeviceUs
         else:
             reasons.append(f"GPU busy: {len(busy)} samples of {busy.signal.key} cover no time")
     if energy is None:
-        reasons.append("energy: the device told neither energy nor power")
+        reasons.append("energy: the device reported neither energy nor power")
     else:
         mass, covered = energy.integral(start_ns, end_ns)
         if covered > 0:
@@ -145,7 +146,7 @@ def device_use(timeline: Timeline, regions: Sequence[RegionSummary]) -> DeviceUs
         if column.dropped[why]
     ]
     shares = [summary.energy_j for summary in regions if summary.reason != UNSAMPLED]
-    known = [share for share in shares if share is not None]
+    own_j = [share for share in shares if share is not None]
     widths = [s.energy_half_width for s in regions if s.reason != UNSAMPLED and s.energy_half_width is not None]
     return DeviceUse(
         device=timeline.device,
@@ -159,27 +160,27 @@ def device_use(timeline: Timeline, regions: Sequence[RegionSummary]) -> DeviceUs
         energy_source=energy.signal.key if energy else "",
         energy_coverage=energy_coverage,
         power_w=watts,
-        unattributed_j=None if joules is None or not whole or len(known) < len(shares) else _rest(joules, sum(known)),
+        unattributed_j=None if joules is None or not whole or len(own_j) < len(shares) else _rest(joules, sum(own_j)),
         unattributed_half_width_j=sum(widths) if len(widths) == len(shares) else None,
         reasons=tuple(reasons),
     )
 
 
-def _together(known: tuple[int, int], columns: Sequence[Column]) -> tuple[int, int]:
-    """From when to when all sources tell something, unless one begins or ends much later: then from the first on.
+def _together(widest: tuple[int, int], columns: Sequence[Column]) -> tuple[int, int]:
+    """The time that all sources cover, except a source that begins or ends much later than the first: it is ignored.
 
-    A sensor's first window looks back to before the first reading of a counter.
+    A sensor's first window begins before the first reading of a counter.
     """
     starts = [start for column in columns if (start := column.oldest_ns) is not None]
     ends = [end for column in columns if (end := column.watermark_ns) is not None]
-    start_ns, end_ns = max(starts, default=known[0]), min(ends, default=known[1])
-    start_ns = start_ns if start_ns - known[0] <= _LOOKS_BACK_NS else known[0]
-    end_ns = end_ns if known[1] - end_ns <= _LOOKS_BACK_NS else known[1]
-    return (start_ns, end_ns) if start_ns < end_ns else known
+    start_ns, end_ns = max(starts, default=widest[0]), min(ends, default=widest[1])
+    start_ns = start_ns if start_ns - widest[0] <= _LOOKS_BACK_NS else widest[0]
+    end_ns = end_ns if widest[1] - end_ns <= _LOOKS_BACK_NS else widest[1]
+    return (start_ns, end_ns) if start_ns < end_ns else widest
 
 
 def _longest_gap_ns(column: Column, start_ns: int, end_ns: int) -> int:
-    """The longest time that no row covers."""
+    """The longest time without a row, in ns."""
     starts, ends, _ = column.edges(start_ns, end_ns)
     if not len(starts):
         return end_ns - start_ns
@@ -187,6 +188,6 @@ def _longest_gap_ns(column: Column, start_ns: int, end_ns: int) -> int:
 
 
 def _rest(whole: float, parts: float) -> float:
-    """What is left, without what rounding leaves of nothing."""
+    """The difference, or 0 where it is only an error of rounding."""
     rest = whole - parts
     return rest if rest > 1e-9 * whole else 0.0

@@ -1,7 +1,7 @@
-"""What the page's timeline is drawn from: signals and executions in few enough numbers, as packed columns.
+"""The data of the page's timeline: signals and executions, reduced to a bounded number of rows, as packed columns.
 
-Short recordings are kept as they are. Of long ones, signals become stretches with a lowest, mean and highest value, and
-executions that are too short to be seen become blocks that know how many they are and how full; gaps stay exact.
+Short recordings keep every row. In long ones, rows of a signal merge into stretches with a lowest, mean and highest
+value. Executions too short to be visible merge into blocks with a count and a fill. Gaps stay exact.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MOST_EVENTS: Final = 400
 
 
 class Chart(NamedTuple):
-    """A small multiple: its name, and the signals that it can be drawn from, best first."""
+    """A small multiple: its name, and the signals that can supply it, best first."""
 
     key: str
     label: str
@@ -54,14 +54,14 @@ CHARTS: Final = (
 
 
 def timeline(analysis: Analysis, lanes: Sequence[Lanes]) -> dict[str, Any] | None:
-    """Everything that the script draws; None if nothing has a length. `lanes` without a device come last."""
+    """All data of the script. None if the recording has no length. `lanes` without a device come last."""
     start_ns, end_ns = analysis.start_ns, analysis.end_ns
     if end_ns <= start_ns:
         return None
     scale = Scale.of(start_ns, end_ns)
     names = labels(analysis)
     regions = list(dict.fromkeys([*analysis.runs, *(name for each in lanes for name in each.regions)]))
-    found = {chart.key: top for chart in CHARTS if (top := _top(chart, analysis))}
+    tops = {chart.key: top for chart in CHARTS if (top := _top(chart, analysis))}
     count = sum(use.timeline.best(chart.sources) is not None for use in analysis.devices for chart in CHARTS)
     most = max(LEAST_ROWS, MOST_ROWS // max(1, count))
     whole = max(1, sum(len(each.starts) for each in lanes))
@@ -69,7 +69,7 @@ def timeline(analysis: Analysis, lanes: Sequence[Lanes]) -> dict[str, Any] | Non
     groups: list[dict[str, Any]] = [
         {
             "title": title(use.device, names[use.device.uuid]),
-            "charts": list(_charts(use, scale, analysis, found, most)),
+            "charts": list(_charts(use, scale, analysis, tops, most)),
             "lanes": [],
             "events": [],
         }
@@ -97,7 +97,7 @@ def timeline(analysis: Analysis, lanes: Sequence[Lanes]) -> dict[str, Any] | Non
 
 
 def title(device: Device, label: str) -> str:
-    """What a device is called above its charts."""
+    """The device's name above its charts."""
     if label == device.uuid:
         return f"{device.name} {device.uuid}".strip()
     return f"GPU {label} {device.name}".strip()
@@ -109,13 +109,13 @@ def _region(name: str, analysis: Analysis) -> dict[str, Any]:
     facts = []
     runs = analysis.runs.get(name)
     if runs is not None:
-        told = [f"{len(runs.starts_ns):,} executions", f"{si(float(runs.durations_s.mean()), 's')} each"]
+        words = [f"{len(runs.starts_ns):,} executions", f"{si(float(runs.durations_s.mean()), 's')} each"]
         summary = uses[0].summary if len(uses) == 1 else None
         if summary is not None and summary.busy is not None:
-            told.append(f"GPU busy {percent(min(1.0, summary.busy))}")
+            words.append(f"GPU busy {percent(min(1.0, summary.busy))}")
         if summary is not None and summary.call_energy_j is not None:
-            told.append(f"{si(summary.call_energy_j, 'J')} per call")
-        facts.append(["all of it", ", ".join(told)])
+            words.append(f"{si(summary.call_energy_j, 'J')} per call")
+        facts.append(["all of it", ", ".join(words)])
     return {"name": name, "regime": regimes[0] if len(regimes) == 1 else "", "regimes": regimes, "facts": facts}
 
 
@@ -123,7 +123,7 @@ def _region(name: str, analysis: Analysis) -> dict[str, Any]:
 
 
 def _top(chart: Chart, analysis: Analysis) -> float:
-    """The top of a chart's scale, one for all devices, so that they can be compared."""
+    """The top of a chart's scale: the same for all devices, so that they can be compared."""
     if chart.key == "busy":
         return 1.0
     most = 0.0
@@ -150,10 +150,10 @@ def _charts(
         column = use.timeline.best(chart.sources)
         if column is None or column.watermark_ns is None:
             continue
-        found = stretches(column, analysis.start_ns, analysis.end_ns, most)
+        drawn = stretches(column, analysis.start_ns, analysis.end_ns, most)
         signal = column.signal
         unit = signal.unit if signal.kind is not Kind.COUNTER else "W"
-        yield drawn_chart(chart.key, chart.label, signal.key, unit, tops.get(chart.key, 1.0), scale, found)
+        yield drawn_chart(chart.key, chart.label, signal.key, unit, tops.get(chart.key, 1.0), scale, drawn)
 
 
 def _rows(column: Column, start_ns: int, end_ns: int) -> tuple[Ints, Ints, Floats]:
@@ -169,8 +169,8 @@ def _rows(column: Column, start_ns: int, end_ns: int) -> tuple[Ints, Ints, Float
 def stretches(column: Column, start_ns: int, end_ns: int, most: int) -> Stretches:
     """The signal in at most `most` rows.
 
-    A gap is a stretch between rows, or to the recording's edges, in which twice the usual distance between readings
-    passed without one. A mean weighs each row by its length.
+    A gap is a time between rows, or to the recording's edges, that is longer than twice the usual distance between
+    readings. A mean weighs each row by its length.
     """
     starts, ends, values = _rows(column, start_ns, end_ns)
     if not len(ends):
@@ -183,7 +183,7 @@ def stretches(column: Column, start_ns: int, end_ns: int, most: int) -> Stretche
     empty = np.flatnonzero(right - left > widest)
     longest = np.sort(empty[np.argsort(left[empty] - right[empty], kind="stable")[:MOST_GAPS]])
     gaps = tuple(zip(left[longest].tolist(), right[longest].tolist(), strict=True))
-    # A reading stands until the next one where they come as usual: a window may be shorter than their distance.
+    # Readings at their usual distance follow each other without a gap: a window may be shorter than that distance.
     held = starts.copy()
     near = starts[1:] - ends[:-1] <= widest
     held[1:] = np.where(near, np.maximum(ends[:-1], 0), starts[1:])

@@ -1,4 +1,4 @@
-"""An analysis as a matplotlib figure, for notebooks and papers. matplotlib is loaded when one is drawn."""
+"""An analysis as a matplotlib figure, for notebooks and papers. `draw` imports matplotlib."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _WIDTH, _PANEL, _LANE = 10.0, 1.0, 0.24
 
 
 def draw(analysis: Analysis) -> Figure:
-    """Utilisation and power of each device that regions ran on, and beneath them the regions, over seconds.
+    """Utilisation and power of the devices with regions, and the regions below, over seconds.
 
-    Hatched: not measured. The figure belongs to nobody (no pyplot): show it as a cell's last value, or `savefig` it.
+    Hatched: not measured. The figure is not registered with pyplot: make it a cell's last value, or call `savefig`.
     UsageError if matplotlib is not installed.
     """
     try:
@@ -58,11 +58,11 @@ def draw(analysis: Analysis) -> Figure:
         figure.text(0.5, 0.5, "no samples and no executions", ha="center", color=_SOFT)
         return figure
     axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-    known = labels(analysis)
+    names_of = labels(analysis)
     for axis, (use, chart, column) in zip(axes, panels, strict=False):
         _panel(axis, column, chart, analysis)
         if chart is CHARTS[0] or len(panels) == 1:
-            axis.set_title(title(use.device, known[use.device.uuid]), loc="left", fontsize=9)
+            axis.set_title(title(use.device, names_of[use.device.uuid]), loc="left", fontsize=9)
     if names:
         _lanes(axes[-1], analysis, names)
     axes[-1].set_xlim(0, max((analysis.end_ns - analysis.start_ns) / NS_PER_S, 1e-9))
@@ -74,7 +74,7 @@ def draw(analysis: Analysis) -> Figure:
 
 
 def _figure() -> Any:
-    """A figure that a notebook shows whether or not pyplot was ever loaded."""
+    """A figure class that a notebook shows with or without pyplot."""
     from matplotlib.figure import Figure
 
     class FigureDrawing(Figure):
@@ -90,26 +90,26 @@ def _figure() -> Any:
 
 def _panel(axis: Axes, column: Column, chart: Chart, analysis: Analysis) -> None:
     start, end = analysis.start_ns, analysis.end_ns
-    found = stretches(column, start, end, _MOST_ROWS)
+    rows = stretches(column, start, end, _MOST_ROWS)
     colour = _SIGNALS[chart.key]
     factor = 100.0 if chart.key == "busy" else 1.0
     # Each row is flat; nothing is drawn across a gap.
-    at = (np.stack((found.starts, found.starts, found.ends), axis=1).ravel() - start) / NS_PER_S
-    apart = np.concatenate(([False], found.starts[1:] > found.ends[:-1]))
-    low, mean, high = (_flat(values * factor, apart) for values in (found.low, found.mean, found.high))
+    at = (np.stack((rows.starts, rows.starts, rows.ends), axis=1).ravel() - start) / NS_PER_S
+    apart = np.concatenate(([False], rows.starts[1:] > rows.ends[:-1]))
+    low, mean, high = (_flat(values * factor, apart) for values in (rows.low, rows.mean, rows.high))
     axis.fill_between(at, mean, color=colour, alpha=0.3, linewidth=0)
     axis.fill_between(at, low, high, color=colour, alpha=0.35, linewidth=0)
     axis.plot(at, mean, color=colour, linewidth=0.9)
-    for a, b in found.gaps:
+    for a, b in rows.gaps:
         left, right = (a - start) / NS_PER_S, (b - start) / NS_PER_S
         axis.axvspan(left, right, facecolor=_GAP, edgecolor=_HATCH, hatch="////", linewidth=0)
-    top = 1.0 if chart.key == "busy" else round_up(float(found.high.max(initial=0.0)))
+    top = 1.0 if chart.key == "busy" else round_up(float(rows.high.max(initial=0.0)))
     axis.set_ylim(0, top * factor)
     axis.set_ylabel("GPU busy, %" if chart.key == "busy" else "power, W", fontsize=8)
 
 
 def _flat(values: Floats, apart: npt.NDArray[np.bool_]) -> Floats:
-    """Each value at its row's start and end, and before it nothing where a gap is."""
+    """Each value at its row's start and end. After a gap, NaN comes first."""
     return np.stack((np.where(apart, np.nan, values), values, values), axis=1).ravel()
 
 
@@ -117,15 +117,15 @@ def _lanes(axis: Axes, analysis: Analysis, names: list[str]) -> None:
     lanes = by_region(analysis)
     if lanes is None:
         return
-    found = blocks(lanes.columns, lanes.starts, lanes.ends, lanes.columns, _MOST_BLOCKS)
+    drawn = blocks(lanes.columns, lanes.starts, lanes.ends, lanes.columns, _MOST_BLOCKS)
     ticks = []
     for place, name in enumerate(names):
-        mine = found.lanes == place
-        left = (found.starts[mine] - analysis.start_ns) / NS_PER_S
-        width = (found.ends[mine] - found.starts[mine]) / NS_PER_S
-        # At least as wide as a thin line, or short executions would not be seen at all.
+        mine = drawn.lanes == place
+        left = (drawn.starts[mine] - analysis.start_ns) / NS_PER_S
+        width = (drawn.ends[mine] - drawn.starts[mine]) / NS_PER_S
+        # At least as wide as a thin line: short executions must stay visible.
         least = (analysis.end_ns - analysis.start_ns) / NS_PER_S / 1500
-        colours = [(_REGIONS[place % len(_REGIONS)], 0.2 + 0.75 * fill) for fill in found.fills[mine].tolist()]
+        colours = [(_REGIONS[place % len(_REGIONS)], 0.2 + 0.75 * fill) for fill in drawn.fills[mine].tolist()]
         stretch = list(zip(left.tolist(), width.clip(min=least).tolist(), strict=True))
         axis.broken_barh(stretch, (place - 0.375, 0.75), facecolors=colours, linewidth=0)
         runs = analysis.runs[name]
@@ -138,5 +138,5 @@ def _lanes(axis: Axes, analysis: Analysis, names: list[str]) -> None:
 
 
 def _plain(text: str) -> str:
-    """Short, and with nothing in it that matplotlib would take for mathematics."""
+    """Shortened, with `$` escaped: matplotlib would take it for mathematics."""
     return (text if len(text) <= 60 else text[:59] + "…").replace("$", r"\$")

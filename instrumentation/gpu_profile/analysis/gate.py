@@ -50,51 +50,51 @@ class Gate:
     bound: float
     unit: str
 
-    def judge(self, found: Difference) -> Outcome:
+    def judge(self, difference: Difference) -> Outcome:
         """It holds if the whole interval of the change lies beyond the bound."""
-        interval = found.relative_interval if not self.unit else found.interval
+        interval = difference.relative_interval if not self.unit else difference.interval
         if interval is None:
             return Outcome.UNTOLD
         low, high = interval
         beyond = low > self.bound if self.sign > 0 else high < self.bound
         return Outcome.HOLDS if beyond else Outcome.NOT
 
-    def reason(self, found: Difference) -> str:
+    def reason(self, difference: Difference) -> str:
         """Why it cannot be judged, and what to do; empty if it can."""
-        if self.judge(found) is not Outcome.UNTOLD:
+        if self.judge(difference) is not Outcome.UNTOLD:
             return ""
-        if found.interval is not None:
-            return f"{found.no_ratio}; write the change in {found.unit}, not in %"
-        return found.reason or "there is no interval"
+        if difference.interval is not None:
+            return f"{difference.no_ratio}; write the change in {difference.unit}, not in %"
+        return difference.reason or "there is no interval"
 
     def find(self, comparison: Comparison) -> Difference:
-        """The difference that it is about. UsageError if the region is not in both recordings."""
-        for found in comparison.differences:
-            if (found.region, found.quantity) == (self.region, self.quantity):
-                return found
+        """The difference that the condition names. UsageError if the region is not in both recordings."""
+        for difference in comparison.differences:
+            if (difference.region, difference.quantity) == (self.region, self.quantity):
+                return difference
         for side, regions in (("first", comparison.only_a), ("second", comparison.only_b)):
             if self.region in regions:
                 raise UsageError(f"--fail-on {self.text!r}: only the {side} recording has the region {self.region!r}")
-        both = tuple(dict.fromkeys(found.region for found in comparison.differences))
+        both = tuple(dict.fromkeys(each.region for each in comparison.differences))
         if self.region in both:
             unit = QUANTITIES[self.quantity]
-            return Difference(self.region, self.quantity, unit, None, None, reason="no execution told its items")
+            return Difference(self.region, self.quantity, unit, None, None, reason="no execution reported its items")
         raise UsageError(f"--fail-on {self.text!r}: no region {self.region!r}; {_near(self.region, both)}")
 
 
-def _near(word: str, known: Sequence[str]) -> str:
-    close = get_close_matches(word, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"there is {', '.join(known)}"
+def _near(word: str, names: Sequence[str]) -> str:
+    close = get_close_matches(word, names, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"there is {', '.join(names)}"
 
 
 def parse_gate(text: str) -> Gate:
     """Read a condition. UsageError with the column (from 1) and the reason."""
 
     def read(part: re.Pattern[str], at: int, wanted: str) -> re.Match[str]:
-        found = part.match(text, at)
-        if found is None:
+        match = part.match(text, at)
+        if match is None:
             raise _error(text, at, wanted)
-        return found
+        return match
 
     region = read(_REGION, 0, f"no name of a region; {_EXAMPLE}")
     missing = f"'.' and a quantity expected; {_EXAMPLE} (quote a name that has dots)"

@@ -1,7 +1,7 @@
-"""Where executions are drawn: on tracks in which each lies wholly inside the one around it. Pure.
+"""Assigns executions to tracks, on which each lies wholly inside the one around it. Pure.
 
-Recordings do not say which thread ran what. An execution is put on the track of the one that it ran inside; those that
-overlap without that have tracks of their own, as threads and tasks would.
+Recordings do not say which thread ran an execution. An execution shares the track of the one that it ran inside.
+Executions that overlap otherwise get tracks of their own, as threads and tasks would.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ REGIONS: Final = "Regions"
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """Executions in order of their start: edges in ns, places in `regions`, and where each is drawn.
+    """Executions in order of their start: edges in ns, indices into `regions`, and positions to draw them at.
 
-    `title` says what they are if not those of `device`. `marked` tells whether edges are the device's own. `tracks`
-    count from 0, `levels` are how many executions around each share its track.
+    `title` names lanes that are not those of `device`. `marked`: the edges are the device's own. `tracks` count from 0,
+    `levels` are how many executions around each share its track.
     """
 
     title: str
@@ -54,30 +54,30 @@ def on_host(spans: Sequence[SpanRecord], title: str = HOST) -> Lanes | None:
 
 def by_rank(recording: Recording) -> dict[int | None, list[SpanRecord]]:
     """The spans that an analysis counts, by the rank of their process, in the order of `on_host`."""
-    found: dict[int | None, list[SpanRecord]] = {}
+    spans: dict[int | None, list[SpanRecord]] = {}
     for span in usable(recording.spans):
-        found.setdefault(span.rank, []).append(span)
-    return dict(sorted(found.items(), key=lambda each: -1 if each[0] is None else each[0]))
+        spans.setdefault(span.rank, []).append(span)
+    return dict(sorted(spans.items(), key=lambda each: -1 if each[0] is None else each[0]))
 
 
 def on_devices(recording: Recording, analysis: Analysis) -> list[Lanes]:
-    """What ran on each device, by its own clock where that is known, else by the host's."""
-    known = {use.device.uuid: use.device for use in analysis.devices}
-    # Where an execution told no device, the analysis took one: its regions have no use of another.
+    """The executions on each device, by the device's clock if it was marked, else by the host's."""
+    devices = {use.device.uuid: use.device for use in analysis.devices}
+    # An execution without a device ran where the analysis placed it, and the analysis has no regions elsewhere.
     joined = {use.summary.device.uuid for use in analysis.regions}
-    first = next(iter(known), "")
-    chosen = () if first in joined or not joined else tuple(uuid for uuid in known if uuid in joined)
+    first = next(iter(devices), "")
+    chosen = () if first in joined or not joined else tuple(uuid for uuid in devices if uuid in joined)
     work = gather(recording.spans, first, devices=chosen).devices
-    order = [*(uuid for uuid in known if uuid in work), *(uuid for uuid in work if uuid not in known)]
+    order = [*(uuid for uuid in devices if uuid in work), *(uuid for uuid in work if uuid not in devices)]
     return [
-        _lanes("", known.get(uuid, Device(uuid)), found.activities, found.regions, marked=any(found.marked.values()))
+        _lanes("", devices.get(uuid, Device(uuid)), ran.activities, ran.regions, marked=any(ran.marked.values()))
         for uuid in order
-        for found in [work[uuid]]
+        for ran in [work[uuid]]
     ]
 
 
 def by_region(analysis: Analysis) -> Lanes | None:
-    """A track for each region, where nothing but the analysis is at hand."""
+    """A track for each region, for a view without the recording."""
     names = tuple(analysis.runs)
     if not names:
         return None

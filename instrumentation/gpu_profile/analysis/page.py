@@ -1,4 +1,4 @@
-"""An analysis as one HTML page that works offline: a timeline to zoom into, and beneath it what was found and why."""
+"""An analysis as one HTML page that works offline: a timeline to zoom into, and below it the results and reasons."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gpu_profile.analysis.text import (
     device_row,
     happened,
     headline,
-    known,
     labels,
+    quantity,
     rank_lines,
     reasons,
     region_table,
@@ -32,7 +32,7 @@ from gpu_profile.report.blocks import HUES
 from gpu_profile.report.table import ABOUT, ABOUT_MEANS, WHOSE_JOULES
 from gpu_profile.units import NS_PER_S, percent, si
 
-#: Cards and lines beyond these are left to the tables and to `--json`.
+#: Cards and lines beyond these appear only in the tables and in `--json`.
 _MOST_CARDS: Final = 48
 _MOST_LINES: Final = 60
 _MOST_SHARES: Final = 12
@@ -62,9 +62,9 @@ _EVIDENCE: Final = {
     "launch": "launching, of that",
     "other_wait": "other waits",
 }
-#: What a verdict's `n` counts.
+#: The unit of a verdict's `n`, by basis.
 _BEHIND: Final = {"operation": "timed runs", "kernels": "GPU operations"}
-#: Shares that would be shown as 0.0 %.
+#: Smaller shares would be shown as 0.0 %.
 _NEXT_TO_NOTHING: Final = 0.0005
 _HINTS: Final = (
     "Drag to zoom into a stretch, shift-drag to move, <kbd>Ctrl</kbd>+wheel to zoom, double click for all. "
@@ -77,14 +77,14 @@ _HINTS: Final = (
 def render_page(analysis: Analysis, *, title: str, recording: Recording | None = None) -> str:
     """The whole page, of at most about 2 MB.
 
-    With the `recording` that the analysis is of, executions are drawn inside one another and by device; without it each
-    region has one lane.
+    With the analysed `recording`, executions are drawn inside one another and by device. Without it each region has one
+    lane.
     """
     simulated = any(process.driver.startswith("simulated") for process in analysis.processes)
     mark = ' <span class="mark">SIMULATED</span>' if simulated else ""
     drawn = timeline(analysis, _lanes(analysis, recording))
     number = {region["name"]: i for i, region in enumerate(drawn["regions"])} if drawn else {}
-    # One colour for everything tells nothing.
+    # Regimes colour the page only if they differ.
     by = "regime" if drawn and len({*_regimes(drawn)} - {"UNKNOWN"}) > 1 else "region"
     body = [
         f"<p>{escape(headline(analysis))}</p>",
@@ -279,9 +279,9 @@ def _why(analysis: Analysis, number: Mapping[str, int]) -> Iterator[str]:
 
 
 def _half_widths(summary: RegionSummary) -> dict[str, float]:
-    """The half-widths of the intervals of those shares that have one."""
-    found = {key: rate.half_width for key, signal in ACTIVITIES.items() if (rate := summary.rates.get(signal.key))}
-    return found | ({} if summary.busy_half_width is None else {"busy": summary.busy_half_width})
+    """The half-widths of the shares' intervals, where there are any."""
+    widths = {key: rate.half_width for key, signal in ACTIVITIES.items() if (rate := summary.rates.get(signal.key))}
+    return widths | ({} if summary.busy_half_width is None else {"busy": summary.busy_half_width})
 
 
 def _within(half_width: float | None) -> str:
@@ -307,7 +307,7 @@ def _card(use: RegionUse, where: str, number: Mapping[str, int]) -> str:
     rest = f"{verdict.n:,} {behind}, {percent(verdict.coverage, 0)} covered"
     if verdict.runner_up is not None:
         rest += f"; next nearest: {verdict.runner_up}"
-    costs = [f"{known(use.summary.call_energy_j, 'J')} per call"] if use.summary.call_energy_j is not None else []
+    costs = [f"{quantity(use.summary.call_energy_j, 'J')} per call"] if use.summary.call_energy_j is not None else []
     costs += [f"{si(use.item_energy_j, 'J')} per item"] if use.item_energy_j is not None else []
     costs += [f"{si(use.items_per_s, '').strip()} items/s"] if use.items_per_s is not None else []
     if (metered := use.summary.metered) is not None:

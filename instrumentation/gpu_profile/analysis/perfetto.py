@@ -1,7 +1,7 @@
 """A recording as a Perfetto trace (protocol buffers): open it in https://ui.perfetto.dev or with its trace processor.
 
-Time stamps are ns since the epoch. Executions are slices by the host's clock under their process and, where it is
-known, slices by the device's under the device, beside a counter for each of its signals.
+Time stamps are ns since the epoch. Executions are slices under their process, by the host's clock. Marked executions
+are also slices under their device, by its clock, beside a counter for each of the device's signals.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gpu_profile.report import perfetto
 from gpu_profile.report.table import printable
 from gpu_profile.units import NS_PER_S
 
-#: What a signal is shown in, by its unit in the catalogue: name and factor.
+#: The displayed unit of a signal and its factor, by the unit in the catalogue.
 _SHOWN: Final[Mapping[str, tuple[str, float]]] = {"1": ("%", 100.0), "Hz": ("MHz", 1e-6)}
 _FASTER: Final[Mapping[str, str]] = {"J": "W", "By": "By/s", "s": "s/s"}
 _EVERYTHING: Final = 1 << 62
@@ -41,7 +41,7 @@ Values = Mapping[str, perfetto.Argument | None]
 
 
 class Joined(NamedTuple):
-    """What is known of each execution: shares, joules and coverage, NaN where it has none of its own."""
+    """Each execution's own values: shares, joules and coverage, NaN without its own."""
 
     busy: Sequence[float]
     energy: Sequence[float]
@@ -49,12 +49,12 @@ class Joined(NamedTuple):
 
 
 def perfetto_trace(recording: Recording, analysis: Analysis) -> bytes:
-    """The whole trace. `perfetto_packets` gives the same in pieces, for recordings that do not fit twice."""
+    """The whole trace. `perfetto_packets` yields the same in pieces, for recordings that do not fit twice."""
     return b"".join(perfetto_packets(recording, analysis))
 
 
 def perfetto_packets(recording: Recording, analysis: Analysis) -> Iterator[bytes]:
-    """The trace packet by packet, in order to be written to a file as they come."""
+    """The trace packet by packet, in file order."""
     trace = _AnalysisTrace(analysis)
     yield perfetto.clocks(analysis.start_ns)
     parents = []
@@ -65,7 +65,7 @@ def perfetto_packets(recording: Recording, analysis: Analysis) -> Iterator[bytes
         ranks[each.rank] = parents[-1]
         yield perfetto.process(parents[-1], each.pid, f"{rank}{printable(each.host)}")
     for place, spans in by_rank(recording).items():
-        # Without a rank, the recording does not tell which of several processes ran what.
+        # Without a rank, the recording does not say which of several processes ran an execution.
         parent = ranks.get(place, 0) if place is not None or len(parents) == 1 else 0
         for name, some in _groups(spans, analysis) if place is None else [("regions", spans)]:
             yield from trace.host(name, some, parent)
@@ -77,12 +77,12 @@ def perfetto_packets(recording: Recording, analysis: Analysis) -> Iterator[bytes
 
 
 def _groups(spans: list[SpanRecord], analysis: Analysis) -> list[tuple[str, list[SpanRecord]]]:
-    """Executions by the devices that they used, if all tell that, else all as one."""
+    """Executions by the devices that they used, if all name them, else all as one."""
     names = labels(analysis)
     groups: dict[tuple[str, ...], list[SpanRecord]] = {}
     for span in spans:
-        told = () if span.assumed else span.devices
-        key = tuple(sorted({each.device for each in span.device_intervals})) or told
+        named = () if span.assumed else span.devices
+        key = tuple(sorted({each.device for each in span.device_intervals})) or named
         groups.setdefault(key, []).append(span)
     if () in groups or len(groups) == 1:
         return [("regions", spans)]
@@ -106,26 +106,26 @@ class _AnalysisTrace(perfetto.Tracks):
         yield from self._tracks(lanes, name, parent, (spans, joined))
 
     def _tracks(
-        self, lanes: Lanes, name: str, parent: int, told: tuple[Sequence[SpanRecord], Joined] | None, rank: int = 0
+        self, lanes: Lanes, name: str, parent: int, timed: tuple[Sequence[SpanRecord], Joined] | None, rank: int = 0
     ) -> Iterator[bytes]:
         count = int(lanes.tracks.max(initial=-1)) + 1
         tracks = [(f"{name} {place + 1}" if place else name, rank + place) for place in range(count)]
         events = [self.names(perfetto.EVENTS, region) for region in lanes.regions]
-        details = self._details(lanes, told)
+        details = self._details(lanes, timed)
         order = np.lexsort((lanes.levels, -lanes.ends, lanes.starts))
         columns = (lanes.starts, lanes.ends, lanes.tracks, np.arange(len(order)), lanes.columns)
         rows = zip(*(column[order].tolist() for column in columns), strict=True)
         yield from self.slices(tracks, parent, rows, lambda i, column: (events[column], details(i, column)))
 
-    def _details(self, lanes: Lanes, told: tuple[Sequence[SpanRecord], Joined] | None) -> Callable[[int, int], bytes]:
-        """The arguments of an execution, by its place and its region's: the region's values, or where samples resolve
-        the execution, its own.
+    def _details(self, lanes: Lanes, timed: tuple[Sequence[SpanRecord], Joined] | None) -> Callable[[int, int], bytes]:
+        """A function from an execution's index and its region's to its arguments: the execution's own values if samples
+        resolve it, else the region's.
         """
-        found = [self._region(region, lanes) for region in lanes.regions]
-        always, pooled = ([perfetto.arguments(each[side], self.names) for each in found] for side in (0, 1))
-        if told is None:
+        values = [self._region(region, lanes) for region in lanes.regions]
+        always, pooled = ([perfetto.arguments(each[side], self.names) for each in values] for side in (0, 1))
+        if timed is None:
             return lambda _, column: always[column] + pooled[column]
-        spans, (busy, energy, coverage) = told
+        spans, (busy, energy, coverage) = timed
         own = perfetto.arguments({names_of.SCOPE.name: "span"}, self.names)
         failed = perfetto.arguments({"failed": True}, self.names)
         keys = (names_of.BUSY_RATIO, names_of.ENERGY, names_of.COVERAGE, names_of.ITEMS)
@@ -152,7 +152,7 @@ class _AnalysisTrace(perfetto.Tracks):
         return details
 
     def _region(self, region: str, lanes: Lanes) -> tuple[Values, Values]:
-        """A region's verdict, and its pooled values, as far as they are the same on all devices that are meant."""
+        """A region's verdict and its pooled values, without those that differ between the devices of the lanes."""
         uses = [use for use in self.analysis.of(region) if lanes.device is None or use.summary.device == lanes.device]
         regimes = dict.fromkeys(str(use.verdict.regime) for use in uses)
         verdict: dict[str, perfetto.Argument | None] = {}
@@ -189,13 +189,13 @@ class _AnalysisTrace(perfetto.Tracks):
         for signal, column in use.timeline.columns.items():
             if column.watermark_ns is None:
                 continue
-            found = stretches(column, self.analysis.start_ns, self.analysis.end_ns, _EVERYTHING)
+            rows = stretches(column, self.analysis.start_ns, self.analysis.end_ns, _EVERYTHING)
             unit, factor = shown_in(signal)
-            points = zip(found.starts.tolist(), (found.mean * factor).tolist(), strict=True)
+            points = zip(rows.starts.tolist(), (rows.mean * factor).tolist(), strict=True)
             yield from self.counter(signal.key, unit, points, parent=uuid, rank=1000 + next(ranks))
 
     def _gaps(self, use: DeviceUse, parent: int) -> Iterator[bytes]:
-        """Slices where the device was not sampled: a counter would go on with its last value."""
+        """Slices where the device was not sampled: a counter would continue with its last value."""
         column = use.timeline.best(BUSY_SOURCES) or use.timeline.best(ENERGY_SOURCES)
         if column is None:
             return
@@ -207,23 +207,23 @@ class _AnalysisTrace(perfetto.Tracks):
 
 
 def _profiled(span: SpanRecord) -> dict[str, perfetto.Argument | None]:
-    """What profilers told of an execution."""
-    told: dict[str, perfetto.Argument | None] = {}
+    """The attributes that profilers recorded for an execution."""
+    attributes: dict[str, perfetto.Argument | None] = {}
     for kind in (RegionOperation, KernelWork):
-        found = kind.of_attributes(span.attributes)
-        told |= {} if found is None else found.attributes()
-    return told
+        profiled = kind.of_attributes(span.attributes)
+        attributes |= {} if profiled is None else profiled.attributes()
+    return attributes
 
 
 def shown_in(signal: Signal) -> tuple[str, float]:
-    """The unit of a signal's counter track, and what its base unit is multiplied by: a counter is shown as a rate."""
+    """The unit of a signal's counter track, and the factor from its base unit. A counter is shown as a rate."""
     if signal.kind is Kind.COUNTER:
         return _FASTER.get(signal.unit, f"{signal.unit}/s"), 1.0
     return _SHOWN.get(signal.unit, (signal.unit, 1.0))
 
 
 def _joined(spans: Sequence[SpanRecord], uses: Mapping[str, DeviceUse]) -> Joined:
-    """Each execution's own busy share and energy on its one device, where it is long enough for that."""
+    """Each execution's own busy share and energy, if it ran on one device and long enough."""
     none = np.full(len(spans), np.nan)
     busy, energy, coverage = none.copy(), none.copy(), none.copy()
     only = next(iter(uses)) if len(uses) == 1 else ""
@@ -246,19 +246,19 @@ def _joined(spans: Sequence[SpanRecord], uses: Mapping[str, DeviceUse]) -> Joine
     for device, places in where.items():
         here = np.array(places, np.int64)
         timeline = uses[device].timeline
-        found = _own(timeline, BUSY_SOURCES, starts[here], ends[here])
-        if found is not None:
-            busy[here], coverage[here] = np.minimum(found[0], 1.0), found[1]
-        found = _own(timeline, ENERGY_SOURCES, starts[here], ends[here])
-        if found is not None:
-            energy[here] = found[0] * (ends[here] - starts[here]) / NS_PER_S
+        own = _own(timeline, BUSY_SOURCES, starts[here], ends[here])
+        if own is not None:
+            busy[here], coverage[here] = np.minimum(own[0], 1.0), own[1]
+        own = _own(timeline, ENERGY_SOURCES, starts[here], ends[here])
+        if own is not None:
+            energy[here] = own[0] * (ends[here] - starts[here]) / NS_PER_S
     return Joined(busy.tolist(), energy.tolist(), coverage.tolist())
 
 
 def _own(
     timeline: Timeline, sources: Sequence[Signal], starts: np.ndarray, ends: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Means and coverage over each interval; NaN where windows are too wide for it, or too little is covered."""
+    """Means and coverage over each interval. NaN where windows are too wide for it, or too little is covered."""
     column = timeline.best(sources)
     if column is None or column.watermark_ns is None:
         return None

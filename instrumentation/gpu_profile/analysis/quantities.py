@@ -1,4 +1,4 @@
-"""What is compared of one region in one recording, and how far chance may put it from the truth. Pure."""
+"""The compared quantities of one region in one recording, with their confidence intervals. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.unmix import Z95
 from gpu_profile.units import NS_PER_S
 
-#: What is compared, and its unit (1: a share). `x/item` is x per unit of work.
+#: The compared quantities and their units (1: a share). `x/item` is x per unit of work.
 QUANTITIES: Final = {
     "duration": "s",
     "p50": "s",
@@ -35,17 +35,17 @@ QUANTITIES: Final = {
     "energy/item": "J",
     "failures": "1",
 }
-#: Executions below which an interval would say more about the method than about the region.
+#: With fewer executions, an interval would say more about the method than about the region.
 LEAST_CALLS: Final = 8
-#: The same of independent ones.
+#: The same for independent executions.
 LEAST_INDEPENDENT: Final = 6
 
 
 class CallEstimate(NamedTuple):
-    """A quantity of `calls` executions, or why it is not known.
+    """A quantity of `calls` executions, or the `reason` why it is unknown.
 
-    `time` is its correlation time in executions, `edges` those of its interval, by alpha and by how many independent
-    executions its own are worth; they are None if there are too few.
+    `time` is its correlation time in executions. `edges` computes the interval from alpha and the number of independent
+    executions that its own are worth. It returns None if there are too few.
     """
 
     value: float | None
@@ -55,7 +55,7 @@ class CallEstimate(NamedTuple):
     reason: str = ""
 
     def interval(self, alpha: float, time: float) -> Edges | None:
-        """The edges where executions have that correlation time; None with `why_not`."""
+        """The interval if executions have this correlation time; None with `why_not`."""
         if self.edges is None or self.why_not(time):
             return None
         return self.edges(alpha, self.calls / time)
@@ -75,28 +75,28 @@ class CallEstimate(NamedTuple):
 
 
 def quantities_of(analysis: Analysis, region: str) -> dict[str, CallEstimate]:
-    """All quantities of a region; what is not known of it has its reason."""
+    """All quantities of a region. Unknown ones have a reason."""
     runs = analysis.runs[region]
     durations, on_device, items = runs.durations_s, runs.joined_ns / NS_PER_S, runs.items
     calls = len(durations)
-    known = {"duration": _mean(durations), "p50": _quantile(durations, 0.5), "p95": _quantile(durations, 0.95)}
+    estimates = {"duration": _mean(durations), "p50": _quantile(durations, 0.5), "p95": _quantile(durations, 0.95)}
     uses = analysis.of(region)
     rates = {"busy": _busy(uses, calls), "energy": _energy(uses, calls)}
-    known |= {name: _spread(rate, _mean(on_device)) for name, rate in rates.items()}
+    estimates |= {name: _spread(rate, _mean(on_device)) for name, rate in rates.items()}
     if items is not None:
         each = float(items.sum()) / calls
-        known["duration/item"] = _mean(durations, items)
-        known |= {f"{name}/item": _spread(rate.per(each), _mean(on_device, items)) for name, rate in rates.items()}
+        estimates["duration/item"] = _mean(durations, items)
+        estimates |= {f"{name}/item": _spread(rate.per(each), _mean(on_device, items)) for name, rate in rates.items()}
     else:
         some = bool(uses and uses[0].summary.durations.items)
-        reason = "only some of the executions told their items" if some else ""
-        known |= {f"{name}/item": CallEstimate(None, reason=reason) for name in ("duration", "busy", "energy")}
-    known["failures"] = _failures(runs)
-    return known
+        reason = "only some of the executions reported their items" if some else ""
+        estimates |= {f"{name}/item": CallEstimate(None, reason=reason) for name in ("duration", "busy", "energy")}
+    estimates["failures"] = _failures(runs)
+    return estimates
 
 
 def _mean(values: Floats, items: Floats | None = None) -> CallEstimate:
-    """Per execution, or per item."""
+    """The mean per execution, or per item."""
     units = np.ones(len(values)) if items is None else items
     value = float(values.sum() / units.sum())
     deviations = (values - value * units) / float(units.mean())
@@ -125,14 +125,14 @@ def _failures(runs: Runs) -> CallEstimate:
 
 
 class _Rate(NamedTuple):
-    """What devices did per call, with the 95 % half-width of the recovered rate, or why it is not known."""
+    """The devices' work per call, with the 95 % half-width of the recovered rate, or the reason why it is unknown."""
 
     value: float | None
     half_width: float | None = None
     reason: str = ""
 
     def per(self, items: float) -> _Rate:
-        """The same per item, of which a call has so many."""
+        """The same per item, with `items` items in a call."""
         if self.value is None:
             return self
         return self._replace(
@@ -141,7 +141,7 @@ class _Rate(NamedTuple):
 
 
 def _spread(rate: _Rate, time: CallEstimate) -> CallEstimate:
-    """A rate's interval, widened by how far the time per call (or item) is known."""
+    """A rate's interval, widened by the uncertainty of the time per call (or item)."""
     value, half_width, time_edges, time_s = rate.value, rate.half_width, time.edges, time.value
     if value is None or time_edges is None:
         return CallEstimate(value, reason=rate.reason)

@@ -1,4 +1,4 @@
-"""The same region on several ranks of one job, side by side: who is slow, and by how much. Pure."""
+"""Compares the ranks of one job region by region: the slowest rank, and its excess. Pure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import numpy as np
 from gpu_profile.analysis.runs import Runs
 from gpu_profile.recording import ProcessInfo
 
-#: Ranks whose mean times are closer than this share are as good as equal.
+#: Ranks whose mean times differ by less than this share count as equal.
 NEAR: Final = 0.05
-#: How many standard errors the fastest and the slowest rank must lie apart: 95 % of differences of equals do not.
+#: The least distance of the fastest and the slowest rank, in standard errors: 95 % of equal ranks are closer.
 _SURE: Final = 1.96
 
 
 @dataclass(frozen=True, slots=True)
 class RankUse:
-    """How long a region took on one rank, in seconds on the host; `error_s` is the standard error of the mean.
+    """The time of a region on one rank, in seconds on the host. `error_s` is the standard error of the mean.
 
-    `error_s` is None where one execution tells nothing of the others.
+    `error_s` is None with a single execution.
     """
 
     rank: int
@@ -47,7 +47,7 @@ class RegionRanks:
 
     @property
     def slowest(self) -> RankUse:
-        """The rank with the most."""
+        """The rank with the greatest mean time."""
         return max(self.ranks, key=lambda use: use.mean_s)
 
     @property
@@ -57,7 +57,7 @@ class RegionRanks:
 
     @property
     def excess(self) -> float:
-        """By what share of the fastest rank's time the slowest one takes longer."""
+        """The share of the fastest rank's time by which the slowest one takes longer."""
         return self.slowest.mean_s / self.fastest.mean_s - 1 if self.fastest.mean_s > 0 else 0.0
 
     @property
@@ -73,8 +73,8 @@ class RegionRanks:
 
 def by_rank(runs: Mapping[str, Runs]) -> tuple[RegionRanks, ...]:
     """The regions that ran on two ranks or more, in the order of `runs`."""
-    found = (RegionRanks(region, tuple(_uses(mine))) for region, mine in runs.items())
-    return tuple(each for each in found if len(each.ranks) > 1)
+    regions = (RegionRanks(region, tuple(_uses(mine))) for region, mine in runs.items())
+    return tuple(each for each in regions if len(each.ranks) > 1)
 
 
 def _uses(runs: Runs) -> Iterator[RankUse]:
@@ -90,7 +90,7 @@ def _uses(runs: Runs) -> Iterator[RankUse]:
 
 
 def missing(processes: Sequence[ProcessInfo], runs: Mapping[str, Runs]) -> str:
-    """A line if there are ranks of the job that recorded no region; empty if not, or nobody told."""
+    """A line if some ranks of the job recorded no region. Empty if all did, or no process recorded the job's size."""
     there = {rank for mine in runs.values() if mine.ranks is not None for rank in np.unique(mine.ranks).tolist()} - {-1}
     size = max((process.world_size or 0 for process in processes if process.rank in there), default=0)
     if len(there) >= size or size < 2:

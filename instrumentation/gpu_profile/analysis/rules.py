@@ -20,7 +20,7 @@ _WHOLE: Final = "least_n"
 
 
 def read_thresholds(path: Path) -> Thresholds:
-    """The thresholds in a file; those that it does not name keep their default. UsageError with file, place, reason."""
+    """The thresholds in a file, defaults for the missing ones. UsageError with file, place, reason."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -31,16 +31,16 @@ def read_thresholds(path: Path) -> Thresholds:
 
 
 def parse_thresholds(text: str, name: str = "thresholds") -> Thresholds:
-    """The thresholds in TOML text; `name` says in errors where it is from. UsageError with place and reason."""
+    """The thresholds in TOML text. Errors call the text `name`. UsageError with place and reason."""
     try:
-        found = tomllib.loads(text)
+        document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # malformed; a number of too many digits; nested without end
         raise UsageError(f"{name}: not TOML: {error}") from error
-    for key in found:
+    for key in document:
         if key != _TABLE:
             hint = f"write it below a line [{_TABLE}]" if key in _NAMES else f"there is only [{_TABLE}]"
             raise UsageError(f"{name}: {_place(text, key)}unknown key {key!r}; {hint}")
-    table = found.get(_TABLE, {})
+    table = document.get(_TABLE, {})
     if not isinstance(table, dict):
         raise UsageError(f"{name}: {_place(text, _TABLE)}{_TABLE!r} is no table; begin it with a line [{_TABLE}]")
     values: dict[str, float] = {}
@@ -55,7 +55,7 @@ def parse_thresholds(text: str, name: str = "thresholds") -> Thresholds:
 
 
 def _place(text: str, key: str) -> str:
-    """The line on which the key is set, as far as a look at the text can tell."""
+    """The first line that seems to set the key, by a search of the text; empty without one."""
     pattern = rf"""^\s*(?:\[+\s*)?(?:{_TABLE}\s*\.\s*)?["']?{re.escape(key)}["']?\s*[=.\]]"""
     match = re.search(pattern, text, re.MULTILINE)
     return "" if match is None else f"line {text.count(chr(10), 0, match.end()) + 1}: "

@@ -1,4 +1,4 @@
-"""The recorded spans, set in order: what ran on which device, inside what, and how long each execution took."""
+"""Sorts the recorded spans: the region, device, enclosing execution and duration of each execution."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpu_profile.regimes.operation import RegionOperation, RegionOperations
 from gpu_profile.report.table import printable
 from gpu_profile.units import NS_PER_S
 
-#: Times from here on (the year 2116) are damage, and would not leave room to add them.
+#: Times from here on (the year 2116) are damage, and their sums would overflow.
 LATEST_NS: Final = 1 << 62
 
 
@@ -32,12 +32,12 @@ _MOST_RANKS: Final = 1 << 31
 class Runs(NamedTuple):
     """The executions of one region in order of their start: edges by the host in ns, and units of work.
 
-    `on_starts_ns` and `on_ends_ns` are the edges on its devices, `joined_ns` its time there, all of them together;
-    by the host's clock where an execution did not say.
-    `items` is None unless every execution said its own: a sum over some of them has nothing to be set beside. `told`
-    is that sum. `failed` is None unless the recording says of every execution whether it failed. `ranks` are those of
-    the processes that ran them, -1 where it is not known; None if it is of none. `operations` are what was profiled
-    within them, `kernels` what a profiler's records say of them; None if nothing was.
+    `on_starts_ns` and `on_ends_ns` are the edges on its devices, `joined_ns` its time there, all of them together.
+    Executions without marks take these from the host's clock.
+    `items` is None unless every execution reported its own: a partial sum has no matching time. `items_sum` is the sum
+    of the reported ones. `failed` is None unless the recording says of every execution whether it failed. `ranks` are
+    the ranks of their processes, -1 if unknown, and None if all are. `operations` and `kernels` are the work that
+    profilers recorded in them; None without records.
     """
 
     starts_ns: Ints
@@ -46,7 +46,7 @@ class Runs(NamedTuple):
     on_ends_ns: Ints
     joined_ns: Ints
     items: Floats | None
-    told: float | None
+    items_sum: float | None
     failed: npt.NDArray[np.bool_] | None
     ranks: Ints | None = None
     operations: RegionOperations | None = None
@@ -54,21 +54,20 @@ class Runs(NamedTuple):
 
     @property
     def durations_s(self) -> Floats:
-        """How long each took, in seconds."""
+        """The length of each execution, in seconds."""
         return (self.ends_ns - self.starts_ns) / NS_PER_S
 
     @property
     def failures(self) -> int | None:
-        """How many failed."""
+        """The number of failed executions."""
         return None if self.failed is None else int(self.failed.sum())
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceWork:
-    """What ran on one device: activities in order of their start, and executions by region.
+    """The executions on one device: activities in order of their start, and counts by region.
 
-    The activities' `columns` are places in `regions`. `marked` counts the executions whose interval is the device's
-    own.
+    The activities' `columns` are indices into `regions`. `marked` counts the executions with the device's own interval.
     """
 
     activities: Activities
@@ -79,21 +78,21 @@ class DeviceWork:
 
 @dataclass(slots=True)
 class RecordedWork:
-    """All that ran, by region and by device (UUID; empty where no device is known), with what could not be used."""
+    """All executions, by region and by device (UUID; empty without any device), with notes on unusable spans."""
 
     runs: dict[str, Runs] = field(default_factory=dict)
     devices: dict[str, DeviceWork] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    #: Executions that name no device, by the devices that they are taken to have run on.
+    #: Executions that name no device, by the devices that they are assumed to have run on.
     homeless: Counter[tuple[str, ...]] = field(default_factory=Counter)
 
 
 def gather(spans: Sequence[SpanRecord], first: str, *, devices: Sequence[str] = ()) -> RecordedWork:
-    """Sort the spans out.
+    """Sort the spans by region and device.
 
-    Those that name no device count, by the host's clock, on each of `devices`; without these where their process took
-    them to run, or else on the `first` device. A span with several streams on one device counts there from its first
-    mark to its last.
+    Spans that name no device count, by the host's clock, on each of `devices`. Without `devices` they count on the
+    devices that their process expected, or else on the `first` device. A span with several streams on one device counts
+    there from its first mark to its last.
     """
     work = RecordedWork()
     possible = usable(spans)
@@ -105,7 +104,7 @@ def gather(spans: Sequence[SpanRecord], first: str, *, devices: Sequence[str] = 
             )
     names = _names(possible, work.notes)
     parents = _parents(possible, work.notes)
-    #: By device: executions, when they ran there, and whether the device itself told that.
+    #: By device: the execution, its start and end there, and whether the device itself marked them.
     places: dict[str, list[tuple[int, int, int, bool]]] = {}
     on_starts, on_ends, joined = ([0] * len(possible) for _ in range(3))
     broken = 0
@@ -133,26 +132,26 @@ def gather(spans: Sequence[SpanRecord], first: str, *, devices: Sequence[str] = 
     number = {region: i for i, region in enumerate(dict.fromkeys(names.values()))}
     columns = np.array([number[names[span.name]] for span in possible], np.int64)
     within = np.array(parents, np.int64)
-    for uuid, found in places.items():
-        work.devices[uuid] = _device_work(np.array(found, np.int64), columns, tuple(number), within)
+    for uuid, ran in places.items():
+        work.devices[uuid] = _device_work(np.array(ran, np.int64), columns, tuple(number), within)
     hosts = [span.start_ns for span in possible], [span.end_ns for span in possible]
     edges = [np.array(column, np.int64) for column in (*hosts, on_starts, on_ends, joined)]
-    # A rank that is no machine number is a file's mistake, and nobody's rank.
+    # A rank outside the range is a mistake in the file.
     ranks = np.array([_rank(span.rank) for span in possible], np.int64)
     for column in dict.fromkeys(columns.tolist()):
         mine = np.flatnonzero(columns == column)
         starts, ends, began, ended, there = (each[mine] for each in edges)
         spans_of_it = [possible[key] for key in mine.tolist()]
-        told = _told(spans_of_it)
+        outcomes = _outcomes(spans_of_it)
         own = ranks[mine]
         ranked = own if (own >= 0).any() else None
         profiled = _profiled(spans_of_it, ended - began)
-        work.runs[tuple(number)[column]] = Runs(starts, ends, began, ended, there, *told, ranked, *profiled)
+        work.runs[tuple(number)[column]] = Runs(starts, ends, began, ended, there, *outcomes, ranked, *profiled)
     return work
 
 
 def _device_work(places: Ints, columns: Ints, regions: tuple[str, ...], within: Ints) -> DeviceWork:
-    """What ran on a device; `columns` and `within` are of all executions: each one's region, and the one around it."""
+    """The executions on a device. `columns` and `within` have each execution's region and the one around it."""
     if places[:, 3].any():  # else they are in order already
         places = places[np.argsort(places[:, 1], kind="stable")]
     keys, starts, ends, marked = np.ascontiguousarray(places.T)
@@ -160,7 +159,7 @@ def _device_work(places: Ints, columns: Ints, regions: tuple[str, ...], within: 
     here[keys] = np.arange(len(keys))
     parents = within[keys]
     while (elsewhere := (parents >= 0) & (here[parents] < 0)).any():
-        # The one around ran on another device: whom that was inside counts.
+        # The one around ran on another device: take the next one outwards.
         parents = np.where(elsewhere, within[parents], parents)
     counts = (np.bincount(columns[which], minlength=len(regions)).tolist() for which in (keys, keys[marked > 0]))
     executions, own = (dict(zip(regions, count, strict=True)) for count in counts)
@@ -173,13 +172,13 @@ def _device_work(places: Ints, columns: Ints, regions: tuple[str, ...], within: 
 
 
 def usable(spans: Sequence[SpanRecord]) -> list[SpanRecord]:
-    """Spans with a possible interval, in order of their start, whatever order they were recorded in."""
+    """Spans with a possible interval, sorted by their start."""
     possible = (span for span in spans if 0 <= span.start_ns <= span.end_ns < LATEST_NS)
     return sorted(possible, key=lambda span: (span.start_ns, -span.end_ns))
 
 
 def _names(spans: Iterable[SpanRecord], notes: list[str]) -> Mapping[str, str]:
-    """What each span name is counted as: the names with most time keep theirs."""
+    """The region of each span name. The names with most time keep theirs, the others become `OTHER`."""
     time: Counter[str] = Counter()
     for span in spans:
         time[span.name] += span.end_ns - span.start_ns
@@ -192,7 +191,7 @@ def _names(spans: Iterable[SpanRecord], notes: list[str]) -> Mapping[str, str]:
 
 
 def _parents(spans: Sequence[SpanRecord], notes: list[str]) -> list[int]:
-    """For each span, the place of the one that it ran inside, or -1. Parents come before their children: no rings."""
+    """For each span, the index of the span around it, or -1. Parents come before their children: no rings."""
     place = {(span.trace_id, span.span_id): i for i, span in reversed(list(enumerate(spans))) if span.span_id}
     place |= {("", span.id): i for i, span in reversed(list(enumerate(spans))) if span.id}
     result: list[int] = []
@@ -205,7 +204,7 @@ def _parents(spans: Sequence[SpanRecord], notes: list[str]) -> list[int]:
                 whose = ("", span.parent) if span.parent else (span.trace_id, span.parent_span_id or "")
                 parent = place.get(whose, -1)
                 orphans += parent < 0
-            # Of what began at the same moment, the one around may stand behind: it is left alone.
+            # A parent that began at the same moment may come later in the order: it is ignored.
             result.append(parent if parent < i else -1)
             continue
         nameless += 1
@@ -222,23 +221,23 @@ def _parents(spans: Sequence[SpanRecord], notes: list[str]) -> list[int]:
 
 def _marked(span: SpanRecord) -> dict[str, Interval]:
     """The span's interval on each device that it names."""
-    found: dict[str, Interval] = {}
+    intervals: dict[str, Interval] = {}
     for each in span.device_intervals:
         if 0 <= each.start_ns <= each.end_ns < LATEST_NS:
-            known = found.get(each.device)
-            start = each.start_ns if known is None else min(known.start_ns, each.start_ns)
-            end = each.end_ns if known is None else max(known.end_ns, each.end_ns)
-            found[each.device] = Interval(start, end, "device")
-    return found
+            earlier = intervals.get(each.device)
+            start = each.start_ns if earlier is None else min(earlier.start_ns, each.start_ns)
+            end = each.end_ns if earlier is None else max(earlier.end_ns, each.end_ns)
+            intervals[each.device] = Interval(start, end, "device")
+    return intervals
 
 
 def _items(span: SpanRecord) -> float | None:
     return span.items if span.items is not None and isfinite(span.items) and span.items >= 0 else None
 
 
-def _told(spans: Sequence[SpanRecord]) -> tuple[Floats | None, float | None, npt.NDArray[np.bool_] | None]:
+def _outcomes(spans: Sequence[SpanRecord]) -> tuple[Floats | None, float | None, npt.NDArray[np.bool_] | None]:
     """Items, their sum, and failures, as `Runs` has them."""
-    items = [known for span in spans if (known := _items(span)) is not None]
+    items = [items_of for span in spans if (items_of := _items(span)) is not None]
     failed = [span.failed for span in spans if span.failed is not None]
     whole = len(items) == len(spans) and sum(items) > 0
     return (
@@ -249,7 +248,7 @@ def _told(spans: Sequence[SpanRecord]) -> tuple[Floats | None, float | None, npt
 
 
 def _profiled(spans: Sequence[SpanRecord], lengths_ns: Ints) -> tuple[RegionOperations | None, KernelWorks | None]:
-    """The last two fields of `Runs`."""
+    """The last two fields of `Runs`: `operations` and `kernels`."""
     operations, kernels = RegionOperations(), KernelWorks()
     for span, length_ns in zip(spans, lengths_ns.tolist(), strict=True):
         if span.attributes:

@@ -1,7 +1,7 @@
 """An analysis as CSV: a row for each region on each device, and a row for each device.
 
-Units are in the header's names. What is not known is an empty cell, never 0. Text that a spreadsheet would take for a
-formula has an apostrophe before it; numbers are as they are.
+Units are in the header's names. An unknown value is an empty cell, never 0. Text that a spreadsheet would take for a
+formula gets an apostrophe in front; numbers stay as they are.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from gpu_profile.report.as_csv import Cell, csv_text
 from gpu_profile.report.as_json import Value
 from gpu_profile.units import seconds
 
-#: A region on one device, and what JSON has of it.
+#: A region on one device, and its JSON.
 _Row = tuple[RegionUse, Mapping[str, Value]]
 
 
 def _of(key: str, inside: str = "") -> Callable[[_Row], Cell]:
-    """What JSON has under a key, of one of its objects where there is that; what is not known is null there too."""
+    """A reader of one JSON key, or of a key of the object `inside`. Unknown values are null there too."""
 
     def read(row: _Row) -> Cell:
-        found = cast("Mapping[str, Cell] | None", row[1][inside] if inside else row[1])
-        return None if found is None else found[key]
+        values = cast("Mapping[str, Cell] | None", row[1][inside] if inside else row[1])
+        return None if values is None else values[key]
 
     return read
 
 
 def _same(*keys: str, inside: str = "") -> Mapping[str, Callable[[_Row], Cell]]:
-    """Columns that are called as in JSON."""
+    """Columns with the same names as in JSON."""
     return {key: _of(key, inside) for key in keys}
 
 

@@ -20,9 +20,9 @@ from gpu_profile.report.table import ABOUT, ABOUT_MEANS, UNKNOWN, fitted_table, 
 from gpu_profile.units import NS_PER_S, percent, si
 
 DEVICE_COLUMNS: Final = ("device", "name", "GPU busy", "covered", "energy", "mean power", "in no region", "uuid")
-#: Of one sort, as many reasons as anyone reads.
+#: The most lines of one kind.
 _MOST_LINES: Final = 12
-#: Columns that a narrow terminal goes without, the first first.
+#: Columns that a narrow terminal omits, the first first.
 _SPARE: Final = (
     *("p95", "busy time", "items/s", "on GPU", "FLOP/B", "B/s", "per kernel", "energy", "J/item", "FLOP/s", "kernels"),
     "host wait",
@@ -33,20 +33,20 @@ _OPERATIONS: Final[Mapping[str, Callable[[RegionOperations | None], float | None
     "B/s": lambda operations: None if operations is None else operations.bytes_per_s,
     "FLOP/B": lambda operations: None if operations is None else operations.intensity,
 }
-#: Columns of what a profiler's records say: kernels for a profiled execution, mean kernel, share of its time.
+#: Columns of a profiler's records: kernels for each profiled execution, mean kernel, share waiting for the host.
 _KERNELS: Final[Mapping[str, Callable[[KernelWorks], str]]] = {
     "kernels": lambda works: f"{works.kernels / works.executions:.4g}",
     "per kernel": lambda works: UNKNOWN if works.mean_kernel_ns is None else si(works.mean_kernel_ns / NS_PER_S, "s"),
     "host wait": lambda works: UNKNOWN if (wait := works.evidence().get("host_wait")) is None else percent(wait),
 }
-#: Clocks that were held down for less of a region's time than this are not worth a line.
+#: Throttling for less of a region's time than this share is not reported.
 _HELD_DOWN: Final = 0.01
-#: Beyond so many ranks a table has their extremes, not each.
+#: With more ranks, a table shows the extremes only.
 _MOST_RANKS: Final = 8
 
 
 def labels(analysis: Analysis) -> dict[str, str]:
-    """A short name for each device that anything is said of, by UUID: a GPU's index, if no other has it."""
+    """A short name for each device with samples or regions, by UUID: a GPU's index, if no other GPU shares it."""
     gpus = [use.device for use in analysis.devices if use.device.kind is DeviceKind.GPU]
     often = Counter(device.index for device in gpus)
     uuids = [use.device.uuid for use in analysis.devices] + [use.summary.device.uuid for use in analysis.regions]
@@ -54,13 +54,13 @@ def labels(analysis: Analysis) -> dict[str, str]:
     return {uuid: uuid for uuid in uuids} | indices
 
 
-def known(value: float | None, unit: str) -> str:
+def quantity(value: float | None, unit: str) -> str:
     """A value with its unit, or a dash."""
     return UNKNOWN if value is None else si(value, unit)
 
 
 def headline(analysis: Analysis) -> str:
-    """What the recording holds, in one line."""
+    """The size of the recording, in one line."""
     calls = sum(len(runs.starts_ns) for runs in analysis.runs.values())
     length = (analysis.end_ns - analysis.start_ns) / NS_PER_S
     drivers = sorted({process.driver for process in analysis.processes if process.driver})
@@ -80,15 +80,15 @@ def _count(number: int, one: str, many: str) -> str:
 
 
 def _covered(use: DeviceUse) -> str:
-    """What share of the time samples cover: one figure where it is that of busy time and of energy."""
+    """The covered share of the time: one figure if busy time and energy agree, else both."""
     shares = {
         "busy": UNKNOWN if use.utilization is None else percent(use.coverage, 0),
         "energy": UNKNOWN if use.power_w is None else percent(use.energy_coverage, 0),
     }
-    told = {name: share for name, share in shares.items() if share != UNKNOWN}
-    if len(set(told.values())) < 2:
-        return next(iter(told.values()), UNKNOWN)
-    return ", ".join(f"{name} {share}" for name, share in told.items())
+    known_shares = {name: share for name, share in shares.items() if share != UNKNOWN}
+    if len(set(known_shares.values())) < 2:
+        return next(iter(known_shares.values()), UNKNOWN)
+    return ", ".join(f"{name} {share}" for name, share in known_shares.items())
 
 
 def device_row(use: DeviceUse, label: str) -> tuple[str, ...]:
@@ -98,15 +98,15 @@ def device_row(use: DeviceUse, label: str) -> tuple[str, ...]:
         use.device.name or UNKNOWN,
         UNKNOWN if use.utilization is None else percent(use.utilization),
         _covered(use),
-        known(use.energy_j, "J"),
-        known(use.power_w, "W"),
+        quantity(use.energy_j, "J"),
+        quantity(use.power_w, "W"),
         share(use.unattributed_j, use.unattributed_half_width_j, "J"),
         use.device.uuid,
     )
 
 
 def region_columns(uses: Sequence[RegionUse]) -> tuple[str, ...]:
-    """Which columns there is something to say in."""
+    """The columns with values for any of the regions."""
     items = ("items/s", "J/item") if any(use.items_per_s is not None for use in uses) else ()
     failed = ("failed",) if any(use.failures for use in uses) else ()
     there = ("on GPU",) if any(use.summary.interval_source == "device" for use in uses) else ()
@@ -127,7 +127,7 @@ def region_cells(use: RegionUse, label: str, columns: Sequence[str]) -> tuple[st
     cells["on GPU"] = si(summary.interval_s / summary.executions, "s") if marked else UNKNOWN
     cells["failed"] = UNKNOWN if use.failures is None else f"{use.failures:,}"
     cells["items/s"] = UNKNOWN if use.items_per_s is None else si(use.items_per_s, "").strip()
-    cells["J/item"] = known(use.item_energy_j, "J")
+    cells["J/item"] = quantity(use.item_energy_j, "J")
     for column, value in _OPERATIONS.items():
         rate = value(use.operations)
         # A ratio has no prefix.
@@ -139,13 +139,13 @@ def region_cells(use: RegionUse, label: str, columns: Sequence[str]) -> tuple[st
 
 
 def region_table(analysis: Analysis) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The columns that there is something to say in, and a row for each region on each of its devices."""
+    """The columns with values, and a row for each region on each of its devices."""
     names, columns = labels(analysis), region_columns(analysis.regions)
     return columns, [region_cells(use, names[use.summary.device.uuid], columns) for use in analysis.regions]
 
 
 def reasons(analysis: Analysis, *, regions_only: bool = False) -> list[str]:
-    """What could not be told, and why: a line each. With `regions_only`, not of devices on which no region ran."""
+    """Missing results with their reasons, a line each. `regions_only` leaves out devices on which no region ran."""
     names = labels(analysis)
     lines = list(analysis.notes)
     ran = {use.summary.device.uuid for use in analysis.regions}
@@ -175,7 +175,7 @@ def advice(analysis: Analysis) -> list[str]:
 
 
 def events(analysis: Analysis) -> list[str]:
-    """What happened to devices, with the seconds since the recording's start: a line each."""
+    """The events of devices, with the seconds since the recording's start: a line each."""
     names = labels(analysis)
     return [
         f"{(event.t_ns - analysis.start_ns) / NS_PER_S:.1f} s: device {names.get(event.device, event.device)}: "
@@ -185,7 +185,7 @@ def events(analysis: Analysis) -> list[str]:
 
 
 def happened(analysis: Analysis) -> list[str]:
-    """What happened to devices, and the regions during which they were throttled: a line each."""
+    """The events of devices, and the regions during which they were throttled: a line each."""
     names = labels(analysis)
     several = len(analysis.devices) > 1
     lines = events(analysis)
@@ -214,9 +214,9 @@ def render(analysis: Analysis) -> str:
 
 
 def render_regions(analysis: Analysis, *, width: int | None = None) -> str:
-    """The regions alone, by device and by rank, with the next step for each and what could not be told of them.
+    """The regions alone, by device and by rank, with the next step for each and the reasons for missing results.
 
-    Where the table would be wider than `width` characters, it goes without the columns that are missed least.
+    If the table would be wider than `width` characters, it omits the least important columns.
     """
     parts = _regions(analysis, width)
     parts += _section("What to do next", advice(analysis))
@@ -235,20 +235,20 @@ def _regions(analysis: Analysis, width: int | None = None) -> list[str]:
 
 
 def about(rows: Sequence[Sequence[str]]) -> str:
-    """The line below a table that says what its mark of uncertain shares means, where it has one."""
+    """The line below a table that explains its mark of uncertain shares, if it has one."""
     return f"\n{ABOUT_MEANS}" if any(cell.startswith(ABOUT) for row in rows for cell in row) else ""
 
 
-def rank_lines(found: Sequence[RegionRanks]) -> list[str]:
+def rank_lines(regions: Sequence[RegionRanks]) -> list[str]:
     """Mean times by rank of the regions in which ranks differ, and how many do not: lines."""
-    if not found:
+    if not regions:
         return []
-    ranks = sorted({use.rank for each in found for use in each.ranks})
-    apart = [each for each in found if each.differ]
+    ranks = sorted({use.rank for each in regions for use in each.ranks})
+    apart = [each for each in regions if each.differ]
     side_by_side = len(ranks) <= _MOST_RANKS
     between = [f"rank {rank}" for rank in ranks] if side_by_side else ["least"]
     columns = ("region", *between, "mean", *(() if side_by_side else ("most",)), "slowest", "than the fastest")
-    lines = [_table_title(len(ranks), len(found), len(apart))]
+    lines = [_table_title(len(ranks), len(regions), len(apart))]
     if apart:
         lines += ["", text_table(columns, (_rank_row(each, ranks if side_by_side else ()) for each in apart))]
     return lines
@@ -261,18 +261,18 @@ def _table_title(ranks: int, regions: int, apart: int) -> str:
     return f"{ranks} ranks, mean time per call of {_count(apart, 'region that differs', 'regions that differ')}{rest}"
 
 
-def _rank_row(found: RegionRanks, ranks: Sequence[int]) -> tuple[str, ...]:
-    by_rank = {use.rank: si(use.mean_s, "s") for use in found.ranks}
-    low, high = si(found.fastest.mean_s, "s"), si(found.slowest.mean_s, "s")
+def _rank_row(region: RegionRanks, ranks: Sequence[int]) -> tuple[str, ...]:
+    by_rank = {use.rank: si(use.mean_s, "s") for use in region.ranks}
+    low, high = si(region.fastest.mean_s, "s"), si(region.slowest.mean_s, "s")
     means = [by_rank.get(rank, UNKNOWN) for rank in ranks] if ranks else [low]
     most = () if ranks else (high,)
     return (
-        found.region,
+        region.region,
         *means,
-        si(found.mean_s, "s"),
+        si(region.mean_s, "s"),
         *most,
-        f"rank {found.slowest.rank}",
-        _signed(found.excess) if found.excess < 1 else f"{1 + found.excess:.1f} ×",
+        f"rank {region.slowest.rank}",
+        _signed(region.excess) if region.excess < 1 else f"{1 + region.excess:.1f} ×",
     )
 
 
@@ -313,12 +313,12 @@ def _judged(verdict: Verdict) -> tuple[str, str]:
 
 
 def render_comparison(comparison: Comparison, judged: Sequence[tuple[Gate, Difference, Outcome]]) -> str:
-    """Every difference, what stands on one side only, and what became of the conditions."""
+    """Every difference, the regions of one side only, and the outcomes of the conditions."""
     columns = ("region", "per call", "A", "B", "change", "interval", "")
-    # Failures are told where there are any.
-    differences = [found for found in comparison.differences if found.unit != "1" or found.a or found.b]
+    # Shares of failures are listed only where there are any.
+    differences = [each for each in comparison.differences if each.unit != "1" or each.a or each.b]
     parts = [text_table(columns, map(_difference_row, differences), left=2)]
-    gaps = [f"{found.region} {found.quantity}: {found.reason}" for found in differences if found.reason]
+    gaps = [f"{each.region} {each.quantity}: {each.reason}" for each in differences if each.reason]
     lines = [f"only in A: {region}" for region in comparison.only_a]
     lines += [f"only in B: {region}" for region in comparison.only_b]
     parts += ["\n".join(lines)] if lines else []
@@ -330,7 +330,7 @@ def render_comparison(comparison: Comparison, judged: Sequence[tuple[Gate, Diffe
 
 
 def certainty(comparison: Comparison) -> str:
-    """How often the intervals are right, and what that assumes."""
+    """How often the intervals are right, and on which assumption."""
     shown = "The interval holds" if comparison.intervals == 1 else f"All {comparison.intervals} intervals hold"
     return (
         f"{shown} in 95 of 100 comparisons, if runs of one program differ by {percent(comparison.run_to_run)} "
@@ -338,43 +338,46 @@ def certainty(comparison: Comparison) -> str:
     )
 
 
-def judgement(gate: Gate, found: Difference, outcome: Outcome) -> str:
-    """What became of a condition, in one line."""
-    return f"{outcome}: {gate.text} ({gate.reason(found) or _shown(found)})"
+def judgement(gate: Gate, difference: Difference, outcome: Outcome) -> str:
+    """The outcome of a condition, in one line."""
+    return f"{outcome}: {gate.text} ({gate.reason(difference) or _shown(difference)})"
 
 
-def _difference_row(found: Difference) -> tuple[str, ...]:
-    change, interval, word = _change(found), _interval(found), ""
-    edges = found.relative_interval or found.interval
+def _difference_row(difference: Difference) -> tuple[str, ...]:
+    change, interval, word = _change(difference), _interval(difference), ""
+    edges = difference.relative_interval or difference.interval
     if edges is not None:
         low, high = edges
         word = "more" if low > 0 else "less" if high < 0 else "no difference shown"
-    values = (percent(v) if found.unit == "1" and v is not None else known(v, found.unit) for v in (found.a, found.b))
-    return (found.region, found.quantity, *values, change, interval, word)
+    values = (
+        percent(v) if difference.unit == "1" and v is not None else quantity(v, difference.unit)
+        for v in (difference.a, difference.b)
+    )
+    return (difference.region, difference.quantity, *values, change, interval, word)
 
 
-def _change(found: Difference) -> str:
-    if found.unit == "1":
-        return UNKNOWN if found.change is None else _points(found.change)
-    return UNKNOWN if found.relative is None else _signed(found.relative)
+def _change(difference: Difference) -> str:
+    if difference.unit == "1":
+        return UNKNOWN if difference.change is None else _points(difference.change)
+    return UNKNOWN if difference.relative is None else _signed(difference.relative)
 
 
-def _interval(found: Difference) -> str:
-    """Of the ratio, else of the difference."""
-    if found.relative_interval is not None:
-        low, high = found.relative_interval
+def _interval(difference: Difference) -> str:
+    """The interval of the ratio, else of the difference."""
+    if difference.relative_interval is not None:
+        low, high = difference.relative_interval
         return f"{_signed(low)} to {_signed(high)}"
-    if found.interval is not None:
-        low, high = found.interval
-        if found.unit == "1":
+    if difference.interval is not None:
+        low, high = difference.interval
+        if difference.unit == "1":
             return f"{_points(low)} to {_points(high)}"
-        return f"{si(low, found.unit)} to {si(high, found.unit)}"
+        return f"{si(low, difference.unit)} to {si(high, difference.unit)}"
     return UNKNOWN
 
 
-def _shown(found: Difference) -> str:
-    change = _change(found)
-    return _interval(found) if change == UNKNOWN else f"{change}, {_interval(found)}"
+def _shown(difference: Difference) -> str:
+    change = _change(difference)
+    return _interval(difference) if change == UNKNOWN else f"{change}, {_interval(difference)}"
 
 
 def _signed(ratio: float) -> str:

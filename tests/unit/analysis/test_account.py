@@ -116,7 +116,7 @@ def test_items_that_only_some_executions_told_are_set_beside_nothing(run: Run) -
     step = one(analyse(run.recording()), "step")
     assert (step.items_per_s, step.item_energy_j) == (None, None)
     assert step.summary.durations.items == ITEMS * (run.calls - 1)
-    assert "per item: only some of the executions told their items" in step.reasons
+    assert "per item: only some of the executions reported their items" in step.reasons
 
 
 def test_the_order_in_which_spans_were_recorded_makes_no_difference(run: Run) -> None:
@@ -173,8 +173,8 @@ def test_a_device_without_energy_and_utilisation_says_so_and_gives_no_zero(run: 
     (use,) = analysis.devices
     assert (use.utilization, use.energy_j, use.power_w, use.unattributed_j) == (None, None, None, None)
     assert use.reasons == (
-        "GPU busy: the device told no utilisation",
-        "energy: the device told neither energy nor power",
+        "GPU busy: the device reported no utilisation",
+        "energy: the device reported neither energy nor power",
     )
     assert one(analysis, "step").summary.busy is None
 
