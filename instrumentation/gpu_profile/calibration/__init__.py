@@ -1,13 +1,13 @@
-"""How a GPU's sensors answer to a load that is known: `gpu-profile calibrate`.
+"""Measures how a GPU's sensors respond to a known load: `gpu-profile calibrate`.
 
 Read in this order:
 
-- `workers`: what puts the load on the GPU. `playing`: the load, and every sensor polled meanwhile.
-- `renewals`: when a sensor renews its reading. Pure.
-- `response`: period, lag, window and gains of one sensor, from both. Pure.
-- `loop`: a program's loop, sampled as a running program is and unmixed by what was found: is it near the truth?
-- `calibrate`: all of that for one device, and what is kept of it.
+- `workers`: put the load on the GPU. `playing`: plays the load and polls every sensor meanwhile.
+- `renewals`: the period and the moments at which a sensor renews its reading. Pure.
+- `response`: period, lag, window and gains of one sensor, from the load and its readings. Pure.
+- `loop`: a loop of regions, sampled as a running program is and unmixed with the responses, compared with the truth.
+- `calibrate`: all of that for one device, and the file that keeps it.
 
-Imports drivers, the join and the frameworks' streams. What it keeps, `regions.session.known_sensors` finds again. A
-framework that can put a load on a GPU is a function in `workers`.
+Imports drivers, the join and the frameworks' streams. `regions.session.known_sensors` reads the file. To support
+another framework's load, add a function to `workers`.
 """

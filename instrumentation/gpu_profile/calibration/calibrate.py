@@ -1,4 +1,4 @@
-"""The sensors of one device, calibrated: a known load, how each sensor answers, and a loop to try that on."""
+"""Calibrates the sensors of one device: a known load, each sensor's response, and a loop that tests the result."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from gpu_profile.join.unmixing.expected import SensorPrior
 from gpu_profile.regions.session.known_sensors import SCHEMA, sensors_path
 from gpu_profile.user_cache import store
 
-#: The sensors that are calibrated: those that busy time and energy come from.
+#: The calibrated sensors: the sources of busy time and energy.
 SENSORS: Final = (rows.ENERGY, rows.POWER, rows.POWER_AVERAGE, rows.GRAPHICS, rows.UTILIZATION, rows.MEMORY_CONTROLLER)
-#: Seconds of idleness before the load, of chips, at each level, after each, and of the loop: a minute in all.
+#: Seconds of idleness before the load, of chips, at each level, after each level, and of the loop: a minute in all.
 _BEFORE_S, _CHIPS_S, _HELD_S, _AFTER_S, _LOOP_S = 1.0, 30.0, 2.0, 1.5, 22.0
-#: Of the loop's regions. Neither is a round number.
+#: The lengths of the loop's regions. Neither is a round number.
 _REGIONS_S: Final = (0.0173, 0.0097)
-#: A device that is busier than this without our load is used by others.
+#: A device that is busier than this without the load is used by others.
 _IDLE: Final = 0.05
 
 
 class Calibration(NamedTuple):
-    """How each sensor of a device answers, and what the loop was told to be. `missed` says where that was wrong."""
+    """The response of each sensor of a device, and the result of the loop. `missed` describes its errors."""
 
     device: Device
     driver_version: str
@@ -44,18 +44,18 @@ class Calibration(NamedTuple):
     missed: str
 
     def ratios(self) -> dict[str, tuple[Estimate, ...]]:
-        """What power each other sensor adds for each level, over what the energy counter does."""
+        """Each power sensor's added power at each level, as a ratio to the energy counter's."""
         base = self.responses.get(rows.ENERGY)
-        found = {}
+        ratios = {}
         for signal in (rows.POWER, rows.POWER_AVERAGE):
             response = self.responses.get(signal)
             if base is not None and response is not None:
                 pairs = zip(response.gains, base.gains, strict=True)
-                found[signal.key] = tuple(_ratio(one, other) for one, other in pairs if other.value)
-        return found
+                ratios[signal.key] = tuple(_ratio(one, other) for one, other in pairs if other.value)
+        return ratios
 
     def to_json(self) -> dict[str, Any]:
-        """As it is kept; times in ms, each estimate with the half-width of its 95 % interval."""
+        """The JSON of the calibration file; times in ms, each estimate with the half-width of its 95 % interval."""
         return {
             "schema": SCHEMA,
             "device": {
@@ -68,12 +68,12 @@ class Calibration(NamedTuple):
             "levels": LEVELS,
             "signals": {signal.key: _as_json(response) for signal, response in self.responses.items()},
             "ratios_to_energy": self.ratios(),
-            "loop": [each._asdict() for each in self.checked],
+            "loop": [_loop_json(each) for each in self.checked],
             "missed": self.missed,
         }
 
     def keep(self) -> str:
-        """Keep it for this user's programs. '' if that went well, else one line that says why not."""
+        """Write the calibration file of this user. Returns "", or one line with the reason of a failure."""
         return store(sensors_path(self.device, self.driver_version), self.to_json())
 
 
@@ -86,9 +86,9 @@ def calibrate(
     say: Callable[[str], None],
     seed: int = 0,
 ) -> Calibration:
-    """Calibrate the sensors of a device that nobody else uses: about a minute of load.
+    """Calibrate the sensors of a device without other users: about a minute of load.
 
-    `worker` is called once the device was seen to be idle. UsageError if others use it, GpuProfileError if the load
+    `worker` is called once the device is seen to be idle. UsageError if others use it, GpuProfileError if the load
     cannot be put on it.
     """
     _alone(driver, device)
@@ -107,13 +107,13 @@ def calibrate(
     finally:
         own.close()
     _alone(driver, device)
-    responses = {signal: found for signal in SENSORS if (found := _found(played, signal)) is not None}
-    known = {signal: SensorPrior.of(signal, _as_json(each)) for signal, each in responses.items() if not each.reason}
-    checked = tuple(check(device, looped, responses, known))
+    responses = {signal: response for signal in SENSORS if (response := _response(played, signal)) is not None}
+    priors = {signal: SensorPrior.of(signal, _as_json(each)) for signal, each in responses.items() if not each.reason}
+    checked = tuple(check(device, looped, responses, priors))
     return Calibration(device, driver.version, clock.now_ns(), responses, checked, _missed(checked))
 
 
-def _found(played: Played, signal: Signal) -> SensorResponse | None:
+def _response(played: Played, signal: Signal) -> SensorResponse | None:
     if signal.tier is Tier.GPM:
         starts, ends, values = series(played.windows, signal)
         return find_windows(played.load, starts, ends, values, signal.refresh_ns / 1e6)
@@ -127,8 +127,8 @@ def _found(played: Played, signal: Signal) -> SensorResponse | None:
 def _missed(checked: tuple[Checked, ...]) -> str:
     missed = [each for each in checked if each.missed]
     return "; ".join(
-        f"in its calibration, {each.signal} of the loop's {each.region} was told to be "
-        f"{each.told:.4g} ± {each.half_width:.2g} and was {each.truth:.4g} ± {each.truth_half_width:.2g}"
+        f"in its calibration, {each.signal} of the loop's {each.region} was estimated at "
+        f"{each.estimate:.4g} ± {each.half_width:.2g}, but measured at {each.truth:.4g} ± {each.truth_half_width:.2g}"
         for each in missed
     )
 
@@ -136,7 +136,7 @@ def _missed(checked: tuple[Checked, ...]) -> str:
 def _alone(driver: Driver, device: Device) -> None:
     ids = own_ids()
     if ids.host is None and not ids.on_host:
-        return  # the driver may know this process by a number that nobody tells it
+        return  # the driver may list this process under a PID that the process cannot learn
     mine = ids.inside | ({ids.host} if ids.host is not None else set())
     others = sorted(use.pid for use in driver.processes(device) if use.pid not in mine)
     if others:
@@ -158,8 +158,12 @@ def _ratio(one: Estimate, other: Estimate) -> Estimate:
     return Estimate(value, (one.half_width + abs(value) * other.half_width) / abs(other.value))
 
 
+def _loop_json(checked: Checked) -> dict[str, Any]:
+    return {"told" if key == "estimate" else key: value for key, value in checked._asdict().items()}
+
+
 def _as_json(response: SensorResponse) -> dict[str, Any]:
-    found = response._asdict()
+    values = response._asdict()
     for name in ("period", "lag", "window"):
-        found[f"{name}_ms"] = found.pop(name)
-    return {**found, "part_time": response.part_time}
+        values[f"{name}_ms"] = values.pop(name)
+    return {**values, "part_time": response.part_time}

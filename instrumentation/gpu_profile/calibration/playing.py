@@ -1,4 +1,4 @@
-"""A known load played on a device while every sensor is polled: chips of pseudo-random lengths and levels."""
+"""Plays a known load on a device and polls every sensor meanwhile: chips of pseudo-random lengths and levels."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.regions.streams import Stream
 from gpu_profile.units import NS_PER_S, nanoseconds
 
-#: Lengths of chips in s. None is a round number: one of exactly 10, 20 or 50 ms is in lock-step with sensors.
+#: Lengths of chips in s. None is a round number: sensors are in lock-step with exactly 10, 20 or 50 ms.
 CHIPS_S: Final = (0.01037, 0.02071, 0.05193)
-#: Between two polls, in s: drawn anew each time, so that polls are in step with no sensor. 200 Hz and more.
+#: Bounds of the pause between two polls, in s. Random pauses keep the polls out of step with sensors. 200 Hz and more.
 _POLLS_S: Final = (0.002, 0.006)
 #: GPM refuses windows that are not longer than its refresh of 100 ms.
 _GPM_NS: Final = nanoseconds(0.105)
 #: Drivers keep some seconds of readings.
 _DRAIN_NS: Final = nanoseconds(0.5)
-#: A chip that has not ended after so long has not been marked.
+#: The longest wait for the mark at a chip's end, beyond twice its length.
 _LATEST_NS: Final = 5 * NS_PER_S
 
 
 class LoadStep(NamedTuple):
-    """So many seconds at a level; None is idleness."""
+    """Seconds at a level; None is idleness."""
 
     level: int | None
     seconds: float
 
 
 class Played(NamedTuple):
-    """What ran, and when: `load` by the device's marks; samples of each poll, oldest first, by how they were read."""
+    """The load by the device's marks, and the samples of each poll, oldest first, by the way they were read."""
 
     load: Load
     read: list[list[Sample]]
@@ -51,7 +51,7 @@ class Played(NamedTuple):
 
 
 def chips(seconds: float, levels: int, rng: np.random.Generator) -> list[LoadStep]:
-    """Chips of all lengths for about so long: idle in a third of them, else at one of the levels."""
+    """Chips of all lengths for about `seconds`: a third of them idle, the others at one of the levels."""
     steps, left = [], seconds
     while left > 0:
         level = int(rng.integers(-1, levels))
@@ -74,7 +74,7 @@ def loop(seconds: float, lengths_s: Sequence[float], rng: np.random.Generator) -
 
 
 class Player:
-    """Plays steps on a device, and polls its sensors meanwhile, all in one thread."""
+    """Plays steps on a device and polls its sensors meanwhile, all in one thread."""
 
     def __init__(self, driver: Driver, device: Device, clock: Clock, seed: int = 0) -> None:
         self._driver, self._device, self._clock = driver, device, clock
@@ -82,15 +82,15 @@ class Player:
         self._never = threading.Event()
 
     def play(self, worker: LoadWorker | None, steps: Iterable[LoadStep]) -> Played:
-        """Have the steps played, one after the other; without a worker, only idleness.
+        """Play the steps one after the other; without a worker, only idleness.
 
-        GpuProfileError if the device does not mark when it ran them.
+        GpuProfileError if the device does not mark their begin and end.
         """
         self._read: list[list[Sample]] = []
         self._drained: list[Sample] = []
         self._windows: list[Sample] = []
         self._gpm_ns = self._drain_ns = start_ns = self._clock.now_ns()
-        # What the driver has kept from before is of another load.
+        # The driver's buffered readings are of another load.
         self._driver.drain(self._device)
         self._driver.boundary(self._device)
         marks = []
@@ -154,6 +154,6 @@ def _moment(stream: Stream, mark: object) -> int:
 
 def series(samples: Iterable[Sample], signal: Signal) -> tuple[Ints, Ints, Floats]:
     """A signal's samples as columns: starts, ends, values in its base unit."""
-    found = [(s.t_start_ns, s.t_end_ns, s.value) for s in samples if s.signal is signal]
-    starts, ends, values = np.array(found, np.int64).reshape(-1, 3).T
+    rows_of = [(s.t_start_ns, s.t_end_ns, s.value) for s in samples if s.signal is signal]
+    starts, ends, values = np.array(rows_of, np.int64).reshape(-1, 3).T
     return starts, ends, values.astype(np.float64) * signal.quantum

@@ -1,4 +1,7 @@
-"""When a sensor renews its reading: the period of the changes that polls showed, and where renewals lie. Pure."""
+"""The period at which a sensor renews its reading, and the moments of the renewals, from polls. Pure.
+
+A phase is a moment's place in the period, as a unit vector.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ import numpy as np
 
 from gpu_profile.history.timeline import Floats
 
-#: Periods that are looked for, in ms; shorter than two polls, none shows.
+#: The longest period that the search tries, in ms. The shortest is two polls: a poll hides faster changes.
 _LONGEST_MS: Final = 1200.0
-#: Changes in which they are looked for at first, and so many parts of a turn that the first look may be off by.
+#: The first search uses this many changes, and a grid of 1 / `_FINE` of a turn.
 _FIRST: Final = 300
 _FINE: Final = 8
-#: Changes come once a period if their phases are this much alike (the length of the mean of unit vectors), and the
-#: longest period is taken of those that come this near to the best.
+#: Changes are periodic if their phases are this much alike (the length of the mean of unit vectors). Of the periods
+#: whose likeness is at least `_AS_GOOD` times the best, the longest wins.
 _STEADY: Final = 0.6
 _AS_GOOD: Final = 0.9
 Z95: Final = 1.96
@@ -28,23 +31,23 @@ class Estimate(NamedTuple):
     half_width: float
 
     def wider(self, half_width: float) -> Estimate:
-        """The same, at least so uncertain."""
+        """The same, with at least this half-width."""
         return self._replace(half_width=max(self.half_width, half_width))
 
     def __str__(self) -> str:
-        # Two digits of the half-width tell how many of the value mean anything.
+        # Two digits of the half-width give the number of meaningful digits of the value.
         digits = min(4, max(1, 1 - math.floor(math.log10(self.half_width)))) if self.half_width > 0 else 1
         return f"{self.value:.{digits}f} ± {self.half_width:.{digits}f}"
 
 
 def period_of(changes: Floats, gap: float) -> tuple[Estimate, float]:
-    """The period of changes, in ms, and how unsteady it is; 0 if they come at none. Polls are `gap` ms apart."""
+    """The period of changes in ms and its jitter, zeros for changes without a period. Polls are `gap` ms apart."""
     some = changes[:_FIRST] - changes[0]
     span = float(some[-1])
     if span <= 0:
         return Estimate(0.0, 0.0), 0.0
     turns = np.arange(max(2.0, span / _LONGEST_MS), span / (2 * gap), 1 / _FINE)
-    # Turns are evenly apart: each is one of a coarse grid and one of a fine grid, whose unit vectors are multiplied.
+    # Turns are equally spaced: each is the sum of one of a coarse grid and one of a fine grid. Unit vectors multiply.
     many = math.isqrt(len(turns)) + 1
     coarse, fine = (
         np.exp(2j * np.pi * part[:, None] * (some / span)) for part in (turns[::many], np.arange(many) / _FINE)
@@ -56,7 +59,7 @@ def period_of(changes: Floats, gap: float) -> tuple[Estimate, float]:
         return Estimate(0.0, 0.0), 0.0
     peaks = np.flatnonzero(alike >= _AS_GOOD * best)
     first = peaks[0]
-    # The top of the first peak: the longest period of those that explain the changes.
+    # The top of the first peak: the longest of the periods that explain the changes.
     while first + 1 < len(alike) and alike[first + 1] > alike[first]:
         first += 1
     period, count = span / float(turns[first]), len(some)
@@ -76,15 +79,15 @@ def period_of(changes: Floats, gap: float) -> tuple[Estimate, float]:
 
 
 def placed(shut: Floats, open_: Floats, period: Estimate) -> tuple[Floats, float, Estimate]:
-    """When the sensor renewed itself, how far off that may be for all of them together, and the period again: from the
-    last poll before each renewal (`shut`) and the first one after it (`open_`), in ms."""
+    """The moments of the renewals, their common error, and the period again: from the last poll before each renewal
+    (`shut`) and the first one after it (`open_`), in ms."""
     middles = (shut + open_) / 2
     number = np.rint((middles - middles[0]) / period.value)
 
     def room(tried: float) -> float:
         return float((open_ - number * tried).min() - (shut - number * tried).max())
 
-    # One phase and one period are between all pairs of polls, if the sensor keeps time: what is left for the phase is
+    # If the sensor keeps time, one phase and one period fit between all pairs of polls. The room for the phase is
     # concave in the period.
     low, high = period.value - 4 * period.half_width, period.value + 4 * period.half_width
     for _ in range(60):
@@ -95,7 +98,7 @@ def placed(shut: Floats, open_: Floats, period: Estimate) -> tuple[Floats, float
         first = float((shut - number * best).max()) + room(best) / 2
         width = room(best) / 2 / max(1.0, float(number[-1]) / 2)
         return first + number * best, room(best) / 2, Estimate(best, width)
-    # Polls at every phase of the period leave no error in the mean, and those in step with it all of it.
+    # Polls at every phase of the period average the error out. Polls in step with the period keep all of it.
     apart, gap = open_ - number * period.value, float(np.median(open_ - shut))
     alike = abs(complex(np.exp(2j * np.pi * (apart - apart.mean()) / gap).mean()))
     return middles, gap / 2 * max(float(alike), 2 / math.sqrt(len(middles))), period

@@ -1,10 +1,10 @@
-"""What a sensor makes of a load that is known: its period, lag, window and gains, with 95 % intervals. Pure.
+"""A sensor's response to a calibrated load: its period, lag, window and gains, with 95 % intervals. Pure.
 
-A sensor shows `base + sum of gains * share of its window at each level`. Its window ends `lag` before the moment at
-which it renews its reading; it is a mean over so long, or weighted by an exponential of that time constant; a counter's
-reaches back to the renewal before, or, of a part-time sensor, less far. All of these are continuous unknowns: they are
-looked for on a coarse grid, and from there by least squares. The intervals are those of a linear model at the minimum,
-by blocks of neighbours (Liang and Zeger, 1986), and half the distance between two polls, which may hide a renewal.
+The model: a sensor shows `base + sum of gains * share of its window at each level`. Its window ends `lag` before the
+moment of the renewal. The reading is a mean over `window`, or weighted by an exponential with that time constant. A
+counter's window reaches back to the renewal before, or less far for a part-time sensor. A search on a coarse grid
+starts least squares in these continuous unknowns. The intervals are those of a linear model at the minimum, by blocks
+of neighbours (Liang and Zeger, 1986). Half the distance between two polls is added: it may hide a renewal.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from gpu_profile.history.timeline import Floats, Ints
 Shape = Literal["interval", "mean", "exponential"]
 
 _MS: Final = 1e6
-#: A sensor that changes less often than this while the load does all the time does not answer to it.
+#: A sensor with fewer changes than this, while the load changes all the time, does not respond to it.
 _FEWEST: Final = 40
-#: The coarse grid: lags in ms, windows and time constants in ms, on so many observations.
+#: The coarse grid: lags in ms, windows and time constants in ms, on at most about this many observations.
 _LAGS: Final = np.arange(0.0, 1000.1, 10.0)
 _WINDOWS: Final = 5.0 * 1.25 ** np.arange(27)
 _COARSE: Final = 800
-#: Where the fit begins to refine, and where it ends, in ms.
+#: The first and the last step of the refinement, in ms.
 _STEP: Final = 8.0
 _LAST_STEP: Final = 0.02
-#: An exponential has forgotten what ran so many time constants ago.
+#: After this many time constants, an exponential has forgotten the load.
 _REACH: Final = 6.0
-#: A shape is told from another one if it is more likely by this much (twice the natural logarithm).
+#: The best shape is sure if it is more likely than the others by this much (twice the natural logarithm).
 _CLEAR: Final = 10.0
-#: A counter that measures more than this share of its period measures all of it.
+#: A counter with a window longer than this share of its period measures all of it.
 _WHOLE: Final = 0.98
-#: Neighbours that errors may be common to.
+#: The number of neighbours with errors that may depend on one another.
 _BLOCK: Final = 20
-#: A response of any form, in so many steps, that leaves this much less (in variance): the sensor is of no known shape.
+#: A free-form response has `_FREE` steps. A fit with `_MISFIT` times its variance has the wrong shape.
 _FREE: Final = 40
 _MISFIT: Final = 1.5
 
 
 class Load(NamedTuple):
-    """What alone ran on the device: edges in ns by the clock of the stamps, and the level of each, from 0."""
+    """The only work on the device: edges in ns by the clock of the stamps, and the level of each, from 0."""
 
     starts: Ints
     ends: Ints
@@ -53,15 +53,15 @@ class Load(NamedTuple):
 
     @property
     def kinds(self) -> int:
-        """How many levels there are."""
+        """The number of levels."""
         return int(self.levels.max(initial=-1)) + 1
 
 
 class SensorResponse(NamedTuple):
-    """How a sensor answers. Times in ms: `period` is 0 if readings are renewed at no steady period that polls can tell,
-    `window` 0 for a mean since the renewal before; `gains` are what each level adds to `base`, in the readings' unit.
+    """A sensor's response, times in ms. `period` is 0 without a steady period that polls can resolve, `window` is 0 for
+    a mean since the renewal before. `gains` are each level's addition to `base`, in the readings' unit.
 
-    `sure`: the shape is told from the others. `reason`: why there is no answer, or what speaks against it.
+    `sure`: other shapes are much less likely. `reason`: why there is no response, or the evidence against it.
     """
 
     n: int
@@ -78,15 +78,15 @@ class SensorResponse(NamedTuple):
 
     @property
     def part_time(self) -> float | None:
-        """The share of the time that the sensor measures; None if its renewals cannot be told."""
+        """The share of the time that the sensor measures; None without a steady period, or for an exponential."""
         if self.shape == "exponential" or not self.period.value:
             return None
         return 1.0 if not self.window.value else min(1.0, self.window.value / self.period.value)
 
 
 class _Observed(NamedTuple):
-    """Moments of renewal in ms after the origin, what was read then, the moments of the renewals before, and how much
-    each counts: one over its standard deviation, up to a factor."""
+    """Renewals: their moments in ms after the origin, the readings, the moments of the renewals before, and weights.
+    A weight is the inverse of the standard deviation, up to a factor."""
 
     at: Floats
     values: Floats
@@ -95,14 +95,14 @@ class _Observed(NamedTuple):
 
     @classmethod
     def of(cls, at: Floats, values: Floats, before: Floats) -> Self:
-        """All count alike."""
+        """Observations with equal weights."""
         return cls(at, values, before, np.ones(len(at)))
 
 
 def find(load: Load, stamps: Ints, values: Floats, *, counter: bool) -> SensorResponse | None:
-    """The response of a sensor that was polled at `stamps` and said `values`; a counter's are totals in unit·s.
+    """The response of a sensor that was polled at `stamps` and returned `values`; a counter's are totals in unit·s.
 
-    None if it says nothing, or does not answer to the load.
+    None if it has too few readings, or does not respond to the load.
     """
     new = np.flatnonzero(np.diff(values) != 0) + 1
     if len(new) < _FEWEST or not load.kinds:
@@ -110,7 +110,7 @@ def find(load: Load, stamps: Ints, values: Floats, *, counter: bool) -> SensorRe
     origin = int(stamps[0])
     at = (stamps - origin) / _MS
     gap = float(np.median(np.diff(at)))
-    # A renewal lies between the last poll that did not show it and the first that did.
+    # A renewal lies between the last poll before it and the first after it.
     changes, edge = (at[new - 1] + at[new]) / 2, gap / 2
     period, jitter = period_of(changes, gap)
     if period.value:
@@ -121,16 +121,16 @@ def find(load: Load, stamps: Ints, values: Floats, *, counter: bool) -> SensorRe
     if counter:
         seen = seen._replace(values=np.diff(values[new]) / (np.diff(changes) / 1e3))
     tried = _tried(_Passed(load, origin), seen, ("interval", "mean") if counter else ("mean", "exponential"))
-    found = min(tried, key=lambda fit: fit.score)
-    sure = max(fit.score for fit in tried) - found.score > _CLEAR
+    best = min(tried, key=lambda fit: fit.score)
+    sure = max(fit.score for fit in tried) - best.score > _CLEAR
     if counter and tried[1].window >= _WHOLE * period.value > 0:
-        # A window as long as the interval is the interval.
-        found, sure = tried[0], True
-    return _response(found, period, jitter, edge, sure=sure)
+        # A mean over at least the whole interval is a mean over the interval.
+        best, sure = tried[0], True
+    return _response(best, period, jitter, edge, sure=sure)
 
 
 def find_stamped(load: Load, stamps: Ints, values: Floats) -> SensorResponse | None:
-    """The response of a sensor whose driver keeps every reading with the moment of its renewal."""
+    """The response of a sensor if its driver stamps every reading with the moment of its renewal."""
     if len(stamps) < _FEWEST or not load.kinds or not np.ptp(values):
         return None
     origin = int(stamps[0])
@@ -138,15 +138,15 @@ def find_stamped(load: Load, stamps: Ints, values: Floats) -> SensorResponse | N
     period, jitter = period_of(at, 1.0)
     seen = _Observed.of(at[1:], values[1:], at[:-1])
     tried = _tried(_Passed(load, origin), seen, ("mean", "exponential"))
-    found = min(tried, key=lambda fit: fit.score)
-    told = _response(found, period, jitter, 0.0, sure=max(fit.score for fit in tried) - found.score > _CLEAR)
-    lag, window = found.by_level()
-    return told._replace(lag=told.lag.wider(lag), window=told.window.wider(window))
+    best = min(tried, key=lambda fit: fit.score)
+    response = _response(best, period, jitter, 0.0, sure=max(fit.score for fit in tried) - best.score > _CLEAR)
+    lag, window = best.by_level()
+    return response._replace(lag=response.lag.wider(lag), window=response.window.wider(window))
 
 
 def find_windows(load: Load, starts: Ints, stamps: Ints, values: Floats, period_ms: float) -> SensorResponse | None:
-    """The response of a sensor that gives means between two calls, by what it was when it last renewed itself: every
-    `period_ms`, at a phase that no call shows and that is looked for."""
+    """The response of a sensor that returns means between two calls, each read at the latest renewal. It renews every
+    `period_ms`, at a phase that no call shows: the fit searches for it."""
     if len(stamps) < _FEWEST or not load.kinds or not np.ptp(values):
         return None
     origin = int(starts[0])
@@ -166,8 +166,8 @@ def find_windows(load: Load, starts: Ints, stamps: Ints, values: Floats, period_
 
     _, phase, _ = best(np.arange(0.0, period_ms, period_ms / 20))
     _, phase, _ = best(phase + np.linspace(-period_ms / 20, period_ms / 20, 21))
-    found = _fitted(passed, observed(phase), "interval")
-    return _response(found, Estimate(period_ms, 0.0), 0.0, period_ms / 200, sure=True)
+    fit = _fitted(passed, observed(phase), "interval")
+    return _response(fit, Estimate(period_ms, 0.0), 0.0, period_ms / 200, sure=True)
 
 
 def _response(fit: _Fit, period: Estimate, jitter: float, edge: float, *, sure: bool) -> SensorResponse:
@@ -175,7 +175,7 @@ def _response(fit: _Fit, period: Estimate, jitter: float, edge: float, *, sure: 
 
 
 class _Passed:
-    """How long each level has been on by any moment, in ms."""
+    """The time that each level has been on until any moment, in ms."""
 
     def __init__(self, load: Load, origin_ns: int) -> None:
         self.count = load.kinds
@@ -189,7 +189,7 @@ class _Passed:
             self._sums.append(sums)
 
     def until(self, moments: Floats) -> Floats:
-        """By every moment, `[levels, *moments.shape]`."""
+        """The time until every moment, `[levels, *moments.shape]`."""
         return np.array([np.interp(moments, e, s) for e, s in zip(self._edges, self._sums, strict=True)])
 
     def shares(self, seen: _Observed, shape: Shape, lag: Floats | float, window: float) -> Floats:
@@ -204,7 +204,7 @@ class _Passed:
 
 
 def _followed(moments: Floats, edges: Floats, constant: float) -> Floats:
-    """The output, at `moments`, of an exponential filter whose input switches on and off by turns at `edges`; in ms.
+    """The output at `moments` of an exponential filter. Its input switches on and off by turns at `edges`. Times in ms.
 
     It is the exact solution of `constant * dy/dt = input - y` from 0 on.
     """
@@ -215,13 +215,13 @@ def _followed(moments: Floats, edges: Floats, constant: float) -> Floats:
     at = np.maximum(moments, edges[0])
     place = np.searchsorted(edges, at, side="right") - 1
     levels = np.where(place % 2 == 0, 1.0, 0.0)
-    found: Floats = levels + (np.array(shown)[place] - levels) * np.exp((edges[place] - at) / constant)
-    return found
+    filtered: Floats = levels + (np.array(shown)[place] - levels) * np.exp((edges[place] - at) / constant)
+    return filtered
 
 
 def _tried(passed: _Passed, seen: _Observed, shapes: Sequence[Shape]) -> list[_Fit]:
-    """The best of each shape. What a level draws may vary (a board holds products to its limit after some time), so
-    observations count by the noise that there is under the levels they are of."""
+    """The best fit of each shape. A level's power may vary (a board caps products at its limit after some time). So
+    the weights follow the noise under each level."""
     rough = [_fitted(passed, seen, shape) for shape in shapes]
     weighted = seen._replace(weights=min(rough, key=lambda fit: fit.score).weights())
     return [_refined(_Fit(passed, weighted, fit.shape, fit.lag, fit.window), _STEP / 4) for fit in rough]
@@ -245,7 +245,7 @@ def _fitted(passed: _Passed, seen: _Observed, shape: Shape) -> _Fit:
 
 
 def _refined(fit: _Fit, step: float) -> _Fit:
-    """The best near it."""
+    """The best fit near this one."""
     while step >= _LAST_STEP:
         tried = (_Fit(fit.passed, fit.seen, fit.shape, *place) for place in fit.around(step))
         near = min(tried, key=lambda f: f.left)
@@ -257,18 +257,18 @@ def _refined(fit: _Fit, step: float) -> _Fit:
 
 
 def _solved(shares: Floats, seen: _Observed) -> tuple[float, Floats, Floats]:
-    """The sum of squares that is left, the coefficients, and the equations, all as observations count. A slope in time
-    takes up warming."""
+    """The weighted residual sum of squares, the coefficients, and the weighted equations. A slope in time absorbs
+    warming."""
     age = (seen.at - seen.at.mean()) / max(float(np.ptp(seen.at)), 1.0)
     rows: Floats = np.column_stack((np.ones(len(age)), *shares, age * shares.sum(axis=0))) * seen.weights[:, None]
     values: Floats = seen.values * seen.weights
-    found = np.asarray(np.linalg.lstsq(rows, values, rcond=None)[0], np.float64)
-    missed = values - rows @ found
-    return float(missed @ missed), found, rows
+    coefficients = np.asarray(np.linalg.lstsq(rows, values, rcond=None)[0], np.float64)
+    missed = values - rows @ coefficients
+    return float(missed @ missed), coefficients, rows
 
 
 def _left(shares: Floats, seen: _Observed) -> Floats:
-    """The sums of squares that many timings leave, roughly: `shares` are `[levels, timings, n]`."""
+    """The approximate residual sums of squares of many timings: `shares` are `[levels, timings, n]`."""
     age = (seen.at - seen.at.mean()) / max(float(np.ptp(seen.at)), 1.0)
     some = np.concatenate((np.ones((1, *shares.shape[1:])), shares, (age * shares.sum(axis=0))[None]))
     values = seen.values - seen.values.mean()
@@ -280,20 +280,20 @@ def _left(shares: Floats, seen: _Observed) -> Floats:
 
 
 class _Fit:
-    """A shape with a lag and a window, and what they leave."""
+    """A shape with a lag and a window, and its residuals."""
 
     def __init__(self, passed: _Passed, seen: _Observed, shape: Shape, lag: float, window: float) -> None:
         self.passed, self.seen, self.shape, self.lag, self.window = passed, seen, shape, lag, window
-        self.left, self.found, self.rows = _solved(passed.shares(seen, shape, lag, window), seen)
+        self.left, self.coefficients, self.rows = _solved(passed.shares(seen, shape, lag, window), seen)
 
     @property
     def score(self) -> float:
-        """Twice how much less likely the observations are; a shape with a window of its own has one unknown more."""
+        """Minus twice the log likelihood, plus log n for a shape with a window of its own: one unknown more."""
         n = len(self.seen.at)
         return n * math.log(max(self.left, 1e-300) / n) + (0.0 if self.shape == "interval" else math.log(n))
 
     def by_level(self) -> tuple[float, float]:
-        """How far lag and window are off where only one level is seen: what a level draws is not quite constant."""
+        """The errors of lag and window from levels seen alone: the power at a level is not quite constant."""
         reach = self.lag + self.window * (_REACH if self.shape == "exponential" else 1.0)
         recent = self.passed.until(self.seen.at) - self.passed.until(self.seen.at - reach)
         lag = window = 0.0
@@ -303,18 +303,18 @@ class _Fit:
                 some = _Observed(*(part[alone] for part in self.seen))
                 common = _Fit(self.passed, some, self.shape, self.lag, self.window)
                 own = _refined(common, _STEP / 4)
-                # What one level alone hardly tells is no disagreement.
+                # A small improvement of the likelihood is no disagreement.
                 better = own.left < common.left and math.log(common.left / max(own.left, 1e-300))
                 if len(some.at) * better > _CLEAR:
                     lag, window = max(lag, abs(own.lag - self.lag)), max(window, abs(own.window - self.window))
         return lag, window
 
     def weights(self) -> Floats:
-        """How much observations count by the noise under each level: one over its deviation, of mean square 1."""
-        missed = np.square(self.seen.values - self.rows @ self.found)
+        """Weights of the observations by the noise under each level: its inverse deviation, of mean square 1."""
+        missed = np.square(self.seen.values - self.rows @ self.coefficients)
         shares = self.rows[:, 1 : self.passed.count + 1]
         kinds = np.column_stack((1.0 - shares.sum(axis=1), shares)).clip(0.0, 1.0)
-        # By the level that they are of the most: a kind's mean square needs enough of them.
+        # Each observation counts for its main level: a level's mean square needs enough of them.
         own = kinds.argmax(axis=1)
         variances = np.full(kinds.shape[1], float(missed.mean()))
         for kind in range(kinds.shape[1]):
@@ -325,7 +325,7 @@ class _Fit:
         return whole
 
     def around(self, step: float) -> Iterator[tuple[float, float]]:
-        """Neighbours: another lag, another window, and both, so that the window's middle stays."""
+        """Neighbours: another lag, another window, and both with the window's middle kept."""
         for move in (-step, step):
             yield self.lag + move, self.window
             if self.shape != "interval" and self.window + move > 1.0:
@@ -333,54 +333,54 @@ class _Fit:
                 yield self.lag - move * (1.0 if self.shape == "exponential" else 0.5), self.window + move
 
     def response(self, edge: float) -> tuple[Estimate, Estimate, Estimate, tuple[Estimate, ...], float]:
-        """Lag, window, base, gains and noise, each with its interval; `edge` is how far off renewals may be in all."""
+        """Lag, window, base and gains with their intervals, and the noise. `edge` is the renewals' common error."""
         n, levels = len(self.seen.at), self.passed.count
-        told = self.rows @ self.found
+        predicted = self.rows @ self.coefficients
         ways = [(0.1, 0.0)] if self.shape == "interval" else [(0.1, 0.0), (0.0, 0.1)]
         slopes = [
-            (self._told(self.lag + a, self.window + b) - self._told(self.lag - a, self.window - b)) / 0.2
+            (self._predicted(self.lag + a, self.window + b) - self._predicted(self.lag - a, self.window - b)) / 0.2
             for a, b in ways
         ]
         rows = np.column_stack((self.rows, *slopes))
         inverse = np.linalg.pinv(rows.T @ rows)
-        missed = self.seen.values * self.seen.weights - told
+        missed = self.seen.values * self.seen.weights - predicted
         scores = np.add.reduceat(rows * missed[:, None], np.arange(0, n, _BLOCK), axis=0)
         covariance = inverse @ (scores.T @ scores) @ inverse
         noise = math.sqrt(self.left / max(1, n - rows.shape[1]))
         widths = Z95 * np.sqrt(np.maximum(np.diag(covariance), np.diag(inverse) * noise * noise))
-        known = [Estimate(float(v), float(w)) for v, w in zip(self.found, widths, strict=False)]
+        estimates = [Estimate(float(v), float(w)) for v, w in zip(self.coefficients, widths, strict=False)]
         lag, window = widths[levels + 2], widths[-1] if len(ways) > 1 else 0.0
         plain = missed / self.seen.weights
         return (
             Estimate(self.lag, float(lag) + edge),
             Estimate(self.window, float(window) + (edge if self.window else 0.0)),
-            known[0],
-            tuple(known[1 : levels + 1]),
+            estimates[0],
+            tuple(estimates[1 : levels + 1]),
             math.sqrt(float(plain @ plain) / max(1, n - rows.shape[1])),
         )
 
-    def _told(self, lag: float, window: float) -> Floats:
+    def _predicted(self, lag: float, window: float) -> Floats:
         shares = self.passed.shares(self.seen, self.shape, lag, max(window, 0.01))
         rows = np.column_stack((self.rows[:, 0], *(shares * self.seen.weights), self.rows[:, -1]))
-        told: Floats = rows @ self.found
-        return told
+        predicted: Floats = rows @ self.coefficients
+        return predicted
 
     def misfit(self) -> str:
-        """Why the shape is not the sensor's; empty if no response of another form explains much more."""
+        """Why the shape does not fit; empty if no free-form response explains much more."""
         length = self.window * (_REACH if self.shape == "exponential" else 1.0)
         reach = self.lag + 1.5 * max(length, float(np.median(self.seen.at - self.seen.before)))
         n = len(self.seen.at)
-        # Finely around the window, and roughly for as long again as any lag may be.
+        # Finely around the window, and roughly for the longest lag beyond it.
         fine, rough = np.linspace(min(0.0, self.lag), reach, _FREE), reach + _LAGS[-1] * np.linspace(0, 1, _FREE // 2)
         edges = np.concatenate((fine, rough[1:]))
         if n < 3 * len(edges):
             return ""
-        gains = np.maximum(self.found[1 : self.passed.count + 1], 0.0)
+        gains = np.maximum(self.coefficients[1 : self.passed.count + 1], 0.0)
         steps = [gains @ self.passed.shares(self.seen, "mean", a, b - a) for a, b in pairwise(edges.tolist())]
         values = self.seen.values * self.seen.weights
         rows = np.column_stack((self.rows[:, 0], *(step * self.seen.weights for step in steps), self.rows[:, -1]))
-        found, *_ = np.linalg.lstsq(rows, values, rcond=None)
-        missed = values - rows @ found
+        coefficients, *_ = np.linalg.lstsq(rows, values, rcond=None)
+        missed = values - rows @ coefficients
         free, own = float(missed @ missed) / (n - len(edges) - 1), self.left / (n - self.rows.shape[1] - 2)
         floor = 1e-6 * float(np.square(self.seen.values).mean())
         if self.shape == "interval" or own <= _MISFIT * max(free, floor):

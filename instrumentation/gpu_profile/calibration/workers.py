@@ -1,4 +1,4 @@
-"""What puts a known load on a GPU: PyTorch, CuPy, or a simulated device's queue.
+"""Programs that put a known load on a GPU: PyTorch, CuPy, or a simulated device's queue.
 
 Each has two levels of power: products of matrices, which the multiprocessors bound, and copies, which memory bounds.
 """
@@ -19,31 +19,31 @@ from gpu_profile.regions.frameworks import find_stream
 from gpu_profile.regions.streams import Stream
 
 LEVELS: Final = ("products", "copies")
-#: A matrix's side and a copy's bytes: each takes a GPU of a data centre some tenths of a millisecond.
+#: A matrix's side and a copy's bytes. Each call takes some tenths of a millisecond on a data-centre GPU.
 _SIDE: Final = 4096
 _COPIED: Final = 256 << 20
-#: Calls that are timed to learn how long one takes.
+#: The number of calls that measure the length of one.
 _TIMED: Final = 20
-#: The share of its peaks that a simulated device works at.
+#: The share of its peaks at which a simulated device works.
 _SHARE: Final = 0.6
 
 
 class LoadWorker(Protocol):
-    """Queues work of a level on one device. `stream` marks when the device began and ended it."""
+    """Queues work at a level on one device. `stream` marks its begin and end."""
 
     stream: Stream
 
     def launch(self, level: int, seconds: float) -> None:
-        """Queue about so much of it, and return at once."""
+        """Queue work of about this length, and return at once."""
         ...
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Free the resources."""
         ...
 
 
 class SimulatedWorker:
-    """A program on a simulated device."""
+    """A load on a simulated device."""
 
     def __init__(self, directory: str, device: str, clock: Clock) -> None:
         self._queue = SimulatedQueue(directory, device, clock=clock)
@@ -51,40 +51,40 @@ class SimulatedWorker:
         self._model = self._queue.model
 
     def launch(self, level: int, seconds: float) -> None:
-        """One kernel of that length."""
+        """Launch one kernel of that length."""
         peaks = self._model.peak_flops
         flops = _SHARE * peaks.get("fp16", max(peaks.values())) * seconds if level == 0 else 0.0
         size = _SHARE * self._model.dram_bytes_per_s * seconds if level == 1 else 0.0
         self._queue.launch(Work(flops, size, "fp16", seconds=seconds))
 
     def close(self) -> None:
-        """End its log."""
+        """End the queue's log."""
         self._queue.close()
 
 
 class FrameworkWorker:
-    """PyTorch or CuPy on the device that CUDA numbers so. UsageError if neither is there, or it makes no marks."""
+    """PyTorch or CuPy on CUDA device `ordinal`. UsageError without either, or if its stream cannot record events."""
 
     def __init__(self, ordinal: int, clock: Clock) -> None:
-        found = next((name for name in ("torch", "cupy") if importlib.util.find_spec(name)), None)
-        if found is None:
+        framework = next((name for name in ("torch", "cupy") if importlib.util.find_spec(name)), None)
+        if framework is None:
             raise UsageError("to put a load on the GPU, calibrate needs PyTorch or CuPy: pip install torch")
-        self._calls, wait = (_torch if found == "torch" else _cupy)(ordinal)
+        self._calls, wait = (_torch if framework == "torch" else _cupy)(ordinal)
         self._call_s = [_timed(call, wait) for call in self._calls]
         seek = find_stream(clock=clock)
         stream = seek() if seek is not None else None
         if stream is None:
-            raise UsageError(f"{found} has no stream on CUDA device {ordinal} whose events could be recorded")
+            raise UsageError(f"{framework} has no stream on CUDA device {ordinal} whose events could be recorded")
         self.stream: Stream = stream
 
     def launch(self, level: int, seconds: float) -> None:
-        """As many calls as take about so long."""
+        """Queue as many calls as take about that long."""
         call = self._calls[level]
         for _ in range(max(1, round(seconds / self._call_s[level]))):
             call()
 
     def close(self) -> None:
-        """Let the arrays go."""
+        """Release the arrays."""
         self._calls = ()
 
 
@@ -111,7 +111,7 @@ def _cupy(ordinal: int) -> tuple[tuple[Callable[[], Any], ...], Callable[[], Any
 
 
 def _timed(call: Callable[[], Any], wait: Callable[[], Any]) -> float:
-    """Seconds that one call takes the device; the first ones are not counted."""
+    """The device's time for one call, in s, after three calls that warm up."""
     for _ in range(3):
         call()
     wait()

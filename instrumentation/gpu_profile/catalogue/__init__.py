@@ -1,17 +1,17 @@
-"""What can be measured and what it is called, as tables that everything else derives from; and the values that flow.
+"""The tables of signals, metrics and span attributes, with names and units, and the values that samplers pass on.
 
 Read in this order:
 
-- `samples`: devices, samples and events, the values that pass from driver to report. `event_text`, `xids`: their words.
-- `signal` and `group` say what a row has; `signals` is the table, of the families `activity`, `board`, `memory` and
-  `links`. `families` is what many of their rows share.
-- `metric` and `metrics`: what is published under which names. Beside the signals' metrics stand those of `allocation`
-  (who holds a device), `push`, `receive`, `http` and `self_metrics` (the exporter itself).
-- `attributes`: what regions carry on their spans. `events`: log records.
+- `samples`: devices, samples and events, the values from driver to report. `event_text`, `xids`: the texts of events.
+- `signal` and `group` define a row. `signals` is the table, of the families `activity`, `board`, `memory` and `links`.
+  `families` has the parts that many rows share.
+- `metric` and `metrics`: the published metrics and their names. Besides the signals' metrics there are those of
+  `allocation` (pods, jobs and processes on a device), `push`, `receive`, `http` and `self_metrics` (the exporter).
+- `attributes`: the attributes of regions' spans. `events`: log records.
 
-Imports the units alone, and knows no clock, driver or wire. A new signal is a row in its family; it then has a metric,
-its names for Prometheus, OTLP and dcgm-exporter, a column in recordings and a line in the docs' tables, and needs a
-reader in `driver.nvml.readers`. A new metric or attribute is a row in its table.
+Imports the units alone; no clock, driver or wire. To add a signal, add a row to its family and a reader to
+`driver.nvml.readers`. Its metric, its names for Prometheus, OTLP and dcgm-exporter, its column in recordings and its
+line in the docs' tables follow. To add a metric or an attribute, add a row to its table.
 """
 
 from gpu_profile.catalogue.attributes import ATTRIBUTES, Attribute

@@ -1,4 +1,4 @@
-"""The signals that say how busy a GPU is: its engines, and the activity counters of Hopper and newer (GPM)."""
+"""The signals of a GPU's activity: its engines, and the activity counters of Hopper and newer (GPM)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RATE_STEP: Final = 65_536
 _task: Final = partial(
     mean, unit="1", quantum=1e-2, limit=100, tier=Tier.FAST, window_ns=_SIXTH, refresh_ns=_SIXTH, dcgm_scale=100
 )
-#: What the driver computes between two renewals of its counters: a share of a ceiling, and traffic in whole 64 KiB/s.
+#: Means between two renewals of the driver's counters: a share of a ceiling, and traffic in whole 64 KiB/s.
 _window: Final = partial(mean, tier=Tier.GPM, window_ns=REFRESH_NS, refresh_ns=REFRESH_NS, group=Group.GPM)
 _gpm: Final = partial(_window, unit="1", quantum=1e-4, limit=10_000, mig=True)
 _gpm_rate: Final = partial(_window, unit="By/s", quantum=float(_RATE_STEP), limit=FASTEST // _RATE_STEP)
@@ -41,12 +41,12 @@ MEMORY_CONTROLLER: Final = _task(
 )
 
 
-def _media(key: str, nvml: str, what: str, dcgm: str = "") -> Signal:
+def _media(key: str, nvml: str, engine: str, dcgm: str = "") -> Signal:
     return _task(
         key,
         "hw.gpu.utilization",
         f"nvmlDeviceGet{nvml}Utilization",
-        f"Share of the sample period in which the {what} was busy",
+        f"Share of the sample period in which the {engine} was busy",
         dcgm,
         attributes=(("hw.gpu.task", key),),
         tier=Tier.SLOW,
@@ -115,14 +115,14 @@ INTEGER: Final = _pipe("integer", "integer", "DCGM_FI_PROF_PIPE_INT_ACTIVE")
 
 
 def _tensor(kind: str, numbers: str, dcgm: str = "") -> Signal:
-    """The tensor pipe by what it multiplies, as `nvml.h` calls the instructions."""
+    """The tensor pipe's activity with one kind of number, by the instructions' names in `nvml.h`."""
     brief = f"Share of cycles in which the tensor pipe worked on {numbers}"
     otel, source = f"nvidia.gpu.tensor.{kind}.activity", f"GPM {kind.upper()}_TENSOR_UTIL"
     return _gpm(f"tensor_{kind}", otel, source, brief, dcgm, group=Group.GPM_DETAIL)
 
 
 def _rates(link: str, nvml: str, name: str, dcgm: str) -> tuple[Signal, ...]:
-    """What a link receives and sends; `nvml` and `dcgm` with a place for the direction."""
+    """A link's rates in both directions. `nvml` and `dcgm` have a place for the direction."""
     brief = f"Bytes per second over {name}, seen from the GPU"
     return tuple(
         _gpm_rate(
@@ -144,8 +144,8 @@ TENSOR_KINDS: Final = (
     _tensor("dfma", "double-precision numbers (fused multiply-add)", "DCGM_FI_PROF_PIPE_TENSOR_DFMA_ACTIVE"),
     _tensor("dmma", "double-precision numbers (matrix multiply)"),
 )
-#: Activities whose integrals are published as counters, since a scrape sees few of their windows. That of `GRAPHICS` is
-#: busy time.
+#: Activities with integrals that are published as counters, since a scrape sees few of their windows. The integral of
+#: `GRAPHICS` is busy time.
 INTEGRATED: Final = (SM, TENSOR, DRAM, FP64, FP32, FP16, INTEGER, *TENSOR_KINDS)
 
 GPM: Final[tuple[Signal, ...]] = (

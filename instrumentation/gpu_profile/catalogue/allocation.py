@@ -1,7 +1,7 @@
-"""The metrics of who holds a device: pods, containers, jobs, units and processes.
+"""The metrics of the users of a device: pods, containers, jobs, units and processes.
 
-Attributes are OpenTelemetry's where it has one (`k8s.*`, `container.*`, `process.*`); `slurm.*` and `systemd.*` are
-ours, as it has none for them. An attribute that is not known is left out.
+Attributes are OpenTelemetry's where it defines one (`k8s.*`, `container.*`, `process.*`). It has none for `slurm.*` and
+`systemd.*`, so these are ours. Unknown attributes are left out.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 from gpu_profile.catalogue.metric import Family
 
-#: Where a process runs, as its cgroup tells.
+#: The place of a process, from its cgroup.
 PLACE: Final = (
     "container.id",
     "container.runtime.name",
@@ -25,7 +25,7 @@ _HOLDERS: Final = Family()
 ALLOCATION_INFO: Final = _HOLDERS.gauge(
     "gpu_profile.allocation.info",
     "",
-    "Who holds a device, by the source that says so; join it on hw_id",
+    "Allocations of a device, by the source that reports them; join it on hw_id",
     "hw.id",
     "source",
     "k8s.namespace.name",
@@ -35,18 +35,18 @@ ALLOCATION_INFO: Final = _HOLDERS.gauge(
     *PLACE,
 )
 PROCESS_COUNT: Final = _HOLDERS.gauge(
-    "gpu_profile.process.count", "{process}", "Processes that the driver sees on a device", "hw.id"
+    "gpu_profile.process.count", "{process}", "Processes that the driver lists on a device", "hw.id"
 )
 PROCESS_MEMORY: Final = _HOLDERS.updowncounter(
     "gpu_profile.process.memory",
     "By",
-    "Device memory that a process holds; all of a device's together hold no more than the device has",
+    "Device memory in use by a process; the sum over a device's processes is at most the device's memory",
     *_PROCESS,
 )
 PROCESS_UTILIZATION: Final = _HOLDERS.gauge(
     "gpu_profile.process.utilization",
     "1",
-    "Share of the driver's sample period in which a process's kernels ran; a device's add up to 1 at most",
+    "Share of the driver's sample period in which a process's kernels ran; the sum over a device is at most 1",
     *_PROCESS,
 )
 ATTRIBUTION_UP: Final = _HOLDERS.gauge(
@@ -59,7 +59,7 @@ ATTRIBUTION_UP: Final = _HOLDERS.gauge(
 LEFT_OUT: Final = _HOLDERS.counter(
     "gpu_profile.attribution.left_out",
     "{item}",
-    "What a source said and was not published, by reason; counted at each refresh",
+    "Items of a source that were not published, by reason; counted at each refresh",
     "source",
     "reason",
 )

@@ -1,4 +1,4 @@
-"""The table of span attributes that regions carry."""
+"""The table of the attributes of regions' spans."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Attribute:
     brief: str
     unit: str = ""
 
-    def of(self, found: Mapping[str, Any]) -> Any:
-        """Its value among attributes of any origin, None if it is absent. TypeError if it is of another type, or no
-        count or number."""
-        value = found.get(self.name)
+    def of(self, attributes: Mapping[str, Any]) -> Any:
+        """Its value among attributes of any origin, None if absent. TypeError for a wrong type, and for a number that
+        is negative (of an int) or not finite."""
+        value = attributes.get(self.name)
         return None if value is None else _typed(value, self.type)
 
 
@@ -47,13 +47,13 @@ def _span(name: str, kind: AttributeType, brief: str, unit: str = "") -> Attribu
     return _ROWS[-1]
 
 
-def _share(name: str, what: str) -> Attribute:
-    return _span(name, "double", f"Share of the span, without others' time, {what}")
+def _share(name: str, condition: str) -> Attribute:
+    return _span(name, "double", f"Share of the span, without others' time, {condition}")
 
 
 REGION: Final = _span("gpu_profile.region", "string", "Name of the region")
 ITEMS: Final = _span("gpu_profile.items", "double", "Units of work that this execution did")
-REGIME: Final = _span("gpu_profile.regime", "string", "What bounds the region")
+REGIME: Final = _span("gpu_profile.regime", "string", "Bound of the region's speed, such as MEMORY_BOUND or HOST_BOUND")
 CONFIDENCE: Final = _span("gpu_profile.confidence", "double", "Confidence of the verdict, 0-1")
 BASIS: Final = _span(
     "gpu_profile.basis", "string", "Evidence that the verdict rests on: kernels, operation, counters, coarse"
@@ -84,14 +84,14 @@ MEMORY_MAX: Final = _span("gpu_profile.memory.max", "int", "Most device memory i
 DEVICE_IDS: Final = _span("gpu_profile.device.ids", "string[]", "UUIDs of the devices that were joined")
 RANK: Final = _span("gpu_profile.rank", "int", "Rank of the process in its job, as its launcher says")
 LOCAL_RANK: Final = _span("gpu_profile.local_rank", "int", "Rank of the process among those on its node")
-UNJOINED: Final = _span("gpu_profile.unjoined", "string", "Why the span went out without joined values")
+UNJOINED: Final = _span("gpu_profile.unjoined", "string", "Why the span was exported without joined values")
 OPERATION_FLOPS: Final = _span(
     "gpu_profile.operation.flops", "int", "Floating-point operations that this execution did"
 )
 OPERATION_AT_LEAST: Final = _span(
     "gpu_profile.operation.flops.at_least",
     "int",
-    "Floating-point operations that this execution did at least: some of its operations have no formula",
+    "Lower bound of this execution's floating-point operations: some of its operations have no formula",
 )
 OPERATION_BYTES: Final = _span("gpu_profile.operation.bytes", "int", "Bytes that this execution read and wrote", "By")
 OPERATION_PRECISION: Final = _span(
@@ -116,7 +116,7 @@ OPERATION_N: Final = _span("gpu_profile.operation.n", "int", "Timed runs behind 
 OPERATION_CERTAINTY: Final = _span(
     "gpu_profile.operation.certainty",
     "double",
-    "Part of the ceilings' calibration in which nobody else used the processor, where that was too small a part",
+    "Part of the ceilings' calibration without other users of the processor, if that part was too small",
 )
 OPERATION_REASON: Final = _span(
     "gpu_profile.operation.reason", "string", "Why some of the operation's values are not known, or are uncertain"
@@ -150,7 +150,7 @@ KERNELS_OTHER_WAIT: Final = _span(
     "s",
 )
 KERNELS_COPIES: Final = _span("gpu_profile.kernels.copies", "int", "Copies that this execution launched")
-KERNELS_COPIED: Final = _span("gpu_profile.kernels.copied", "int", "Bytes that they moved, as far as they tell", "By")
+KERNELS_COPIED: Final = _span("gpu_profile.kernels.copied", "int", "Bytes that its copies moved, if recorded", "By")
 KERNELS_COPY_TIME: Final = _span("gpu_profile.kernels.copy.time", "double", "Sum of the durations of its copies", "s")
 KERNELS_COMMUNICATION: Final = _span(
     "gpu_profile.kernels.communication.time", "double", "Time in which a collective of its own ran", "s"
@@ -164,22 +164,22 @@ KERNELS_OCCUPANCY: Final = _span(
     "Warps that its kernels kept resident over those that fit, as the profiler estimates it; a mean over kernel time",
 )
 KERNELS_BACKWARD: Final = _span(
-    "gpu_profile.kernels.backward", "int", "Operations of the backward pass of what ran forward in it"
+    "gpu_profile.kernels.backward", "int", "Operations of the backward pass of the operations that it ran forward"
 )
-KERNELS_ALLOCATED: Final = _span("gpu_profile.kernels.memory.allocated", "int", "Device memory that it took", "By")
-KERNELS_FREED: Final = _span("gpu_profile.kernels.memory.freed", "int", "Device memory that it gave back", "By")
+KERNELS_ALLOCATED: Final = _span("gpu_profile.kernels.memory.allocated", "int", "Device memory that it allocated", "By")
+KERNELS_FREED: Final = _span("gpu_profile.kernels.memory.freed", "int", "Device memory that it freed", "By")
 KERNELS_PEAK: Final = _span(
-    "gpu_profile.kernels.memory.peak", "int", "Most device memory that the allocator had given out meanwhile", "By"
+    "gpu_profile.kernels.memory.peak", "int", "Most device memory allocated at one time during the execution", "By"
 )
 KERNELS_TOP_NAMES: Final = _span(
-    "gpu_profile.kernels.top.names", "string[]", "The kernels that took longest in all, longest first"
+    "gpu_profile.kernels.top.names", "string[]", "The kernels with the longest total time, longest first"
 )
 KERNELS_TOP_COUNTS: Final = _span("gpu_profile.kernels.top.counts", "int[]", "How often each of them ran")
-KERNELS_TOP_TIMES: Final = _span(
-    "gpu_profile.kernels.top.times", "double[]", "Seconds that each of them took in all", "s"
-)
+KERNELS_TOP_TIMES: Final = _span("gpu_profile.kernels.top.times", "double[]", "Total seconds of each of them", "s")
 KERNELS_BUSY_SHARE: Final = _share("gpu_profile.kernels.busy.ratio", "in which its own operations ran")
-KERNELS_WORK_SHARE: Final = _share("gpu_profile.kernels.work.ratio", "in which the GPU worked: busy, less what follows")
+KERNELS_WORK_SHARE: Final = _share(
+    "gpu_profile.kernels.work.ratio", "in which the GPU worked: busy, less exposed communication and copies"
+)
 KERNELS_COMMUNICATION_SHARE: Final = _share(
     "gpu_profile.kernels.communication.ratio", "in communication that no kernel hides"
 )
@@ -197,10 +197,10 @@ KERNELS_REASON: Final = _span("gpu_profile.kernels.reason", "string", "Why some 
 
 ATTRIBUTES: Final = tuple(_ROWS)
 
-#: The span event that tells of one kernel.
+#: The name of the span event of one kernel.
 KERNEL_EVENT: Final = "gpu_profile.kernel"
 KERNEL_NAME: Final = Attribute("gpu_profile.kernel.name", "string", "Name of the kernel")
 KERNEL_COUNT: Final = Attribute("gpu_profile.kernel.count", "int", "How often the execution ran it")
 KERNEL_TIME: Final = Attribute("gpu_profile.kernel.time", "double", "Sum of its durations", "s")
-#: Of the events named `KERNEL_EVENT`.
+#: The attributes of the events named `KERNEL_EVENT`.
 KERNEL_ATTRIBUTES: Final[tuple[Attribute, ...]] = (KERNEL_NAME, KERNEL_COUNT, KERNEL_TIME)

@@ -1,6 +1,6 @@
 """The signals of power, heat and clocks.
 
-Windows of power sensors are those that Yang, Adamek and Armour measured ("Part-time Power Measurements", SC24, arXiv
+Windows of power sensors are as measured by Yang, Adamek and Armour ("Part-time Power Measurements", SC24, arXiv
 2312.02741).
 """
 
@@ -18,12 +18,12 @@ from gpu_profile.units import NS_PER_S
 #: Power draw over the driver's window, and a limit of it, in mW.
 _power: Final = partial(mean, unit="W", quantum=1e-3, limit=4_000_000, tier=Tier.FAST, refresh_ns=REFRESH_NS)
 _power_limit: Final = partial(gauge, unit="W", quantum=1e-3, limit=4_000_000, group=Group.LIMITS)
-#: Above this no GPU runs, degrees Celsius: what a driver says beyond it is a code for something else.
+#: No GPU runs above this, in degrees Celsius: a higher value from a driver is a code for something else.
 _HOTTEST: Final = 200
 _temperature: Final = partial(gauge, unit="Cel", limit=_HOTTEST)
 #: The clock of one domain, in whole MHz.
 _clock: Final = partial(gauge, unit="Hz", quantum=1e6, limit=100_000, dcgm_scale=1e-6)
-#: Time for which the clocks were held down for one reason.
+#: The time of throttling for one reason.
 _throttle: Final = partial(counter, unit="s", quantum=1e-9, limit=2 * NS_PER_S)
 
 POWER: Final = _power(
@@ -56,7 +56,7 @@ _POWER_LIMITS: Final = (
         "power_limit_requested",
         "nvidia.gpu.power.limit.requested",
         "field POWER_REQUESTED_LIMIT",
-        "Power limit that was asked for",
+        "Power limit that was requested",
         "DCGM_FI_DEV_POWER_MGMT_LIMIT",
     ),
     _power_limit(
@@ -138,7 +138,7 @@ TEMPERATURE_MEMORY: Final = _temperature(
     tier=Tier.SLOW,
     lowest=1,  # Memory without a sensor is reported as 0 degrees by some drivers.
 )
-#: What each threshold is in OpenTelemetry's words: NVML's name, the place, the type of limit, and DCGM's name.
+#: Thresholds: NVML's name, OpenTelemetry's location and type of limit, and DCGM's name.
 _THRESHOLDS: Final = (
     ("shutdown", "core", "high.critical", "DCGM_FI_DEV_SHUTDOWN_TEMP"),
     ("slowdown", "core", "throttled", "DCGM_FI_DEV_SLOWDOWN_TEMP"),
@@ -196,7 +196,7 @@ _FAN: Final = gauge(
     group=Group.LIMITS,
     dcgm_scale=100,
 )
-#: Domain, NVML's name, what runs at it, DCGM's names of the clock now and of its highest, and the group.
+#: Domain, NVML's name, the part that it clocks, DCGM's names of the current and the highest clock, and the group.
 _DOMAINS: Final = (
     ("sm", "SM", "streaming multiprocessors", "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_MAX_SM_CLOCK", Group.CORE),
     ("memory", "MEM", "device memory", "DCGM_FI_DEV_MEM_CLOCK", "DCGM_FI_DEV_MAX_MEM_CLOCK", Group.CORE),
@@ -244,7 +244,7 @@ RECOVERY_ACTION: Final = gauge(
     "recovery_action",
     "nvidia.gpu.recovery_action",
     "field GET_GPU_RECOVERY_ACTION",
-    "What the driver asks for: 0 nothing, 1 reset the GPU, 2 reboot, 3 drain peer traffic, 4 drain and reset, "
+    "Action that the driver requests: 0 none, 1 reset the GPU, 2 reboot, 3 drain peer traffic, 4 drain and reset, "
     "5 recover the IMEX domain, 6 reset the bus, 7 reboot the system",
     "DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION",
     unit="{action}",
@@ -285,7 +285,7 @@ def _counted(
             f"throttle_{reason}",
             "nvidia.gpu.throttle.time",
             f"field {field}",
-            "Time for which the driver held the clocks down, by reason",
+            "Time for which the driver lowered the clocks, by reason",
             dcgm,
             attributes=(("nvidia.gpu.throttle.reason", reason),),
             tier=tier,
@@ -297,7 +297,7 @@ def _counted(
 
 
 THROTTLES: Final = _counted(_REASONS, Tier.FAST, _group)
-#: Time for which readings showed a reason, for drivers that lack one of those counters, in the same order.
+#: The time in which readings showed a reason, for drivers without one of those counters, in the same order.
 THROTTLES_SEEN: Final = tuple(
     _throttle(
         f"throttle_seen_{reason}",

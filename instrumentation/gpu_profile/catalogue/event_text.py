@@ -1,4 +1,4 @@
-"""What a log record says of an event of a device: how bad it is, in which words, with which attributes."""
+"""The log record of a device's event: its severity, its text and its attributes."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _XIDS: Final = {row.code: row for row in XIDS}
 
 
 def severity(event: Event) -> Severity:
-    """How bad it is: what a program did wrong is a warning, what takes a GPU away is worse, what is unknown between."""
+    """The severity. XIDs: WARN for a program's fault or for wear, FATAL for a lost GPU, ERROR for unknown codes."""
     if event.kind != "xid":
         return _KINDS.get(event.kind, WARN)
-    known = _XIDS.get(event.code or 0)
-    return ERROR if known is None else _TIERS[known.tier]
+    row = _XIDS.get(event.code or 0)
+    return ERROR if row is None else _TIERS[row.tier]
 
 
 def body(event: Event) -> str:
-    """One line for people."""
-    what, said = event.kind, event.message
+    """One line of text."""
+    title, message = event.kind, event.message
     if event.kind == "xid" and event.code is not None:
-        what, known = f"XID {event.code}", _XIDS.get(event.code)
-        if known is not None and said in ("", what):
-            said = known.meaning
-    return f"{event.device}: {what}" + (f": {said}" if said not in ("", what) else "")
+        title, row = f"XID {event.code}", _XIDS.get(event.code)
+        if row is not None and message in ("", title):
+            message = row.meaning
+    return f"{event.device}: {title}" + (f": {message}" if message not in ("", title) else "")
 
 
 def name(event: Event) -> str:
@@ -50,8 +50,8 @@ def name(event: Event) -> str:
 
 
 def attributes(event: Event) -> dict[str, str]:
-    """The record's attributes, named as those of the metrics are."""
-    found = {names.DEVICE.name: event.device, names.TYPE.name: "gpu"}
+    """The record's attributes, with the names of the metrics' attributes."""
+    values = {names.DEVICE.name: event.device, names.TYPE.name: "gpu"}
     if event.kind == "xid" and event.code is not None:
-        found[names.XID.name] = str(event.code)
-    return found
+        values[names.XID.name] = str(event.code)
+    return values

@@ -1,4 +1,4 @@
-"""The groups of signals that can be switched on and off, by the names that people type."""
+"""The groups of signals that `--collect` switches on and off, by the names that users type."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 
 class Group(StrEnum):
-    """A group of signals. What is off is not read at all. A name with `-detail` adds details to the group before it."""
+    """A group of signals. Groups that are off are not read. A name with `-detail` extends the group before it."""
 
     CORE = "core"
     CORE_DETAIL = "core-detail"
@@ -29,7 +29,7 @@ class Group(StrEnum):
     C2C = "c2c"
 
 
-#: What each group is, in one line.
+#: The signals of each group, in one line.
 GROUPS: Final[Mapping[Group, str]] = {
     Group.CORE: "utilisation, memory in use, power, energy, temperatures, clocks, throttle time, state; always on",
     Group.CORE_DETAIL: "utilisation of the memory controller, free and reserved memory, P-state, sync boost",
@@ -40,7 +40,7 @@ GROUPS: Final[Mapping[Group, str]] = {
     Group.NVLINK_DETAIL: "bytes, errors and state of each NVLink",
     Group.ECC: "memory errors since the driver was loaded, remapped rows and retired pages",
     Group.ECC_DETAIL: "memory errors in the GPU's life and by the place in which they happened, and the ECC mode",
-    Group.FABRIC: "whether the GPU has joined its NVLink fabric, and how well",
+    Group.FABRIC: "state and health of the GPU's membership in its NVLink fabric",
     Group.GPM: "activity of multiprocessors, tensor pipes and DRAM (Hopper and newer)",
     Group.PIPES: "activity of the FP64, FP32, FP16 and integer pipes, and occupancy (Hopper and newer)",
     Group.GPM_DETAIL: "tensor pipes by kind; PCIe, NVLink and C2C rates (Hopper and newer)",
@@ -50,9 +50,8 @@ GROUPS: Final[Mapping[Group, str]] = {
     Group.C2C: "chip-to-chip links of superchips: state and errors",
 }
 
-#: What the exporter reads unless told otherwise: at most 60 series a GPU, and all that the dashboard and the alerts of
-#: grafana/ query.
+#: The exporter's default: at most 60 series a GPU, with every signal in the dashboard and the alerts of grafana/.
 DEFAULT_GROUPS: Final = frozenset({Group.CORE, Group.PCIE, Group.NVLINK, Group.ECC, Group.GPM})
-#: What a process reads of itself unless told otherwise: what regions and their regimes are judged by.
+#: The default of a process that profiles itself: the signals behind regions and their regimes.
 LIBRARY_GROUPS: Final = frozenset({Group.CORE, Group.CORE_DETAIL, Group.PCIE, Group.NVLINK, Group.GPM, Group.PIPES})
 ALL_GROUPS: Final = frozenset(Group)

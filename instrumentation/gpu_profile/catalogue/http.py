@@ -1,4 +1,4 @@
-"""What the exporter tells of its own listener."""
+"""The metrics of the exporter's own listener."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _io: Final = partial(counter, unit="By", limit=FASTEST)
 _pcie_io: Final = partial(_io, quantum=1.0, tier=Tier.FAST, wraps_at=1 << 32, group=Group.PCIE)
 _nvlink_io: Final = partial(_io, quantum=1024.0, group=Group.NVLINK)
 _errors: Final = partial(count, unit="{error}")
-#: What the PCIe link is, or could be.
+#: A property of the PCIe link, now or at most.
 _pcie_link: Final = partial(gauge, limit=64, lowest=1, group=Group.PCIE)
 _fabric: Final = partial(gauge, group=Group.FABRIC)
 
@@ -71,7 +71,7 @@ _PCIE_LINK: Final = (
         unit="{lane}",
     ),
 )
-#: Our name of a kind of PCIe error, and NVML's.
+#: Kinds of PCIe errors: our name, and NVML's.
 PCIE_ERROR_KINDS: Final = {
     "correctable": "CORRECTABLE_ERRORS",
     "nak_received": "NAKS_RECEIVED",
@@ -126,10 +126,10 @@ NVLINK_ERRORS: Final = tuple(
     for kind in ("crc_flit", "crc_data", "replay", "recovery")
 )
 
-#: The most NVLinks that a GPU has (Hopper and Blackwell), and the most links to its CPU (GH200).
+#: The most NVLinks of a GPU (Hopper and Blackwell), and the most links to its CPU (GH200).
 _MOST_NVLINKS: Final = 18
 _MOST_C2C_LINKS: Final = 10
-#: Our name of a kind of error of one NVLink, and NVML's.
+#: Kinds of errors of one NVLink: our name, and NVML's.
 _NVLINK_LINK_ERRORS: Final = {
     "crc": "ERROR_DL_CRC",
     "replay": "ERROR_DL_REPLAY",

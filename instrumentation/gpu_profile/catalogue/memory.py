@@ -1,4 +1,4 @@
-"""The signals of device memory: how much is in use, and what went wrong in it."""
+"""The signals of device memory: amounts in use, and errors."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ ECC_KINDS: Final = {"corrected": "SBE", "uncorrected": "DBE"}
 ECC_COUNTS: Final = {"volatile": "VOL", "aggregate": "AGG"}
 #: NVML's names of places that have field values, by ours.
 ECC_PLACES: Final = {"dram": "DEV", "l1": "L1", "l2": "L2", "registers": "REG", "texture": "TEX", "control": "CBU"}
-#: Units of the GPU by which uncorrectable SRAM errors are told, with the member of NVML's struct.
+#: Units of the GPU with their own counts of uncorrectable SRAM errors, and the members of NVML's struct.
 SRAM_UNITS: Final = {
     "l2": "aggregateUncBucketL2",
     "sm": "aggregateUncBucketSm",

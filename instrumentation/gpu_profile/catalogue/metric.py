@@ -1,4 +1,4 @@
-"""What one row of the table of metrics says, and how its names translate."""
+"""A row of the table of metrics, and the translation of its names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpu_profile.units import PROMETHEUS_SUFFIX
 
 
 class Instrument(StrEnum):
-    """OpenTelemetry's instruments, as far as they are used here."""
+    """The OpenTelemetry instruments in use."""
 
     COUNTER = "counter"
     UPDOWNCOUNTER = "updowncounter"
@@ -22,7 +22,7 @@ class Instrument(StrEnum):
 class Metric:
     """One published metric. `labels` are the OpenTelemetry attributes that vary between its series.
 
-    `part` is empty but for what a histogram consists of on /metrics: `bucket`, `sum` or `count`.
+    `part` names one of the series of a histogram on /metrics: `bucket`, `sum` or `count`. Empty for other metrics.
     """
 
     otel: str
@@ -34,7 +34,7 @@ class Metric:
     part: str = ""
 
     def parts(self) -> tuple[Metric, Metric, Metric]:
-        """The buckets of a histogram, which have the label `le`, its sum and its count."""
+        """The buckets of a histogram, with the label `le`, its sum and its count."""
         bucket, total, count = (replace(self, part=part) for part in ("bucket", "sum", "count"))
         return replace(bucket, labels=(*self.labels, "le")), total, count
 
@@ -51,7 +51,7 @@ class Metric:
 
 
 class Family(list[Metric]):
-    """Metrics that are published together, whose series all have `labels`. Each method makes the next row."""
+    """Metrics that are published together and share `labels`. Each method adds the next row."""
 
     def __init__(self, *labels: str) -> None:
         super().__init__()
@@ -66,11 +66,11 @@ class Family(list[Metric]):
         return self._row(Metric(otel, unit, Instrument.UPDOWNCOUNTER, brief, (*self._labels, *labels)))
 
     def gauge(self, otel: str, unit: str, brief: str, *labels: str, signals: tuple[Signal, ...] = ()) -> Metric:
-        """A value as it is now."""
+        """A value at the moment of the scrape or push."""
         return self._row(Metric(otel, unit, Instrument.GAUGE, brief, (*self._labels, *labels), signals))
 
     def histogram(self, otel: str, unit: str, brief: str, *labels: str) -> Metric:
-        """How values are distributed."""
+        """A distribution of values."""
         return self._row(Metric(otel, unit, Instrument.HISTOGRAM, brief, (*self._labels, *labels)))
 
     def _row(self, metric: Metric) -> Metric:

@@ -1,8 +1,8 @@
-"""The table of metrics: what is published, under which names.
+"""The table of metrics and their names.
 
-A metric's Prometheus name derives from its OpenTelemetry name by the Collector's rule (dots become underscores, the
-unit becomes a suffix, a gauge of unit 1 ends in `_ratio`, a monotonic sum in `_total`), so that a scrape and an OTLP
-push land on the same series. OpenTelemetry Python's own Prometheus reader leaves `_ratio` out; we do not use it.
+A metric's Prometheus name derives from its OpenTelemetry name by the Collector's rule: dots become underscores, and the
+unit becomes a suffix. A gauge of unit 1 ends in `_ratio`, a monotonic sum in `_total`. So a scrape and an OTLP push
+write the same series. OpenTelemetry Python's own Prometheus reader leaves `_ratio` out; we do not use it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _from_signals() -> Iterable[Metric]:
 
 #: Names that semantic conventions give to every kind of hardware: they carry `hw.type`.
 _HW_TYPE: Final = frozenset({"hw.energy", "hw.power", "hw.temperature", "hw.temperature.limit"})
-#: What metrics say whose signals have briefs of their own.
+#: Briefs of metrics with several signals, each with its own brief.
 _SHARED: Final = {
     "hw.gpu.utilization": "Share of the sample period in which the engine was busy",
     "hw.temperature": "Temperature by sensor",
@@ -54,7 +54,7 @@ _SHARED: Final = {
 
 _NODE: Final = Family()
 MEMORY_LIMIT: Final = _NODE.updowncounter(
-    "hw.gpu.memory.limit", "By", "Device memory in all, as the driver tells it", "hw.id"
+    "hw.gpu.memory.limit", "By", "Total device memory, as the driver reports it", "hw.id"
 )
 MEMORY_UTILIZATION: Final = _NODE.gauge(
     "hw.gpu.memory.utilization", "1", "Share of the device memory in use", "hw.id", signals=(MEMORY_USED,)
@@ -71,10 +71,10 @@ BUSY: Final = _NODE.counter(
 OBSERVED: Final = _NODE.counter(
     "gpu_profile.observed",
     "s",
-    "Time that the busy counter has seen: less than the wall clock means gaps in the sampling",
+    "Time that the busy counter covers: less than the wall clock means gaps in the sampling",
     "hw.id",
 )
-#: The unit of a GPU whose activity a series is: the key of its signal.
+#: The attribute for the unit of the GPU, such as `sm`: the key of the unit's activity signal.
 UNIT: Final = "nvidia.gpu.unit"
 ACTIVITY: Final = _NODE.counter(
     "gpu_profile.activity",
@@ -96,7 +96,7 @@ ACTIVITY_OBSERVED: Final = _NODE.counter(
 DEVICE_INFO: Final = _NODE.gauge(
     "gpu_profile.device.info",
     "",
-    "What a device is; join it on hw_id",
+    "Identity of a device; join it on hw_id",
     "hw.id",
     "hw.name",
     "hw.parent",
@@ -181,17 +181,17 @@ REGION_TRAFFIC: Final = _REGIONS.counter(
     "Bytes that a region's profiled operations read and wrote, as far as they are known",
 )
 
-#: What is counted of the executions that a window of the profiler saw.
+#: Counters over the executions in the profiler's windows.
 _WINDOWS: Final = Family("region")
 REGION_PROFILED: Final = _WINDOWS.counter(
     "gpu_profile.region.profiled",
     "{call}",
-    "Executions of a region that a window of the profiler saw: what all that is counted of kernels is of",
+    "Executions of a region in the profiler's windows: all counts of its kernels are over these",
 )
 REGION_PROFILED_TIME: Final = _WINDOWS.counter(
     "gpu_profile.region.profiled.time",
     "s",
-    "Time of the devices in a region's profiled executions, but for others' operations: what waits are a share of",
+    "Time of the devices in a region's profiled executions, without others' operations: waits are shares of this time",
 )
 REGION_KERNELS: Final = _WINDOWS.counter(
     "gpu_profile.region.kernels", "{kernel}", "Kernels that a region's profiled executions launched"
@@ -200,9 +200,7 @@ REGION_KERNEL_TIME: Final = _WINDOWS.counter(
     "gpu_profile.region.kernel.time", "s", "Sum of the durations of the kernels of a region's profiled executions"
 )
 REGION_COPIED: Final = _WINDOWS.counter(
-    "gpu_profile.region.copied",
-    "By",
-    "Bytes that the copies of a region's profiled executions moved, as far as they tell",
+    "gpu_profile.region.copied", "By", "Bytes that the copies of a region's profiled executions moved, if recorded"
 )
 REGION_COMMUNICATION: Final = _WINDOWS.counter(
     "gpu_profile.region.communication", "s", "Time in which a collective of a region's profiled executions ran"

@@ -1,4 +1,4 @@
-"""The metrics that a push publishes about itself: what was sent, what failed, what waits."""
+"""The metrics of a push: batches and items that were sent, failed, were dropped or wait."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ FAILURES: Final = _PUSH.counter(
 DROPPED: Final = _PUSH.counter(
     "gpu_profile.push.dropped",
     "{batch}",
-    "Batches given up, by reason: the queue was full, the endpoint will not take them, the exporter stopped, or what "
-    "was on disk is damaged",
+    "Batches that were dropped, by reason: the queue was full, the endpoint refuses them, the exporter stopped, or the "
+    "file on disk is damaged",
     "reason",
 )
 DROPPED_ITEMS: Final = _PUSH.counter(

@@ -1,4 +1,4 @@
-"""What the receiver of spans tells of itself."""
+"""The metrics of the receiver of spans."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _RECEIVE: Final = Family()
 RECEIVED: Final = _RECEIVE.counter(
     "gpu_profile.receive.spans",
     "{span}",
-    "Spans that were received: joined with what GPUs did, unjoined though they count, or passed on as they are",
+    "Received spans, by outcome: joined with GPU samples, unjoined although they are regions, or passed on unchanged",
     "outcome",
 )
 REQUESTS: Final = _RECEIVE.counter(
@@ -25,7 +25,7 @@ REFUSED: Final = _RECEIVE.counter(
 LEFT_OUT: Final = _RECEIVE.counter(
     "gpu_profile.receive.left_out",
     "{span}",
-    "Spans that are not in their region's numbers, by reason: late, impossible times, or too many that wait",
+    "Spans that are missing from their region's numbers, by reason: late, impossible times, or too many that wait",
     "reason",
 )
 WAITING: Final = _RECEIVE.gauge(

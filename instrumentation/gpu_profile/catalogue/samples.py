@@ -1,4 +1,4 @@
-"""The values that flow through the system: devices, samples and intervals. Frozen; time is int ns since the epoch."""
+"""The values that pass through the system: devices, samples and intervals. Frozen; time is int ns since the epoch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpu_profile.catalogue import Signal
 
 
 class DeviceKind(StrEnum):
-    """What a device is."""
+    """The kind of a device."""
 
     GPU = "gpu"
     MIG = "mig"
@@ -18,15 +18,15 @@ class DeviceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU or MIG instance, known by its UUID.
+    """One GPU or MIG instance, identified by its UUID.
 
-    `parent` is the UUID of the GPU that a MIG instance is cut from. `index` is NVML's physical index (of the parent for
-    a MIG instance): a label for people, never an identity. `memory_bytes` is the total, `clock_max_hz` the highest
-    clock of the multiprocessors, `pcie_bytes_per_s` and `nvlink_bytes_per_s` what the link to the host and all links to
-    other GPUs together carry one way; None where the driver is silent. `minor` is the number in `/dev/nvidiaN`. A MIG
-    instance has a `mig_profile` (`3g.40gb`) and the id of its GPU instance, `mig_instance`. `vbios_version`,
-    `part_number` (of the board) and `compute_capability` (`9.0`) are empty where they are not known; serial numbers are
-    left out on purpose.
+    `parent` is the UUID of the GPU of a MIG instance. `index` is NVML's physical index (of the parent for a MIG
+    instance): a label for people, never an identity. `memory_bytes` is the total, `clock_max_hz` the highest clock of
+    the multiprocessors. `pcie_bytes_per_s` and `nvlink_bytes_per_s` are the one-way bandwidths of the link to the host,
+    and of all links to other GPUs together. These are None if the driver does not report them. `minor` is the number in
+    `/dev/nvidiaN`. A MIG instance has a `mig_profile` (`3g.40gb`) and the id of its GPU instance, `mig_instance`.
+    `vbios_version`, `part_number` (of the board) and `compute_capability` (`9.0`) are empty if unknown. Serial numbers
+    are left out on purpose.
     """
 
     uuid: str
@@ -47,14 +47,14 @@ class Device:
     mig_instance: int | None = None
 
     def with_facts_of(self, before: Device) -> Device:
-        """The same with what was known before, where it is not known now."""
+        """A copy with missing values filled in from `before`."""
         holes = {f.name: getattr(before, f.name) for f in fields(self) if getattr(self, f.name) in (None, "")}
         return replace(self, **holes)
 
     @property
     def identity(self) -> dict[str, str]:
-        """What is known of the device, by the attributes of `gpu_profile.device.info`."""
-        found = {
+        """The known facts of the device, by the attributes of `gpu_profile.device.info`."""
+        values = {
             "hw.id": self.uuid,
             "hw.name": self.name,
             "hw.parent": self.parent,
@@ -68,7 +68,7 @@ class Device:
             "mig.profile": self.mig_profile,
             "mig.instance": self.mig_instance,
         }
-        return {key: str(value) for key, value in found.items() if value not in (None, "")}
+        return {key: str(value) for key, value in values.items() if value not in (None, "")}
 
 
 class Sample(NamedTuple):
@@ -85,7 +85,7 @@ class Sample(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A half-open stretch of time `[start_ns, end_ns)` and where its edges come from.
+    """A half-open stretch of time `[start_ns, end_ns)` and the source of its edges.
 
     `device`: the moments at which the GPU's stream passed the region's first and last mark. `host`: the calling
     thread's clock.
@@ -98,7 +98,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to a device, such as an XID error or a driver reload."""
+    """An event of a device, such as an XID error or a driver reload."""
 
     device: str
     t_ns: int
@@ -109,9 +109,9 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """What one process holds of a device; `utilization` is its mean (ratio) since it was asked for before.
+    """One process's use of a device. `utilization` is its mean (ratio) since the previous query.
 
-    A quantity that the driver does not tell is None.
+    A quantity that the driver does not report is None.
     """
 
     pid: int

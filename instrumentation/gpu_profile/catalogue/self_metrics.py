@@ -1,4 +1,4 @@
-"""Metrics of what the exporter knows beside signals: driver errors by code, and itself."""
+"""Metrics of the exporter itself, and of XID errors by code."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ XID_LAST_TIME: Final = _SELF.gauge(
 STALE: Final = _SELF.updowncounter(
     "gpu_profile.signals.stale",
     "{signal}",
-    "Signals that the device can tell and has not told for three of their periods",
+    "Signals that the device supports and has not reported for three of their periods",
     "hw.id",
 )
-ROUNDS: Final = _SELF.counter("gpu_profile.sampler.rounds", "{round}", "Rounds of reading that came to their end")
+ROUNDS: Final = _SELF.counter("gpu_profile.sampler.rounds", "{round}", "Rounds of reading that were completed")
 LAG: Final = _SELF.gauge("gpu_profile.sampler.lag", "s", "How late the last round of fast signals started")
 SERIES: Final = _SELF.gauge("gpu_profile.series", "{series}", "Series in this exposition")
 SERIES_DROPPED: Final = _SELF.counter(
@@ -44,13 +44,10 @@ SERIES_DROPPED: Final = _SELF.counter(
 )
 READER_CPU: Final = _SELF.counter("gpu_profile.reader.cpu", "s", "CPU time of the processes that read the driver")
 READER_MEMORY: Final = _SELF.updowncounter(
-    "gpu_profile.reader.memory", "By", "Memory of the processes that read the driver, what they share counted once"
+    "gpu_profile.reader.memory", "By", "Memory of the processes that read the driver; shared memory counts once"
 )
 READER_RESTARTS: Final = _SELF.counter(
-    "gpu_profile.reader.restarts",
-    "{restart}",
-    "Processes that read the driver that were started again, by what made it necessary",
-    "reason",
+    "gpu_profile.reader.restarts", "{restart}", "Restarts of processes that read the driver, by cause", "reason"
 )
 
 SELF_METRICS: Final = tuple(_SELF)

@@ -1,4 +1,4 @@
-"""What one row of the signal table says."""
+"""A row of the signal table: its fields and their checks."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Kind(StrEnum):
 
 
 class Tier(StrEnum):
-    """How often a signal is worth reading, by what a read costs the driver."""
+    """The rate at which a signal is read, by the cost of a read to the driver."""
 
     FAST = "fast"
     SLOW = "slow"
-    #: What hardly ever changes, or costs much to read.
+    #: Signals that hardly ever change, or cost much to read.
     RARE = "rare"
     #: Counters that the driver computes between two samples that one thread takes at least 100 ms apart.
     GPM = "gpm"
@@ -37,7 +37,7 @@ class Tier(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Dcgm:
-    """The metric that dcgm-exporter would publish: its value is ours in base units times `scale`."""
+    """The metric of dcgm-exporter for the same quantity. Its value is the signal's in base units times `scale`."""
 
     name: str
     scale: float = 1.0
@@ -45,21 +45,21 @@ class Dcgm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signal:
-    """A quantity of a device. `source` is what NVML is asked for, `brief` what it is.
+    """A quantity of a device. `source` is the NVML query, `brief` the description.
 
-    Columns hold whole quanta: `value * quantum` is the value in `unit` (a UCUM base unit). `limit` bounds a plausible
-    value in quanta (for a counter: its growth in a second), so that sums can be proven not to overflow, and `lowest` is
-    what a plausible value is at least.
-    `wraps_at` is where a counter starts again at 0 by itself; 0 for one that only does when its driver is reloaded.
-    `window_ns` is how far back a reading looks and `refresh_ns` how often the driver renews it; both are nominal, and
-    where a driver time-stamps its readings, the stamps win.
+    Columns store whole quanta: `value * quantum` is the value in `unit` (a UCUM base unit). `limit` is the highest
+    plausible value in quanta (for a counter: its growth in a second). It proves that sums do not overflow. `lowest` is
+    the lowest plausible value.
+    `wraps_at` is the value at which a counter restarts at 0 by itself; 0 if only a reload of the driver resets it.
+    `window_ns` is the length of a reading's window, `refresh_ns` the period of the driver's renewals. Both are nominal:
+    the stamps of a driver that time-stamps its readings take precedence.
     """
 
     key: str
     otel: str
     source: str
     brief: str
-    #: The metric that dcgm-exporter would publish, or an empty string; `dcgm_scale` is `Dcgm.scale`.
+    #: The name of dcgm-exporter's metric, or an empty string; `dcgm_scale` is `Dcgm.scale`.
     dcgm_name: str = ""
     _: KW_ONLY
     unit: str
@@ -90,7 +90,7 @@ class Signal:
 
     @property
     def dcgm(self) -> Dcgm | None:
-        """What dcgm-exporter would publish, if it has this at all."""
+        """The metric of dcgm-exporter, None if it has none."""
         return Dcgm(self.dcgm_name, self.dcgm_scale) if self.dcgm_name else None
 
     def base(self, quanta: float) -> float:

@@ -1,4 +1,4 @@
-"""The table of signals: every family's rows together, and the rows that other parts know by name.
+"""The table of signals: the rows of all families, and those that other modules import by name.
 
 The NVML facts in the `source`, `window_ns` and `refresh_ns` columns are NVIDIA's documentation of `nvml.h` unless the
 brief says otherwise.
@@ -105,14 +105,14 @@ __all__ = [
 #: Every signal, in the order in which docs and dashboards show them.
 SIGNALS: Final[tuple[Signal, ...]] = (*ACTIVITY, *MEMORY, *BOARD, *LINKS, *BAR1, *MEMORY_ERRORS, *THROTTLING, *GPM)
 
-#: Where busy time comes from, best first: GPM's own windows are exact, `utilization` is whole per cents.
+#: The sources of busy time, best first: GPM's own windows are exact, `utilization` is in whole per cents.
 BUSY_SOURCES: Final = (GRAPHICS, UTILIZATION)
-#: Where energy comes from, best first.
+#: The sources of energy, best first.
 ENERGY_SOURCES: Final = (ENERGY, POWER_AVERAGE)
-#: Where a region's power comes from: the driver's own power samples too, where their timing is known.
+#: The sources of a region's power: also the driver's own power samples, if their timing is calibrated.
 POWER_SOURCES: Final = (ENERGY, POWER, POWER_AVERAGE)
 
-#: Counters of the fast tier that a driver takes long to tell: 2.4 to 2.9 and 0.9 ms on an H200 and an H100.
+#: Counters of the fast tier with slow reads: 2.4 to 2.9 ms on an H200, 0.9 ms on an H100.
 SLOW_COUNTERS: Final = frozenset({ENERGY, *THROTTLES})
 
 _BY_KEY: Final = {row.key: row for row in SIGNALS}

@@ -1,6 +1,7 @@
-"""The XID codes that say most about a GPU or a program.
+"""The XID codes with the most information on a GPU or a program.
 
-Codes and meanings are those of NVIDIA's "XID Errors" catalogue, in our own words. All codes are counted, these or not.
+Codes and meanings are those of NVIDIA's "XID Errors" catalogue, in our own words. Codes outside this table are counted
+too.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from typing import Final, NamedTuple
 
 
 class XidTier(StrEnum):
-    """What an error asks of whoever runs the node."""
+    """The severity of an error for the operator of the node."""
 
     #: The work on the GPU is lost, and often the GPU too until it is reset or replaced.
     CRITICAL = "critical"
-    #: The GPU goes on, but something of it is worn or was retired.
+    #: The GPU continues, but a part of it is worn or was retired.
     WARNING = "warning"
-    #: Most often a defect of the program that ran.
+    #: Usually a defect of the program.
     APPLICATION = "application"
 
 
