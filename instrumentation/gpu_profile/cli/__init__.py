@@ -1,18 +1,18 @@
 """The command `gpu-profile`. Errors become one line on stderr and an exit code here, and nowhere else.
 
-Each command has a module; what a command does lies in the packages below, and is imported when it runs: `--help` loads
-none of it. Read in this order:
+Each command has a module. Its work is in the packages below, which it imports when it runs: `--help` loads none of
+them. Read in this order:
 
-- `launch`: `run`, which is meant where no command is named: it starts `child`, samples beside it (`watch`), draws a
-  line at the foot of the terminal (`live`), and shows what came of it (`outcome`).
+- `launch`: `run`, the default command. It starts `child`, samples beside it (`watch`), draws a line at the foot of the
+  terminal (`live`), and shows the results (`outcome`).
 - `record`: samples alone, into a directory. `analysis`: `analyze`, `classify` and `compare` of recordings.
-- `kernels`: traces of PyTorch's profiler. `op` (with `op_text`): what bounds an operation.
-- `calibrate`: how a GPU's sensors answer to a load.
-- `doctor`: what works on this machine; it asks `machine` and `gpus`, each answer a `finding`.
-- For all of them: `options`, `devices` (which ones are meant), `output` (files and descriptors), `ending` (signals).
+- `kernels`: traces of PyTorch's profiler. `op` (with `op_text`): the bound of an operation.
+- `calibrate`: the response of a GPU's sensors to a load.
+- `doctor`: the checks of this machine. They are in `machine` and `gpus`, and each result is a `finding`.
+- For all of them: `options`, `devices` (the choice), `output` (files and descriptors), `ending` (signals).
 
-Imports everything below, and nothing imports it but the exporter's demonstration. One more command is a module with a
-click command, its name in the loop below, and its row in docs/command-line.md.
+Imports everything below. Only the exporter's demonstration imports it. To add a command, write a module with a click
+command, and add its name to the loop below and its row to docs/command-line.md.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from gpu_profile.errors import GpuProfileError
 _NAME: Final = "gpu-profile"
 
 
-#: Options of `gpu-profile` itself; every other first word that is no subcommand begins what `run` takes.
+#: Options of `gpu-profile` itself. Any other first word that is no subcommand begins the arguments of `run`.
 _OWN_OPTIONS: Final = ("-h", "--help", "--version")
-#: How GPURegimeProfiler's command was called: as options of the program itself.
+#: GPURegimeProfiler's options of the program itself, and the subcommands that replace them.
 _OP_OPTIONS: Final = {"--profile": ["op"], "--visualize": ["op", "--visualize"]}
 
 
 class _Commands(click.Group):
-    """Bare options, `--` and words that are no subcommand mean `run`."""
+    """Adds `run` before options, `--` and words that are no subcommand."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         word, _, value = args[0].partition("=") if args else ("", "", "")
@@ -79,7 +79,7 @@ for each in (run_command, record, kernels, op, analyze, classify, compare, calib
 
 
 def run(arguments: Sequence[str], *, last: bool = False) -> int:
-    """Run the command line and return its exit code: 0, 2 for what the user typed, 1 for the rest; `run` its command's.
+    """Run the command line and return its exit code: 0, 2 for a usage error, 1 for any other; `run` its command's.
 
     `last`: this process ends right after it.
     """
@@ -105,5 +105,5 @@ def main() -> None:
     """Entry point of the console script."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="replace")  # a locale without lines and primes still gets its tables
+            stream.reconfigure(errors="replace")  # a locale without box-drawing characters still gets its tables
     sys.exit(run(sys.argv[1:], last=True))

@@ -1,4 +1,4 @@
-"""`gpu-profile analyze`, `classify` and `compare`: what recordings say."""
+"""`gpu-profile analyze`, `classify` and `compare`: results of recordings."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from gpu_profile.analysis import Analysis
     from gpu_profile.recording import Recording
 
-#: What `compare` ends with if a condition holds, and if none does but one cannot be judged.
+#: Exit codes of `compare` if a condition holds, and if none does but one cannot be judged.
 HOLDS_CODE: Final = 1
 UNTOLD_CODE: Final = 3
 
 _RECORDING: Final = click.Path(path_type=Path)
 _device = click.option(
-    "--device", "devices", multiple=True, metavar="UUID", help="Where executions ran that name no device; repeatable."
+    "--device", "devices", multiple=True, metavar="UUID", help="Devices of executions that name none; repeatable."
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def _read(directory: Path) -> Recording:
-    """UsageError if there is nothing in it that could be analysed."""
+    """Read a recording. UsageError if it has neither samples nor spans."""
     from gpu_profile.recording import read_recording
 
-    found = read_recording(directory)
-    if not found.samples and not found.spans:
-        why = found.problems[0] if found.problems else "its processes recorded nothing"
+    recording = read_recording(directory)
+    if not recording.samples and not recording.spans:
+        why = recording.problems[0] if recording.problems else "its processes recorded nothing"
         raise UsageError(f"{directory}: no samples and no executions in it: {why}")
-    return found
+    return recording
 
 
 def _analysis(recording: Recording, devices: tuple[str, ...]) -> Analysis:
@@ -65,12 +65,12 @@ def analyze(
     from gpu_profile.report.as_json import to_json
 
     source = _read(recording)
-    found = _analysis(source, devices)
+    analysis = _analysis(source, devices)
     title = recording.name or str(recording)
     files: list[tuple[str | None, Callable[[], bytes]]] = [
-        (html, lambda: render_page(found, title=title, recording=source).encode("utf-8", "xmlcharrefreplace")),
-        (csv, lambda: regions_csv(found).encode()),
-        (trace, lambda: perfetto_trace(source, found)),
+        (html, lambda: render_page(analysis, title=title, recording=source).encode("utf-8", "xmlcharrefreplace")),
+        (csv, lambda: regions_csv(analysis).encode()),
+        (trace, lambda: perfetto_trace(source, analysis)),
     ]
     for target, make in files:
         if target is not None:
@@ -79,9 +79,9 @@ def analyze(
                     raise UsageError(problem)
             click.echo(f"wrote {target}", err=True)
     if as_json:
-        click.echo(to_json(of_analysis(found)))
+        click.echo(to_json(of_analysis(analysis)))
     elif all(target is None for target, _ in files):
-        click.echo(render(found))
+        click.echo(render(analysis))
 
 
 @click.command()
@@ -97,9 +97,9 @@ def classify(recording: Path, *, rules: Path, as_json: bool, devices: tuple[str,
     from gpu_profile.report.as_json import to_json
 
     thresholds = read_thresholds(rules)
-    found = _analysis(_read(recording), devices)
-    verdicts = [use.judge(thresholds) for use in found.regions]
-    click.echo(to_json(of_verdicts(found, verdicts)) if as_json else render_verdicts(found, verdicts))
+    analysis = _analysis(_read(recording), devices)
+    verdicts = [use.judge(thresholds) for use in analysis.regions]
+    click.echo(to_json(of_verdicts(analysis, verdicts)) if as_json else render_verdicts(analysis, verdicts))
 
 
 @click.command()
@@ -139,10 +139,10 @@ def compare(
     both = [_analysis(recording, tuple(d for d in devices if d in recording.samples)) for recording in recordings]
     with no_collection():
         comparison = compare_analyses(*both, run_to_run=run_to_run / 100)
-    judged = [(gate, found, gate.judge(found)) for gate in gates for found in [gate.find(comparison)]]
+    judged = [(gate, difference, gate.judge(difference)) for gate in gates for difference in [gate.find(comparison)]]
     click.echo(to_json(of_comparison(comparison, judged)) if as_json else render_comparison(comparison, judged))
     for each in judged:
-        if each[-1] is not Outcome.NOT:  # what makes a build fail is also where its log is looked at
+        if each[-1] is not Outcome.NOT:  # the log of a failed build must name the condition
             click.echo(f"gpu-profile: {judgement(*each)}", err=True)
     outcomes = {outcome for _, _, outcome in judged}
     if Outcome.HOLDS in outcomes:

@@ -1,4 +1,4 @@
-"""The command that is watched: started as if nobody watched it, told every signal once, and waited for."""
+"""The profiled command: started with clean signal settings, sent every signal once, and awaited."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-#: What is passed on. SIGTSTP and SIGCONT also stop and wake this process, as a terminal expects of a whole job.
+#: The forwarded signals. SIGTSTP and SIGCONT also stop and wake this process: a terminal expects that of a whole job.
 _PASSED: Final = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -23,11 +23,11 @@ _PASSED: Final = (
     signal.SIGTSTP,
     signal.SIGCONT,
 )
-#: What Python ignores, and a command must not inherit ignored.
+#: Signals that Python ignores. A command must not inherit them ignored.
 _PYTHONS_OWN: Final = tuple(getattr(signal, name) for name in ("SIGPIPE", "SIGXFSZ") if hasattr(signal, name))
 #: Linux' `si_code` of a signal that the kernel itself sent, such as a terminal's Ctrl-C.
 _SI_KERNEL: Final = 0x80
-#: How often the child is looked at even if no signal says that it ended.
+#: The interval at which the child is polled even without a SIGCHLD.
 LOOK_S: Final = 0.25
 
 
@@ -45,12 +45,12 @@ class CommandNotFoundError(click.ClickException):
 
 @contextmanager
 def held_signals(*, for_good: bool = False) -> Iterator[set[signal.Signals]]:
-    """Hold back the signals that are passed on, so that they can be waited for; yields the mask from before.
+    """Block the forwarded signals, so that they can be awaited. Yields the mask from before.
 
-    With `for_good` they stay held back: a Ctrl-C while the interpreter goes down must not change the exit code.
+    With `for_good` they stay blocked: a Ctrl-C while the interpreter exits must not change the exit code.
 
-    To be entered before any thread is started: threads inherit the mask, and a signal must find no thread that takes
-    it. What is ignored (SIGHUP under `nohup`) stays ignored.
+    Enter it before any thread starts: threads inherit the mask, and no thread may take a signal. Ignored signals
+    (SIGHUP under `nohup`) stay ignored.
     """
     held = {number for number in _PASSED if signal.getsignal(number) is not signal.SIG_IGN}
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # else the kernel throws exit codes away
@@ -59,7 +59,7 @@ def held_signals(*, for_good: bool = False) -> Iterator[set[signal.Signals]]:
     try:
         yield {signal.Signals(number) for number in before}
     finally:
-        # What came too late to be passed on must not end a command that has its exit code by now.
+        # A signal that came too late to be forwarded must not end a command with a known exit code.
         while signal.sigtimedwait(held - before | {signal.SIGCHLD}, 0) is not None:
             pass
         if not for_good:
@@ -67,7 +67,7 @@ def held_signals(*, for_good: bool = False) -> Iterator[set[signal.Signals]]:
 
 
 def asked_to_end() -> int:
-    """The number of a signal that is held back and asks to end; 0 without one."""
+    """The number of a blocked signal that asks for the end; 0 without one."""
     ends = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
     return min(signal.sigpending() & ends, default=0)
 
@@ -75,16 +75,16 @@ def asked_to_end() -> int:
 class ChildCommand:
     """A running command, with this process's standard streams and other open files.
 
-    `mask` is the signal mask that it starts with. If it cannot be started: CommandNotFoundError (127), or
-    CommandNotExecutableError (126).
+    `mask` is its initial signal mask. Raises CommandNotFoundError (127) or CommandNotExecutableError (126) if the start
+    fails.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], mask: set[signal.Signals]) -> None:
         self.pid = _spawn(command, environment, mask)
-        self._strangers: set[int] = set()
+        self._orphans: set[int] = set()
 
     def wait(self, tick: Callable[[], None], *, stopping: Callable[[], None] = lambda: None) -> int:
-        """Wait for its end and return its exit code, 128 + n if signal n ended it; `held_signals` must be in force.
+        """Wait for its end and return its exit code, 128 + n if signal n ended it. Needs `held_signals`.
 
         `tick` is called several times a second, `stopping` before this process stops with the job (Ctrl-Z).
         """
@@ -94,17 +94,17 @@ class ChildCommand:
             if ended:
                 code = os.waitstatus_to_exitcode(status)
                 return 128 - code if code < 0 else code
-            self._bury_strangers()
+            self._reap_orphans()
             tick()
-            told = signal.sigtimedwait(watched, LOOK_S)
-            if told is not None and told.si_signo != signal.SIGCHLD:
-                self._pass_on(told, stopping)
+            received = signal.sigtimedwait(watched, LOOK_S)
+            if received is not None and received.si_signo != signal.SIGCHLD:
+                self._pass_on(received, stopping)
 
-    def _pass_on(self, told: signal.struct_siginfo, stopping: Callable[[], None]) -> None:
-        if told.si_code != _SI_KERNEL or not self._in_our_group():
-            os.kill(self.pid, told.si_signo)
+    def _pass_on(self, received: signal.struct_siginfo, stopping: Callable[[], None]) -> None:
+        if received.si_code != _SI_KERNEL or not self._in_our_group():
+            os.kill(self.pid, received.si_signo)
         # else the terminal sent it to every process in the foreground, the child among them
-        if told.si_signo == signal.SIGTSTP:
+        if received.si_signo == signal.SIGTSTP:
             stopping()
             os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -114,18 +114,18 @@ class ChildCommand:
         except ProcessLookupError:
             return True
 
-    def _bury_strangers(self) -> None:
-        """As process 1 of a container, take in orphans that ended; those that someone here waits for are gone soon."""
+    def _reap_orphans(self) -> None:
+        """As process 1 of a container, reap orphans. Each gets one round first, for a thread that waits for it."""
         if os.getpid() != 1:
             return
-        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if found is None or found.si_pid == self.pid:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None or ended.si_pid == self.pid:
             return
-        if found.si_pid in self._strangers:
-            self._strangers.discard(found.si_pid)
-            os.waitpid(found.si_pid, os.WNOHANG)
+        if ended.si_pid in self._orphans:
+            self._orphans.discard(ended.si_pid)
+            os.waitpid(ended.si_pid, os.WNOHANG)
         else:
-            self._strangers.add(found.si_pid)
+            self._orphans.add(ended.si_pid)
 
 
 def _spawn(command: Sequence[str], environment: Mapping[str, str], mask: set[signal.Signals]) -> int:

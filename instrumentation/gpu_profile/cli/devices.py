@@ -1,4 +1,4 @@
-"""Which devices a command is about: those that it names, else those that CUDA would show to it."""
+"""The devices of a command: the named ones, else all that CUDA would show to it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def chooser(specs: Sequence[str], *, visible: bool) -> Callable[[Sequence[Device]], Sequence[Device]]:
-    """Picks from a driver's devices: those that `specs` name, and without any all of them.
+    """A function that picks devices from a driver's: the ones in `specs`, without any all of them.
 
-    With `visible`, all that CUDA_VISIBLE_DEVICES leaves, if it is set. The function raises UsageError for what is not
-    there.
+    With `visible`, the default is the devices in CUDA_VISIBLE_DEVICES, if it is set. The function raises UsageError for
+    missing devices.
     """
 
     def choose(devices: Sequence[Device]) -> Sequence[Device]:
@@ -34,7 +34,7 @@ def chooser(specs: Sequence[str], *, visible: bool) -> Callable[[Sequence[Device
 
 
 def label(device: Device) -> int | str:
-    """What a device is called for people: a GPU's index, a MIG instance's UUID."""
+    """The name of a device in output: a GPU's index, a MIG instance's UUID."""
     from gpu_profile.catalogue.samples import DeviceKind
 
     return device.uuid if device.index is None or device.kind is DeviceKind.MIG else device.index

@@ -1,4 +1,4 @@
-"""`gpu-profile doctor`: what works on this machine, what does not, and what to do about it."""
+"""`gpu-profile doctor`: the parts that work on this machine, the parts that do not, and the remedies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpu_profile.cli.options import backend_option
 
 #: A check that takes longer has failed.
 LIMIT_S: Final = 10.0
-#: A longer name (a MIG instance's UUID) does not move the other lines.
+#: Longer names (a MIG instance's UUID) do not widen the column.
 _WIDEST: Final = 20
 _GPUS: Final = "GPUs"
 
@@ -25,7 +25,7 @@ _GPUS: Final = "GPUs"
 @backend_option("--backend", "--driver", about="The driver to look at")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def doctor(*, backend: str, as_json: bool) -> int:
-    """Say what works on this machine and why not.
+    """Check this machine, and print what works and why not.
 
     Ends with 0 if a GPU can be read, else with 1. No framework is imported, and nothing is changed.
     """
@@ -45,38 +45,38 @@ def doctor(*, backend: str, as_json: bool) -> int:
         ("clock", machine.clock),
         ("exporter", machine.exporter),
     ]
-    found = look(named)
-    # One that hangs keeps those after it from being looked at: it is not known of them that they cannot be read.
+    findings = look(named)
+    # A device that hangs blocks the checks of the devices after it. They may still be readable.
     listed = sum(
-        each.data.get("devices", 0) for each in found if each.subject == _GPUS and each.state is FindingState.OK
+        each.data.get("devices", 0) for each in findings if each.subject == _GPUS and each.state is FindingState.OK
     )
     lost = sum(
-        "uuid" in each.data and "read_ms" not in each.data and each.state is FindingState.FAILS for each in found
+        "uuid" in each.data and "read_ms" not in each.data and each.state is FindingState.FAILS for each in findings
     )
     readable = listed > lost
     if as_json:
         click.echo(
-            json.dumps({"ok": readable, "driver": backend, "findings": [_object(each) for each in found]}, indent=2)
+            json.dumps({"ok": readable, "driver": backend, "findings": [_object(each) for each in findings]}, indent=2)
         )
     else:
-        click.echo(render(found))
+        click.echo(render(findings))
         click.echo(f"\n{'GPUs can be read.' if readable else 'No GPU can be read.'}")
     return 0 if readable else 1
 
 
 def look(named: Sequence[tuple[str, Check]], limit_s: float = LIMIT_S) -> list[Finding]:
-    """All findings in the order of the checks, which run side by side, none for longer than `limit_s`.
+    """All findings in the order of the checks. The checks run in parallel, none for longer than `limit_s`.
 
-    A check that does not end in time keeps what it found so far and is left behind.
+    A check that does not end in time keeps its findings so far. Its thread is abandoned.
     """
-    found: list[list[Finding]] = [[] for _ in named]
-    takes = [(own, name, check) for own, (name, check) in zip(found, named, strict=True)]
+    findings: list[list[Finding]] = [[] for _ in named]
+    takes = [(own, name, check) for own, (name, check) in zip(findings, named, strict=True)]
     threads = [threading.Thread(target=_take, args=take, daemon=True) for take in takes]
     for thread in threads:
         thread.start()
     end = time.monotonic() + limit_s
     everything: list[Finding] = []
-    for thread, own, (name, _) in zip(threads, found, named, strict=True):
+    for thread, own, (name, _) in zip(threads, findings, named, strict=True):
         thread.join(max(0.0, end - time.monotonic()))
         late = thread.is_alive()
         everything += list(own)
@@ -93,13 +93,13 @@ def _take(own: list[Finding], name: str, check: Check) -> None:
         own.append(Finding(name, FindingState.FAILS, f"could not be looked at: {type(error).__name__}: {error}"))
 
 
-def render(found: Sequence[Finding]) -> str:
-    """A line for each finding, with what to do beneath."""
-    width = max((len(each.subject) for each in found if len(each.subject) <= _WIDEST), default=0)
+def render(findings: Sequence[Finding]) -> str:
+    """A line for each finding, with its remedy below."""
+    width = max((len(each.subject) for each in findings if len(each.subject) <= _WIDEST), default=0)
     lines = []
-    for each in found:
+    for each in findings:
         head = f"{each.state:<8}{each.subject:<{width}}  "
-        lines.append(f"{head}{each.found}".rstrip())
+        lines.append(f"{head}{each.text}".rstrip())
         if each.to_do and each.state is not FindingState.OK:
             indent = " " * (8 + width + 2)
             lines.append(textwrap.fill(f"→ {each.to_do}", 118, initial_indent=indent, subsequent_indent=indent + "  "))
@@ -111,7 +111,7 @@ def _object(each: Finding) -> dict[str, object]:
     return {
         "subject": each.subject.strip(),
         "state": state,
-        "found": each.found,
+        "found": each.text,
         "to_do": each.to_do or None,
         "data": dict(each.data),
     }

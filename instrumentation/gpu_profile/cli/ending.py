@@ -1,4 +1,4 @@
-"""How a command that runs for long is told to end."""
+"""The signals that end a long-running command."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from types import FrameType
 
 @contextmanager
 def end_signals() -> Iterator[list[int]]:
-    """The numbers of the SIGINT, SIGTERM and SIGHUP signals that have come, in a list that grows.
+    """The numbers of the SIGINT, SIGTERM and SIGHUP signals so far, in a list that grows.
 
-    A list, because a handler may run at any moment and must not take a lock. SIGHUP stays ignored where it was
+    A list, because a handler may run at any moment and must not take a lock. SIGHUP stays ignored if it was
     (`nohup`).
     """
     ended: list[int] = []

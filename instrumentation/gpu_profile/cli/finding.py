@@ -1,4 +1,4 @@
-"""What `gpu-profile doctor` finds: a line for each thing that it looks at."""
+"""The findings of `gpu-profile doctor`: a line for each check."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-#: What helps where there is no driver.
+#: The remedy for a missing driver.
 NO_DRIVER: Final = "install the NVIDIA driver, or start the container with its GPUs (--gpus all)"
 
 
 class FindingState(StrEnum):
-    """How a finding is meant: `fails` is what keeps GPUs from being read, `missing` is what some may want."""
+    """The weight of a finding. `fails`: no GPU can be read. `missing`: an optional part is absent."""
 
     OK = "ok"
     MISSING = "missing"
@@ -22,17 +22,17 @@ class FindingState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line: what was looked at, what was found there, and what to do if it is not as it should be.
+    """One line: the subject of the check, the result, and the remedy if there is a problem.
 
-    `data` is the same for programs, in JSON's types.
+    `data` has the same for programs, in JSON's types.
     """
 
     subject: str
     state: FindingState
-    found: str
+    text: str
     to_do: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: A check may take as long as it likes, imports no framework and makes no CUDA context.
+#: A check may take any time. It must not import a framework or create a CUDA context.
 Check = Callable[[], Iterator[Finding]]

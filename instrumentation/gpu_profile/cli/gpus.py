@@ -1,4 +1,4 @@
-"""What a driver can read of each device: a part of `gpu-profile doctor`."""
+"""The signals that a driver can read of each device: a part of `gpu-profile doctor`."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
     from gpu_profile.catalogue.samples import Device
     from gpu_profile.driver import Driver
 
-#: How reasons begin that say nothing about the device: nobody asked for the signal, or a better one takes its place.
+#: Beginnings of reasons that are no fault of the device: the signal was not requested, or a better one replaces it.
 _LEFT_OUT: Final = ("not read:", "not needed:")
 
 
 def driver(spec: str, opened: Callable[[str], Driver]) -> Iterator[Finding]:
-    """What the driver that `spec` names can read of each device."""
-    said = _Said()
+    """The signals that the driver in `spec` can read of each device."""
+    warnings = _Warnings()
     logger = logging.getLogger("gpu_profile")
-    logger.addHandler(said)
+    logger.addHandler(warnings)
     try:
         yield from _driver(spec, opened)
     finally:
-        logger.removeHandler(said)
-    for line in said.lines:
+        logger.removeHandler(warnings)
+    for line in warnings.lines:
         yield Finding(
             "driver says", FindingState.MISSING, line, "compare with nvidia-smi and the kernel's log (NVRM, Xid)"
         )
 
 
-class _Said(logging.Handler):
+class _Warnings(logging.Handler):
     """Keeps warnings, such as of a GPU that is lost and therefore not listed."""
 
     def __init__(self) -> None:
@@ -42,30 +42,30 @@ class _Said(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it."""
+        """Keep the message."""
         self.lines.append(record.getMessage())
 
 
 def _driver(spec: str, opened: Callable[[str], Driver]) -> Iterator[Finding]:
     try:
-        found = opened(spec)
+        backend = opened(spec)
     except GpuProfileError as error:
         to_do = "see the lines above; to try gpu-profile without a GPU: --backend simulated"
         yield Finding("GPUs", FindingState.FAILS, str(error), to_do, {"driver": spec})
         return
     try:
-        yield from _devices(spec, found)
+        yield from _devices(spec, backend)
     finally:
-        found.close()
+        backend.close()
 
 
-def _devices(spec: str, found: Driver) -> Iterator[Finding]:
+def _devices(spec: str, backend: Driver) -> Iterator[Finding]:
     from gpu_profile.catalogue import Tier
     from gpu_profile.errors import DeviceLost
 
-    devices = found.devices()
-    versions = {"driver": found.name, "driver_version": found.version, "nvml_version": _nvml_version(found)}
-    said = f"driver {found.name}" + (f", version {found.version}" if found.version else "")
+    devices = backend.devices()
+    versions = {"driver": backend.name, "driver_version": backend.version, "nvml_version": _nvml_version(backend)}
+    said = f"driver {backend.name}" + (f", version {backend.version}" if backend.version else "")
     said += f", NVML {versions['nvml_version']}" if versions["nvml_version"] else ""
     if not devices:
         to_do = "choose another driver with --backend" if spec == "none" else NO_DRIVER
@@ -76,7 +76,7 @@ def _devices(spec: str, found: Driver) -> Iterator[Finding]:
     for device in devices:
         try:
             started = time.perf_counter()
-            found.read(device, Tier.FAST)
+            backend.read(device, Tier.FAST)
             took_ms = (time.perf_counter() - started) * 1e3
         except DeviceLost as error:
             yield Finding(
@@ -89,12 +89,12 @@ def _devices(spec: str, found: Driver) -> Iterator[Finding]:
             f"{device.name or 'no name'}, {device.uuid}; read in {took_ms:.1f} ms",
             data=_facts(device) | {"read_ms": took_ms},
         )
-        yield from _signals(device, found)
-        yield from _sensors(device, found)
+        yield from _signals(device, backend)
+        yield from _sensors(device, backend)
 
 
-def _nvml_version(found: Driver) -> str:
-    if found.name in ("smi", "none") or found.name.startswith(("replay", "node")):
+def _nvml_version(backend: Driver) -> str:
+    if backend.name in ("smi", "none") or backend.name.startswith(("replay", "node")):
         return ""
     import pynvml
 
@@ -135,10 +135,10 @@ def _facts(device: Device) -> dict[str, Any]:
     return {"uuid": device.uuid, "name": device.name, "kind": str(device.kind), "parent": device.parent}
 
 
-def _signals(device: Device, found: Driver) -> Iterator[Finding]:
-    """Which groups of signals are whole, which in part, and which are not there, and why."""
+def _signals(device: Device, backend: Driver) -> Iterator[Finding]:
+    """The groups of signals that are whole, partial or missing, with reasons."""
     groups: dict[str, dict[str, str | None]] = {}
-    for row, can in found.capabilities(device).items():
+    for row, can in backend.capabilities(device).items():
         groups.setdefault(row.group, {})[row.key] = None if can.available else can.reason or "no reason told"
     there: list[str] = []
     part: dict[str, list[str]] = {}
@@ -164,8 +164,8 @@ def _signals(device: Device, found: Driver) -> Iterator[Finding]:
         )
 
 
-def _sensors(device: Device, found: Driver) -> Iterator[Finding]:
-    """Whether the device's sensors are calibrated, and what came of it."""
+def _sensors(device: Device, backend: Driver) -> Iterator[Finding]:
+    """Whether the device's sensors are calibrated, and with which result."""
     from datetime import UTC, datetime
 
     from gpu_profile.catalogue.samples import DeviceKind
@@ -174,7 +174,7 @@ def _sensors(device: Device, found: Driver) -> Iterator[Finding]:
 
     if device.kind is DeviceKind.MIG:
         return
-    kept = kept_calibration(device, found.version)
+    kept = kept_calibration(device, backend.version)
     if kept is None:
         yield Finding(
             "  sensors", FindingState.INFO, "not calibrated for this driver and firmware: gpu-profile calibrate"

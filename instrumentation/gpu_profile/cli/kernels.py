@@ -1,4 +1,4 @@
-"""`gpu-profile kernels TRACE`: what the GPU operations of a saved trace add up to, by region, and what bounds them."""
+"""`gpu-profile kernels TRACE`: sums of the GPU operations of a saved trace by region, and the regions' regimes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def kernels(
 ) -> None:
     """Sum up the GPU operations of a trace that PyTorch's profiler saved, by region.
 
-    TRACE is a Chrome trace, .json or .json.gz. Of a damaged one, what can be read is shown, and the exit code is 2.
+    TRACE is a Chrome trace, .json or .json.gz. If it is damaged, the readable part is shown, and the exit code is 2.
     """
     from gpu_profile.cli.outcome import no_collection
     from gpu_profile.kernels.trace import Trace
@@ -72,11 +72,11 @@ def kernels(
         for reason, count in sorted(source.skipped.items()):
             click.echo(f"left out: {count:,} events ({reason})")
     if problems:
-        raise UsageError(f"{problems[0]}; what is shown is what came before")
+        raise UsageError(f"{problems[0]}; the output covers the part before")
 
 
 def _nothing(report: KernelReport, source: Trace) -> str:
-    """Why a trace without operations has none, and what to do."""
+    """The cause and the remedy for a trace without operations."""
     if report.counted is not None:
         return "only hardware counters in it: give it as --counters with a trace of the same program"
     left_out = ", ".join(f"{count:,} events left out: {reason}" for reason, count in sorted(source.skipped.items()))
@@ -87,7 +87,7 @@ def _nothing(report: KernelReport, source: Trace) -> str:
 def _files(
     report: KernelReport, source: Trace, *, html: str | None, csv: str | None, perfetto: str | None, region: str | None
 ) -> bool:
-    """Write what was asked for; whether anything was."""
+    """Write the requested files. Returns whether there was any."""
     from gpu_profile.kernels.views import as_file
 
     left_out = {f"events left out ({reason})": count for reason, count in sorted(source.skipped.items())}
@@ -121,10 +121,10 @@ def _counted(path: Path) -> list[RangeCounters]:
     from gpu_profile.kernels.records import RangeCounters
     from gpu_profile.kernels.trace import Trace
 
-    found = [record for record in Trace(path) if isinstance(record, RangeCounters)]
-    if not found:
+    counters = [record for record in Trace(path) if isinstance(record, RangeCounters)]
+    if not counters:
         raise UsageError(
             f"{path}: no hardware counters in it. PyTorch's profiler records them with profiler_metrics if it was "
             "built for that, and builds for CUDA 13.0 are not; gpu_profile.kernels.sample_counters needs no such build"
         )
-    return found
+    return counters

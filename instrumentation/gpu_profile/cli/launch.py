@@ -1,4 +1,4 @@
-"""`gpu-profile [run] [--] COMMAND…`: run a command and say what the GPUs did meanwhile."""
+"""`gpu-profile [run] [--] COMMAND…`: run a command and show the GPUs' use during it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from gpu_profile.units import nanoseconds
 if TYPE_CHECKING:
     from gpu_profile.cli.outcome import RunOutcome
 
-#: The context's object where nothing comes after the command line but the end of this process.
+#: The context's object if this process ends right after the command line.
 LAST: Final = "last"
 
 _FILE: Final = "PATH"
@@ -74,15 +74,15 @@ def run(
     record: Path | None,
     live: bool,
 ) -> int:
-    """Run COMMAND and sum up what the GPUs did meanwhile.
+    """Run COMMAND and sum up the GPUs' use during it.
 
-    All that follows COMMAND, or `--`, is the command's own. Its exit code is passed on (128 + n if signal n ended it),
-    its standard input and output are left alone. Regions of its processes are shown as well.
+    All words after COMMAND, or `--`, belong to the command. Its exit code is passed on (128 + n if signal n ended it).
+    Its standard input and output are not touched. Regions of its processes are shown as well.
     """
     began_ns = time.time_ns()
     with ExitStack() as stack:
         targets = {"report": report, "trace": trace, "json": json_file, _STDOUT: "fd:1" if as_json else None}
-        outputs = {what: stack.enter_context(Output(target)) for what, target in targets.items() if target is not None}
+        outputs = {kind: stack.enter_context(Output(target)) for kind, target in targets.items() if target is not None}
         mask = stack.enter_context(held_signals(for_good=context.find_root().obj == LAST))
         logging.getLogger("gpu_profile").addHandler(logging.NullHandler())  # the terminal is the command's
         directory, problems = _directory(stack, record)
@@ -123,7 +123,7 @@ def run(
             from gpu_profile.catalogue.samples import Interval
             from gpu_profile.cli.outcome import RunOutcome
 
-            found = RunOutcome(
+            outcome = RunOutcome(
                 command,
                 code,
                 Interval(start_ns, end_ns),
@@ -133,31 +133,31 @@ def run(
                 warmup_s=warmup,
                 problems=problems,
             )
-            _tell(found, outputs)
-        except Exception as error:  # noqa: BLE001 - a defect of ours must not hide how the command ended
+            _report(outcome, outputs)
+        except Exception as error:  # noqa: BLE001 - a defect here must not hide the command's exit code
             click.echo(f"gpu-profile: unexpected {type(error).__name__}: {error}", err=True)
         return code
 
 
-def _tell(found: RunOutcome, outputs: dict[str, Output]) -> None:
-    """Write the results. What goes wrong is a line: the exit code is the command's."""
-    makers = {"report": found.page, "trace": found.trace, "json": found.json_line, _STDOUT: found.json_line}
-    for what, output in outputs.items():
+def _report(outcome: RunOutcome, outputs: dict[str, Output]) -> None:
+    """Write the results. Errors become lines: the exit code is the command's."""
+    makers = {"report": outcome.page, "trace": outcome.trace, "json": outcome.json_line, _STDOUT: outcome.json_line}
+    for kind, output in outputs.items():
         try:
-            problem = output.write(makers[what]())
+            problem = output.write(makers[kind]())
         except GpuProfileError as error:
             problem = f"{output.target}: not written: {error}"
         except Exception as error:  # noqa: BLE001 - the others are still to be written
             problem = f"{output.target}: not written: unexpected {type(error).__name__}: {error}"
-        found.problems += [problem] if problem else []
+        outcome.problems += [problem] if problem else []
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
-    text = found.text(width=width) if _STDOUT not in outputs else found.problem_lines()
+    text = outcome.text(width=width) if _STDOUT not in outputs else outcome.problem_lines()
     if text:
         click.echo(text, err=True)
 
 
 def _backend(backend: str | None, stack: ExitStack) -> str:
-    """The driver's name for this process and those of the command, which are to see the same simulated node."""
+    """The driver's name for this process and the command's processes. All must see the same simulated node."""
     if backend is not None:
         from gpu_profile.driver.grammar import check_spec
 
@@ -170,12 +170,12 @@ def _backend(backend: str | None, stack: ExitStack) -> str:
         stack.callback(temporary.remove)
         place = str(temporary.path)
     if word in ("node", "simulated", "replay") and place:
-        place = str(Path(place).absolute())  # wherever the command goes
+        place = str(Path(place).absolute())  # the command may change its directory
     return f"{word}:{place}" if place else word
 
 
 def _directory(stack: ExitStack, record: Path | None) -> tuple[Path | None, list[str]]:
-    """Where to record; UsageError if the user's own place cannot be used, a line if there is no room for ours."""
+    """The directory of the recording. UsageError if the user's cannot be used, a line if ours cannot be made."""
     inherited = os.environ.get(RECORD_VARIABLE)
     if record is None and inherited:
         record = Path(inherited)
@@ -199,7 +199,7 @@ def _directory(stack: ExitStack, record: Path | None) -> tuple[Path | None, list
 
 
 def _with_hint(error: CommandNotFoundError, name: str, context: click.Context) -> CommandNotFoundError:
-    """The error with the subcommand that may have been meant: an unknown first word is a command to run."""
+    """The error with the subcommand that was probably meant: an unknown first word is a command to run."""
     group = context.parent.command if context.parent is not None else None
     if not isinstance(group, click.Group) or "/" in name:
         return error

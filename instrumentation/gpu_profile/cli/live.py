@@ -1,4 +1,4 @@
-"""One line at the foot of the terminal that says what the GPUs do now, kept apart from what the command prints."""
+"""One line at the foot of the terminal with the GPUs' present state, kept apart from the command's output."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from gpu_profile.cli.watch import DeviceWatch
     from gpu_profile.history.timeline import Timeline
 
-#: How often the line is drawn anew.
+#: The time between two drawings of the line, in s.
 PERIOD_S: Final = 1.0
-#: A terminal lower than this has no line to spare.
+#: A terminal with fewer rows has no room for the line.
 _LEAST_ROWS: Final = 4
-#: Beyond so many GPUs the line has their mean and extremes, not each.
+#: With more GPUs the line shows their mean and extremes.
 _MOST_EACH: Final = 3
-#: What is shown is the mean of this long.
+#: The length of the shown means.
 _LATELY_NS: Final = 1_000_000_000
 
 
 class LiveLine:
-    """Draws `text()` in the last row of the terminal behind `fd`, about once a second; nothing if it is no terminal.
+    """Draws `text()` in the last row of the terminal behind `fd`, about once a second; nothing without a terminal.
 
-    The rows above scroll as if the terminal were one row lower, as apt's progress does it, so whatever the command
-    prints stays whole. Nothing is drawn while another job is in the foreground.
+    The rows above scroll as if the terminal were one row lower, as with apt's progress line. So the command's output
+    stays whole. Nothing is drawn while another job is in the foreground.
     """
 
     def __init__(self, text: Callable[[], str], fd: int = 2, *, on: bool = True) -> None:
@@ -41,7 +41,7 @@ class LiveLine:
         self._on = on and os.isatty(fd) and os.environ.get("TERM", "dumb") != "dumb"
 
     def tick(self) -> None:
-        """Draw, if it is time to."""
+        """Draw the line if it is due."""
         now = time.monotonic()
         if not self._on or now < self._next or not self._in_foreground():
             return
@@ -50,8 +50,7 @@ class LiveLine:
         if rows < _LEAST_ROWS:
             return
         if rows != self._rows:
-            # A new line scrolls what stands in the last row up, if the cursor is there; setting margins moves the
-            # cursor.
+            # If the cursor is in the last row, a new line scrolls that row's text up. Setting margins moves the cursor.
             self._write(f"\n\x1b7\x1b[1;{rows - 1}r\x1b8\x1b[1A")
             self._rows = rows
         line = "".join(c if c.isprintable() else "?" for c in self._text())[: max(0, columns - 1)]
@@ -59,7 +58,7 @@ class LiveLine:
         self._write(f"\x1b7\x1b[{rows};1H\x1b[2K\x1b[7m{line}\x1b[0m\x1b8")
 
     def clear(self) -> None:
-        """Take the line away and give the row back. The next `tick` draws it again."""
+        """Remove the line and free its row. The next `tick` draws it again."""
         rows, self._rows, self._next = self._rows, 0, 0.0
         if rows:
             self._write(f"\x1b7\x1b[r\x1b[{rows};1H\x1b[2K\x1b8")
@@ -82,7 +81,7 @@ class LiveLine:
 
 
 def describe(watch: DeviceWatch, started_s: float) -> str:
-    """What a watch's devices do now: utilisation, power, memory, and energy since the start."""
+    """The present state of a watch's devices: utilisation, power, memory, and energy since the start."""
     minutes, seconds = divmod(int(time.monotonic() - started_s), 60)
     clock = f"{minutes}:{seconds:02}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
     return f" {clock}  {_devices(watch)}"
@@ -118,8 +117,8 @@ def _one(timeline: Timeline) -> str:
 
 
 def _several(timelines: list[Timeline], down: int) -> str:
-    found = [_now(timeline) for timeline in timelines]
-    busy, watts, used, joules = ([v for each in found if (v := each[place]) is not None] for place in range(4))
+    readings = [_now(timeline) for timeline in timelines]
+    busy, watts, used, joules = ([v for each in readings if (v := each[place]) is not None] for place in range(4))
     parts = [f"{len(timelines)} devices:"]
     if busy:
         parts.append(f"{percent(sum(busy) / len(busy), 0)} busy ({min(busy) * 100:.0f} to {max(busy) * 100:.0f})")
@@ -130,7 +129,7 @@ def _several(timelines: list[Timeline], down: int) -> str:
 
 
 def _now(timeline: Timeline) -> tuple[float | None, float | None, float | None, float | None]:
-    """Utilisation (0-1) and watts lately, bytes in use, and joules since the first reading."""
+    """Recent utilisation (0-1) and watts, bytes in use, and joules since the first reading."""
     from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, signals
     from gpu_profile.catalogue.samples import Interval
     from gpu_profile.join.reading import read

@@ -1,4 +1,4 @@
-"""What `gpu-profile doctor` looks at beside the driver: the machine, and what is installed on it."""
+"""The checks of `gpu-profile doctor` besides the driver's: the machine, and the software on it."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _TELEMETRY: Final = (
     "opentelemetry-exporter-otlp-proto-grpc",
 )
 _PORTS: Final = (9400, 9401)
-#: Of a longer setting of the container a line has so many characters; `--json` has all.
+#: The most characters of a container's setting in a line; `--json` has all.
 _WIDEST_VALUE: Final = 60
-#: Where Linux reads the time from without entering the kernel.
+#: Clock sources that Linux reads without entering the kernel.
 _FAST_CLOCKS: Final = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter")
 
 # ---------------------------------------------------------------------- the machine
@@ -51,14 +51,14 @@ def python() -> Iterator[Finding]:
     yield Finding("Python", FindingState.OK, f"{platform.python_version()}, {sys.executable}")
     versions = _versions(_PACKAGES)
     lacking = [name for name in _PACKAGES if name not in versions]
-    found = ", ".join(f"{name} {version}" for name, version in versions.items())
+    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
     state = FindingState.FAILS if "nvidia-ml-py" in lacking else FindingState.MISSING if lacking else FindingState.OK
     to_do = f"pip install {' '.join(lacking)}" if lacking else ""
-    yield Finding("packages", state, found or "none", to_do, {"versions": versions, "missing": lacking})
+    yield Finding("packages", state, listed or "none", to_do, {"versions": versions, "missing": lacking})
 
 
 def clock() -> Iterator[Finding]:
-    """Where the time comes from, and what reading it costs."""
+    """The clock source, and the cost of reading it."""
     try:
         source = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource").read_text().strip()
     except OSError:
@@ -81,7 +81,7 @@ def clock() -> Iterator[Finding]:
 
 
 def container() -> Iterator[Finding]:
-    """Whether this is a container, and which of its devices are NVIDIA's."""
+    """Whether this is a container, and its NVIDIA devices."""
     marks = {
         "Docker": Path("/.dockerenv").exists(),
         "Podman": Path("/run/.containerenv").exists(),
@@ -124,7 +124,7 @@ def kernel_driver() -> Iterator[Finding]:
 
 
 def counters(proc: Path = Path("/proc")) -> Iterator[Finding]:
-    """Whether this process may read the hardware's counters, which recording kernels does not take."""
+    """Whether this process may read the hardware's counters. Recording kernels needs no such right."""
     from gpu_profile.kernels.counters.permissions import counter_access
 
     access = counter_access(proc)
@@ -144,22 +144,22 @@ def counters(proc: Path = Path("/proc")) -> Iterator[Finding]:
 
 
 def pm_sampling() -> Finding:
-    """Whether what samples counters beside a program is installed: nothing of it is imported."""
+    """Whether cupti-python, which samples counters beside a program, is installed. It is not imported."""
     from gpu_profile.kernels.counters.permissions import SAMPLES_SINCE, sampling_release
 
     release = sampling_release()
     since = ".".join(map(str, SAMPLES_SINCE))
     if release is None:
-        found, state = f"needs cupti-python {since} or newer, which is not installed", FindingState.INFO
+        text, state = f"needs cupti-python {since} or newer, which is not installed", FindingState.INFO
     elif release < SAMPLES_SINCE:
-        found, state = f"needs cupti-python {since} or newer, not {'.'.join(map(str, release))}", FindingState.INFO
+        text, state = f"needs cupti-python {since} or newer, not {'.'.join(map(str, release))}", FindingState.INFO
     else:
-        found, state = f"cupti-python {'.'.join(map(str, release))} has it", FindingState.OK
-    return Finding("PM sampling", state, found, "pip install 'gpu-profile[cupti]'")
+        text, state = f"cupti-python {'.'.join(map(str, release))} has it", FindingState.OK
+    return Finding("PM sampling", state, text, "pip install 'gpu-profile[cupti]'")
 
 
 def library() -> Iterator[Finding]:
-    """NVML's shared library: whether it can be loaded, and which file it is."""
+    """NVML's shared library: whether it can be loaded, and its path."""
     import ctypes
 
     try:
@@ -199,37 +199,39 @@ def smi() -> Iterator[Finding]:
 
 
 def _shortened(value: str) -> str:
-    """For a line that is read: NVIDIA_REQUIRE_CUDA of its images alone has some 2,000 characters."""
+    """A value cut to fit a line: NVIDIA_REQUIRE_CUDA of NVIDIA's images alone has some 2,000 characters."""
     return value if len(value) <= _WIDEST_VALUE else value[:_WIDEST_VALUE].rstrip() + "…"
 
 
-# ---------------------------------------------------------------------- what is around
+# ---------------------------------------------------------------------- other software
 
 
 def frameworks() -> Iterator[Finding]:
-    """Frameworks and OpenTelemetry's parts that are installed; none is imported."""
-    found = _versions(_FRAMEWORKS)
-    said = ", ".join(f"{name} {version}" for name, version in found.items())
-    yield Finding("frameworks", FindingState.INFO, said or "none installed", data={"versions": found})
-    found = _versions(_TELEMETRY)
-    said = ", ".join(f"{name} {version}" for name, version in found.items())
+    """Installed frameworks and parts of OpenTelemetry. None is imported."""
+    versions = _versions(_FRAMEWORKS)
+    said = ", ".join(f"{name} {version}" for name, version in versions.items())
+    yield Finding("frameworks", FindingState.INFO, said or "none installed", data={"versions": versions})
+    versions = _versions(_TELEMETRY)
+    said = ", ".join(f"{name} {version}" for name, version in versions.items())
     named = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME")
     said += "".join(f", {name}={value}" for name, value in os.environ.items() if name in named)
     said = said.removeprefix(", ") or "no exporter of spans is installed"
-    to_do = "" if found else "to send spans: pip install 'gpu-profile[otlp]'"
-    yield Finding("OpenTelemetry", FindingState.OK if found else FindingState.INFO, said, to_do, {"versions": found})
+    to_do = "" if versions else "to send spans: pip install 'gpu-profile[otlp]'"
+    yield Finding(
+        "OpenTelemetry", FindingState.OK if versions else FindingState.INFO, said, to_do, {"versions": versions}
+    )
 
 
 def settings() -> Iterator[Finding]:
-    """The settings of gpu-profile in the environment, and what a launcher said."""
+    """The settings of gpu-profile in the environment, and the rank that a launcher set."""
     from gpu_profile.recording.rank import rank
 
-    found = {name: value for name, value in sorted(os.environ.items()) if name.startswith("GPU_PROFILE_")}
-    said = ", ".join(f"{name}={value}" for name, value in found.items())
+    environment = {name: value for name, value in sorted(os.environ.items()) if name.startswith("GPU_PROFILE_")}
+    said = ", ".join(f"{name}={value}" for name, value in environment.items())
     place = rank(os.environ)
     if place is not None:
         said += f"{', ' if said else ''}rank {place.rank} of {place.size}, local rank {place.local_rank}"
-    yield Finding("settings", FindingState.INFO, said or "none in the environment", data={"environment": found})
+    yield Finding("settings", FindingState.INFO, said or "none in the environment", data={"environment": environment})
 
 
 def exporter() -> Iterator[Finding]:
@@ -253,10 +255,10 @@ def _serves(port: int) -> str:
 
 
 def _versions(names: Sequence[str]) -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in names:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions

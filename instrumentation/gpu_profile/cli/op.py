@@ -1,4 +1,4 @@
-"""`gpu-profile op NAME`: what bounds an operation on this machine."""
+"""`gpu-profile op NAME`: the bound of an operation on this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpu_profile.roofline.profiler import GPUProfiler
     from gpu_profile.roofline.workloads import Workload
 
-#: The command runs its own operation, so it may do so often: enough for a narrow interval of the median.
+#: The command runs its own operation, and can afford this many runs: enough for a narrow interval of the median.
 _WARMUP, _REPEATS = 3, 20
 
 
@@ -50,10 +50,8 @@ _WARMUP, _REPEATS = 3, 20
 @click.option("--plot", metavar="FILE", help="Write the operation beneath the machine's roofs, such as op.png.")
 @click.option("--recalibrate", is_flag=True, help="Measure the machine's ceilings again.")
 @record_option("Keep the runs as a recording")
-@click.option("--list", "list_all", is_flag=True, help="Name the operations that there are.")
-@click.option(
-    "--ceilings", "show_ceilings", is_flag=True, help="Show what this machine can do at most, and how that is known."
-)
+@click.option("--list", "list_all", is_flag=True, help="List the operations.")
+@click.option("--ceilings", "show_ceilings", is_flag=True, help="Show this machine's highest rates, and their sources.")
 @click.option(
     "--visualize", is_flag=True, help="Sweep operations over sizes and draw four panels, in some twenty seconds."
 )
@@ -82,10 +80,10 @@ def op(
     visualize: bool,
     output: str,
 ) -> None:
-    """Time an operation and say what bounds it: launching, memory or arithmetic.
+    """Time an operation and name its bound: launching, memory or arithmetic.
 
-    NAME is one of those that --list names; its input has about --size elements, and the shapes are said. The ceilings
-    that it is held against are measured on this machine at first use, which takes some seconds, and are kept.
+    NAME is one of --list. Its input has about --size elements, and the output names the shapes. The machine's ceilings
+    are measured at first use, which takes some seconds, and are stored.
     """
     from gpu_profile.roofline.machines.devices import machine as machine_of
     from gpu_profile.roofline.plots.theme import check_file
@@ -103,7 +101,7 @@ def op(
         check_file(output)
     kept = record is not None or RECORD_VARIABLE in os.environ
     machine = machine_of(device)
-    # What cannot be run is said before seconds of calibration.
+    # Errors come before seconds of calibration.
     where = torch_device(machine) if name is not None or visualize else machine.device
     profiler = _profiler(machine, recalibrate=recalibrate, regions=kept)
     if visualize:
@@ -138,18 +136,18 @@ def op(
 
 
 def _profiler(machine: Machine, *, recalibrate: bool, regions: bool) -> GPUProfiler:
-    """Silent but for what a calibration tells, on standard error."""
+    """A quiet profiler. A calibration writes its lines to standard error."""
     from gpu_profile.roofline.ceilings.cache import ceilings_for
     from gpu_profile.roofline.profiler import GPUProfiler
 
-    told: list[str] = []
+    lines: list[str] = []
 
     def say(line: str) -> None:
-        told.append(line)
+        lines.append(line)
         click.echo(line, err=True)
 
     ceilings, remark = ceilings_for(machine, recalibrate=recalibrate, say=say)
-    if told:
+    if lines:
         click.echo(f"ceilings: {remark}", err=True)
     return GPUProfiler(machine.device, quiet=True, ceilings=ceilings, regions=regions)
 
@@ -161,7 +159,7 @@ def _recorded(directory: Path | None, profiler: GPUProfiler) -> Iterator[None]:
         return
     from gpu_profile.regions.session import process
 
-    # Of the processor no driver knows anything.
+    # No driver reads the processor.
     none = profiler.machine.region_device is None and BACKEND_VARIABLE not in os.environ
     process.configure(record=directory, backend="none" if none else None)
     try:
@@ -171,9 +169,9 @@ def _recorded(directory: Path | None, profiler: GPUProfiler) -> Iterator[None]:
 
 
 def _profile(profiler: GPUProfiler, workload: Workload, *, kept: bool, **runs: Any) -> dict[str, Any]:
-    """With the doubling test where FLOPs and bytes alone do not tell.
+    """The profile, with the doubling test if FLOPs and bytes alone give no regime.
 
-    In a recording each run is to be there once, so that the test is made at once.
+    A recording must have each run once, so there the test is always made.
     """
     call = (workload.function, *workload.args)
     options = {**workload.kwargs, **runs, "passes": 2, "name": workload.name}

@@ -1,4 +1,4 @@
-"""Profiles of operations, and the ceilings of a machine, as text for people."""
+"""Profiles of operations, and the ceilings of a machine, as text."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 _UNKNOWN: Final = "–"
 _SOURCES: Final = {"measured": "measured", "datasheet": "data sheet", "formula": "by formula"}
 _WIDTH: Final = 100
-#: A share below this would be shown as none.
+#: Smaller shares would be shown as 0.
 _LEAST_SHOWN: Final = 0.0005
 _LABEL: Final = 13
-#: Of the time: what memory that is touched for the first time takes has a line from here on.
+#: The least share of the time for which the first touch of memory gets a line.
 _NOTABLE: Final = 0.2
 
 
 def profile_text(profile: Mapping[str, Any], about: Mapping[str, Any], ceilings: Ceilings) -> str:
-    """A profile for people: a line for each thing, with the reason where it is not known."""
+    """A profile as text: a line for each quantity, with the reason if it is unknown."""
     regime = profile["regime"]
     confidence = "" if profile["confidence"] is None else f", confidence {percent(profile['confidence'], 0)}"
     runner_up = f"; else {profile['runner_up']}" if profile["runner_up"] else ""
@@ -49,7 +49,7 @@ def profile_text(profile: Mapping[str, Any], about: Mapping[str, Any], ceilings:
 
 
 def title_text(about: Mapping[str, Any]) -> str:
-    """What was run where, with digits in groups: `add of 10,000,000 and 10,000,000, float32, on cpu: AMD EPYC`."""
+    """The operation, its shapes and its machine: `add of 10,000,000 and 10,000,000, float32, on cpu: AMD EPYC`."""
     *inputs, last = (re.sub(r"\d{5,}", lambda n: f"{int(n[0]):,}", each) for each in about["shape"].split(", "))
     shape = f"{', '.join(inputs)} and {last}" if inputs else last
     return f"{about['operation']} of {shape}, {about['dtype']}, on {about['device']}: {about['machine']}"
@@ -59,7 +59,7 @@ def _runs(runs: Mapping[str, Any]) -> str:
     if runs["n"] == 1:
         return "   one run"
     caches = "" if runs["caches"] == "unknown" else f", {runs['caches']} caches"
-    # Of fewer there is no interval as sure as that.
+    # Fewer runs give no 95 % interval.
     interval = "95 % interval" if runs["n"] > 5 else "from the least to the most"
     return f"   median of {runs['n']} runs{caches}; {interval} {_ms(runs['low_ms'])} – {_ms(runs['high_ms'])}"
 
@@ -71,7 +71,7 @@ def _first_touch(ratio: float | None) -> list[str]:
 
 
 def _line(label: str, text: str) -> str:
-    """Labels flush left, and longer text beneath itself."""
+    """Labels flush left, and longer text indented below itself."""
     indent = " " * (_LABEL + 2)
     return textwrap.fill(
         text, _WIDTH, initial_indent=f"{label:<{_LABEL}}  ", subsequent_indent=indent, break_on_hyphens=False
@@ -89,7 +89,7 @@ def _ms(value: float) -> str:
 
 
 def _reached(profile: Mapping[str, Any], ceilings: Ceilings, key: str, share: str) -> str:
-    """A rate, and what that is of its ceiling."""
+    """A rate, and its share of its ceiling."""
     from gpu_profile.roofline.precision import Precision
 
     arithmetic = key == "achieved_flops"
@@ -142,7 +142,7 @@ def _memory(memory: Mapping[str, Any] | None, reasons: Mapping[str, str]) -> str
 
 
 def ceilings_text(ceilings: Ceilings) -> str:
-    """A machine's ceilings as a table, with where each comes from and, beneath, what is not known."""
+    """A machine's ceilings as a table with their sources, and below it the missing ones."""
     from gpu_profile.report import text_table
     from gpu_profile.roofline.precision import Precision
 

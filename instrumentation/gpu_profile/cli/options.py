@@ -1,4 +1,4 @@
-"""Options that several commands have, and the variables of the environment that they stand for."""
+"""Options of several commands, and the environment variables behind them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any, Final
 
 import click
 
-#: What a command's processes find in their environment. The first two are settings of any process.
+#: Variables in the environment of a command's processes. The first two are settings of any process.
 BACKEND_VARIABLE: Final = "GPU_PROFILE_BACKEND"
 RECORD_VARIABLE: Final = "GPU_PROFILE_RECORD"
-#: The driver whose samples a parent process records already.
+#: The driver that a parent process already records.
 SAMPLED_VARIABLE: Final = "GPU_PROFILE_SAMPLED"
 
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class Finite(click.FloatRange):
-    """A finite number of at least `min`; click's own range lets NaN through."""
+    """A finite number of at least `min`; click's own range accepts NaN."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The number, or click's own error."""
@@ -31,7 +31,7 @@ class Finite(click.FloatRange):
 
 
 def usual_backend() -> str:
-    """The driver that the environment names, else auto."""
+    """The driver in the environment, else auto."""
     return os.environ.get(BACKEND_VARIABLE) or "auto"
 
 
@@ -40,18 +40,18 @@ def backend_option(
     about: str = "auto, nvml, smi, none, node[:DIR], simulated[:DIR] or replay:DIR",
     default: Callable[[], str] | None = usual_backend,
 ) -> Option:
-    """Which driver; `names` as the command has them."""
+    """The option for the driver, with the command's `names`."""
     return click.option(*names, metavar="SPEC", default=default, help=f"{about}; else {BACKEND_VARIABLE}, else auto.")
 
 
 def interval_option(default: float) -> Option:
-    """How often to read."""
+    """The option for the sampling interval."""
     kind, about = Finite(min=0.001), "How often counters are read."
     return click.option("--interval", type=kind, default=default, show_default=True, metavar="SECONDS", help=about)
 
 
 def record_option(about: str) -> Option:
-    """Where to record into."""
+    """The option for the recording's directory."""
     kind = click.Path(file_okay=False, path_type=Path)
     return click.option("--record", type=kind, metavar="DIR", help=f"{about}, for analyze and compare.")
 

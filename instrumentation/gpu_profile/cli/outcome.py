@@ -1,4 +1,4 @@
-"""What came of a command that was watched: as text, as JSON, as a page and as a trace."""
+"""The results of a profiled command: as text, as JSON, as a page and as a trace."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from gpu_profile.units import seconds, si
 if TYPE_CHECKING:
     from gpu_profile.cli.watch import DeviceWatch
 
-#: A GPU that was never busier than this, in per cent, was not used.
+#: A GPU with no higher utilisation than this, in per cent, was idle.
 _IDLE: Final = 0.5
 
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Without looks for garbage: analyses make very many objects that live to the end, and a fifth of the time goes."""
+    """Without garbage collection. It would take a fifth of an analysis: very many objects live to the end."""
     before = gc.isenabled()
     gc.disable()
     try:
@@ -41,10 +41,10 @@ def no_collection() -> Iterator[None]:
 
 
 class RunOutcome:
-    """The results of `command`, which ran from `start_ns` to `end_ns` while `watch` read its devices.
+    """The results of `command`. It ran from `start_ns` to `end_ns` while `watch` read its devices.
 
-    `directory` is what its processes recorded into from `since_ns` on, None if they could not. `problems` has a line
-    for each thing that went wrong on the way; more come with what is asked for.
+    `directory` has the recordings of its processes from `since_ns` on; None if they could not record. `problems` has a
+    line for each error so far. Making the results may add more.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class RunOutcome:
         if watch.recorder is not None and watch.recorder.problem:
             self.problems.append(f"the recording is not whole: {watch.recorder.problem}")
 
-    # ------------------------------------------------------------------ what is known
+    # ------------------------------------------------------------------ the data
 
     @cached_property
     def summaries(self) -> list[tuple[Device, GpuSummary]]:
         """Each device with its summary, in the driver's order."""
-        found = []
+        summaries = []
         for state in self._watch.states:
             device = state.timeline.device
             summary = summarise_run(
@@ -86,50 +86,50 @@ class RunOutcome:
                 warmup_s=self._warmup_s,
                 notes=() if state.up else (f"sampling stopped early: {state.reason}",),
             )
-            found.append((device, summary))
-        return found
+            summaries.append((device, summary))
+        return summaries
 
     @cached_property
     def recording(self) -> Recording | None:
-        """What was recorded, by the watch and by the command's processes."""
+        """The recording of the watch and of the command's processes."""
         if self._directory is None or not any(self._directory.glob("*.gpr")):
             return None
         return read_recording(self._directory, since_ns=self._since_ns)
 
     @cached_property
     def regions(self) -> Analysis | None:
-        """What the command's regions did; None if it had none, or that cannot be told."""
+        """The analysis of the command's regions; None if it had none, or the analysis failed."""
         own = self._watch.recorder.path if self._watch.recorder is not None else None
         if self._directory is None or not any(path != own for path in self._directory.glob("*.gpr")):
             return None
         try:
-            found = self.recording
-            if found is not None and found.spans:
+            recording = self.recording
+            if recording is not None and recording.spans:
                 return self._analysis
-            self.problems += found.problems if found is not None else ()  # else the notes of the analysis tell them
+            self.problems += recording.problems if recording is not None else ()  # else the analysis notes them
         except GpuProfileError as error:
             self.problems.append(f"regions are not shown: {error}")
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with a recording, the summary stands
+        except Exception as error:  # noqa: BLE001 - a damaged recording must not hide the summary
             self.problems.append(f"regions are not shown: unexpected {type(error).__name__}: {error}")
         return None
 
     @cached_property
     def _analysis(self) -> Analysis:
-        found = self.recording
-        if found is None or not (found.samples or found.spans):
+        recording = self.recording
+        if recording is None or not (recording.samples or recording.spans):
             raise UsageError(f"nothing was recorded: {self._watch.problem or 'the run was too short'}")
         with no_collection():
-            return analyse(found)
+            return analyse(recording)
 
     # ------------------------------------------------------------------ as text
 
     def text(self, *, width: int | None = None) -> str:
-        """All of it for people; a terminal of `width` characters gets a narrower table of regions."""
+        """The results as text. `width`: the terminal's, for a narrower table of regions."""
         parts = [self._devices(), render_regions(self.regions, width=width) if self.regions is not None else ""]
         return "\n\n".join(part for part in [*parts, self.problem_lines()] if part)
 
     def problem_lines(self) -> str:
-        """What ended the command before its time, and what else went wrong."""
+        """The signal that ended the command, and the problems."""
         number = self._signal
         ended = [f"the command was ended by {number.name}"] if number is not None else []
         return "\n".join(f"gpu-profile: {line}" for line in [*ended, *self.problems])
@@ -175,7 +175,7 @@ class RunOutcome:
         if self.summaries:
             first = self.summaries[0][1].to_dict()
         regions = self.regions
-        found = {
+        values = {
             **first,
             "schema_version": SCHEMA_VERSION,
             "command": list(self.command),
@@ -188,7 +188,7 @@ class RunOutcome:
             "ranks": [] if regions is None else [of_ranks(each) for each in regions.ranks],
             "problems": [*self.problems, *(self.recording.problems if regions and self.recording else ())],
         }
-        return to_json(found, one_line=True).encode() + b"\n"
+        return to_json(values, one_line=True).encode() + b"\n"
 
     def page(self) -> bytes:
         """The page of `analyze --html`."""
@@ -208,7 +208,7 @@ class RunOutcome:
 
 
 def _unread(summary: GpuSummary) -> bool:
-    """Whether no reading fell into the run; the energy of a device may still be that of a reading that looks back."""
+    """Whether no reading fell into the run. Energy may still come from a reading that looks back."""
     return summary.n_samples == 0 and summary.mem_used_max_mb is None and summary.temp_max_c is None
 
 

@@ -1,4 +1,4 @@
-"""Where results go beside the terminal: a file, or a descriptor that is open already."""
+"""Destinations of results besides the terminal: a file, or an open descriptor."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from gpu_profile.errors import UsageError
 class Output:
     """A file, an open descriptor (`fd:N`) or standard output (`-`).
 
-    Found to be writable when this is made, else UsageError; written at the end. A file that exists keeps what it holds
-    until `write`; one that was made for this and never written to is removed by `close`. A descriptor is kept from
-    child processes, so that whoever reads it sees its end.
+    The constructor checks that it is writable, else UsageError. The data are written at the end. Until `write`, an
+    existing file keeps its content. `close` removes a file that was created but never written. Child processes do not
+    inherit a descriptor, so its reader sees the end.
     """
 
     def __init__(self, target: str) -> None:
         self.target = target
         self._made: Path | None = None
         self._path: Path | None = None
-        found = re.fullmatch(r"fd:(\d+)", "fd:1" if target == "-" else target)
+        match = re.fullmatch(r"fd:(\d+)", "fd:1" if target == "-" else target)
         try:
-            self._fd = self._descriptor(int(found[1])) if found else self._open(Path(target))
+            self._fd = self._descriptor(int(match[1])) if match else self._open(Path(target))
         except (OSError, OverflowError, ValueError) as error:
             raise UsageError(f"{target}: cannot be written: {_reason(error)}") from error
 
@@ -46,24 +46,24 @@ class Output:
             if not stat.S_ISREG(path.stat().st_mode):
                 if path.is_dir():
                     raise IsADirectoryError(None, "Is a directory")
-                return None  # a pipe blocks until somebody reads: opened when there is something to read
+                return None  # opening a pipe blocks until it has a reader: `write` opens it
         except FileNotFoundError:
             self._made = path
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
     def write(self, data: bytes) -> str:
-        """Write all of it, in place of what was there. Returns why it could not be, or an empty text."""
+        """Replace the content. Returns the reason of a failure, or an empty text."""
         try:
             if self._fd is None and self._path is not None:
                 self._fd = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
             if self._path is not None and self._fd is not None:
-                with suppress(OSError):  # what is no file cannot be cut
+                with suppress(OSError):  # pipes and devices cannot be truncated
                     os.ftruncate(self._fd, 0)
             rest = memoryview(data)
             while rest and self._fd is not None:
                 rest = rest[os.write(self._fd, rest) :]
         except BrokenPipeError:
-            return ""  # nobody wants to know
+            return ""  # the reader has closed it
         except OSError as error:
             return f"{self.target}: cannot be written: {_reason(error)}"
         self._made = None
@@ -76,7 +76,7 @@ class Output:
         self.close()
 
     def close(self) -> None:
-        """Let go of it. Closing twice is fine."""
+        """Close the file or descriptor. A second call has no effect."""
         fd, self._fd = self._fd, None
         if fd is not None:
             with suppress(OSError):

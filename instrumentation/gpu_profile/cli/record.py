@@ -1,4 +1,4 @@
-"""`gpu-profile record DIR`: keep what the node's GPUs do."""
+"""`gpu-profile record DIR`: record the node's GPUs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from gpu_profile.units import si
 if TYPE_CHECKING:
     from gpu_profile.regions.session.recorder import Recorder
 
-#: How often the command looks whether it should end.
+#: The interval at which the command checks for its end, in s.
 _LOOK_S: Final = 0.1
 _ANSWER_LOOK_S: Final = 0.01
-#: A line says so if the driver takes longer than this to answer.
+#: A line is printed if the driver takes longer than this to answer, in s.
 _SLOW_S: Final = 2.0
 
 
@@ -65,7 +65,7 @@ def record(
     with end_signals() as ended:
         watch.start()
         try:
-            # Every wait is here, so that a driver that hangs does not keep the command from ending.
+            # All waiting is in this loop, so that a driver that hangs cannot keep the command from ending.
             while not (watch.answered or ended):
                 if not slow and time.monotonic() - asked > _SLOW_S:
                     slow = True
@@ -85,13 +85,13 @@ def record(
 
 
 def _groups(words: Sequence[str]) -> Collection[str]:
-    """The library's groups and those that the words add."""
+    """The library's groups and the ones in `words`."""
     from gpu_profile.catalogue import ALL_GROUPS, LIBRARY_GROUPS, Group
 
-    known = [*map(str, Group), "all"]
+    names = [*map(str, Group), "all"]
     for word in words:
-        if word not in known:
-            raise UsageError(f"--collect: unknown group {word!r}; one of {', '.join(known)}")
+        if word not in names:
+            raise UsageError(f"--collect: unknown group {word!r}; one of {', '.join(names)}")
     return ALL_GROUPS if "all" in words else LIBRARY_GROUPS | set(map(Group, set(words)))
 
 

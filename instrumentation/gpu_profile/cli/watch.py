@@ -1,4 +1,4 @@
-"""Devices that are sampled beside a command: in threads of its own, so that no driver can hold the command up."""
+"""Sampling of devices beside a command, in threads of its own: no driver can block the command."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
     from gpu_profile.regions.session.recorder import Recorder
     from gpu_profile.sampling.sampler import DeviceState, Sampler
 
-#: A driver that could not be opened is tried again this often.
+#: The interval between tries to open the driver, in s.
 RETRY_S: Final = 1.0
-#: Who asks whether there is a driver waits at most this long for the first answer.
+#: The longest wait for the driver's first answer, in s.
 ANSWER_S: Final = 10.0
-#: How often who waits for it looks whether they should go on.
+#: The interval at which that wait checks for an interruption, in s.
 LOOK_S: Final = 0.02
-#: How long after the command the energy counter is read for the last time: one of its periods and a bit.
+#: The time from the command's end to the last reading of the energy counter: a little more than one of its periods.
 SETTLE_S: Final = 0.12
-#: A driver that has not answered when the command ends is given this long.
+#: The extra time for a driver that has not answered when the command ends, in s.
 LATE_S: Final = 1.0
-#: History that is kept row by row; what is older is kept as sums from the run's start.
+#: The time for which history is kept row by row. Older rows are kept as sums from the run's start.
 RETENTION_S: Final = 2 * 3600.0
 
 
 class DeviceWatch:
     """Reads the devices of the driver `spec` every `interval_s`, and records them into `directory` if there is one.
 
-    `groups` of signals are read, those of the library unless others are named.
+    `groups`: the groups of signals to read, by default the library's.
     `choose` picks from the driver's devices, and may raise UsageError. Nothing is imported, opened or read before
-    `start()`, and nothing of it in the caller's thread. With `strict` a driver that fails is not tried again, and a
-    recording that cannot be written ends with an error.
+    `start()`, and all of it happens in other threads than the caller's. With `strict` a driver that fails is not tried
+    again, and a recording that cannot be written ends with an error.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class DeviceWatch:
         self.interval_s = interval_s
         self.sampler: Sampler | None = None
         self.recorder: Recorder | None = None
-        #: Why there is no driver, or one that cannot be used; empty once there is.
+        #: Why there is no usable driver; empty once there is.
         self.problem = "the driver has not answered yet"
         self.error: GpuProfileError | None = None
         self.driver_name = ""
-        #: What was chosen.
+        #: The chosen devices.
         self.devices: tuple[Device, ...] = ()
         self._spec = spec
         self._choose = choose
@@ -74,22 +74,22 @@ class DeviceWatch:
         self._thread = threading.Thread(target=self._begin, name="gpu-profile-watch", daemon=True)
 
     def start(self) -> None:
-        """Open the driver, and go on trying if it cannot be; then sample. Returns at once."""
+        """Open the driver, with retries, then sample. Returns at once."""
         self._thread.start()
 
     def keep_from(self, moment_ns: int) -> None:
-        """Keep sums of everything from this moment on, however long it goes on; to be called before any is lost."""
+        """Keep sums of everything from this moment on, however long the run. Call it before any row is dropped."""
         self._anchor_ns = moment_ns
 
     @property
     def answered(self) -> bool:
-        """Whether the driver has answered, or said that it cannot be used."""
+        """Whether the driver has answered, or failed."""
         return self._answered.is_set()
 
     def require(self, interrupted: Callable[[], bool] = lambda: False) -> None:
         """Wait for the driver's first answer, or until `interrupted`.
 
-        The driver's GpuProfileError if it cannot be used, GpuBackendError if it does not answer in time.
+        Raises the driver's GpuProfileError if it cannot be used, GpuBackendError if it does not answer in time.
         """
         end = time.monotonic() + ANSWER_S
         while not (self._answered.wait(LOOK_S) or interrupted()):
@@ -100,20 +100,20 @@ class DeviceWatch:
 
     @property
     def why_unread(self) -> str:
-        """Why there is no state of any device."""
+        """Why no device has a state."""
         problem = self.problem or ("" if self.sampler is None else self.sampler.problem)
         return problem or "the driver lists none of the devices any more"
 
     @property
     def states(self) -> list[DeviceState]:
-        """What is known of each device, in the driver's order."""
+        """The state of each device, in the driver's order."""
         return [] if self.sampler is None else list(self.sampler.states.values())
 
     def finish(self) -> None:
-        """Take the last samples and end; a driver that hangs is left behind. Calling twice is fine."""
+        """Take the last samples and end. A driver that hangs is abandoned. A second call has no effect."""
         if self._stop.is_set():
             return
-        # What a driver buffers reaches back before it was opened, so even a run that was shorter than that has samples.
+        # A driver's buffer reaches back to before it was opened: even a shorter run has samples.
         if not self._answered.wait(LATE_S):
             self.problem = "the command ended before the driver had answered"
         elif self.sampler is not None:
@@ -124,7 +124,7 @@ class DeviceWatch:
         self.stop()
 
     def stop(self) -> None:
-        """End without a last sample. Calling twice is fine."""
+        """End without a last sample. A second call has no effect."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(0.5)
@@ -146,7 +146,7 @@ class DeviceWatch:
                 self._failed(GpuBackendError(f"unexpected {type(error).__name__}: {error}"))
             else:
                 return
-            # What is chosen wrongly stays wrong; a driver may still come.
+            # A wrong choice of devices stays wrong. A driver may still appear.
             if self._strict or isinstance(self.error, UsageError):
                 return
             self._stop.wait(RETRY_S)
@@ -165,7 +165,7 @@ class DeviceWatch:
         try:
             devices = driver.devices()
             if not devices:
-                # Of a driver that reads any, one may still come.
+                # A driver that reads devices may still get one.
                 kind = UsageError if self._spec == "none" else GpuBackendError
                 raise kind(f"driver {self._spec!r} has no device")
             self.devices = tuple(self._choose(devices))
@@ -187,7 +187,7 @@ class DeviceWatch:
         sampler.sinks.append(self._take)
         if self.recorder is not None:
             sampler.event_sinks.append(self.recorder.take_event)
-        if self._stop.is_set():  # it took longer than the command
+        if self._stop.is_set():  # opening took longer than the command
             driver.close()
             return
         self.sampler = sampler
@@ -196,7 +196,7 @@ class DeviceWatch:
         self._answered.set()
 
     def _read_one(self, driver: Driver) -> None:
-        """See to it that one of the devices can be read: lost ones may be listed too."""
+        """Check that at least one device can be read: a driver may list lost ones too."""
         from gpu_profile.catalogue import Tier
         from gpu_profile.errors import DeviceLost
 
@@ -230,5 +230,5 @@ class DeviceWatch:
             if timeline is not None:
                 timeline.anchor(self._anchor_ns)
         if self.recorder is not None:
-            with suppress(RecordingError):  # whoever asks sees it in `recorder.problem`
+            with suppress(RecordingError):  # callers read it from `recorder.problem`
                 self.recorder.take(device, samples)

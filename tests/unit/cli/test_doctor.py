@@ -131,7 +131,7 @@ def test_a_check_that_hangs_keeps_what_it_found_and_holds_up_no_other() -> None:
         ("hangs", FindingState.FAILS),
         ("works", FindingState.OK),
     ]
-    assert found[1].found == "did not answer within 0.2 s"
+    assert found[1].text == "did not answer within 0.2 s"
     assert found[1].to_do
 
 
@@ -141,7 +141,7 @@ def test_a_check_that_fails_is_one_finding() -> None:
         yield
 
     (found,) = look([("broken", broken)])
-    assert (found.state, found.found) == (FindingState.FAILS, "could not be looked at: OSError: no such thing")
+    assert (found.state, found.text) == (FindingState.FAILS, "could not be looked at: OSError: no such thing")
 
 
 def test_the_checks_of_the_machine_find_something_everywhere() -> None:
@@ -155,7 +155,7 @@ def test_the_checks_of_the_machine_find_something_everywhere() -> None:
     ):
         found = list(check())
         assert found, check
-        assert all(each.found for each in found)
+        assert all(each.text for each in found)
         assert all(each.to_do for each in found if each.state in (FindingState.FAILS, FindingState.MISSING))
 
 
@@ -166,8 +166,8 @@ def test_long_settings_of_the_container_are_cut_in_the_line_and_whole_in_the_dat
     monkeypatch.setenv("NVIDIA_REQUIRE_CUDA", required)
     monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "all")
     found = next(machine.container())
-    assert f", NVIDIA_REQUIRE_CUDA={required[:60].rstrip()}…, " in found.found
-    assert ", NVIDIA_VISIBLE_DEVICES=all" in found.found
+    assert f", NVIDIA_REQUIRE_CUDA={required[:60].rstrip()}…, " in found.text
+    assert ", NVIDIA_VISIBLE_DEVICES=all" in found.text
     assert found.data["environment"]["NVIDIA_REQUIRE_CUDA"] == required
 
 
@@ -185,7 +185,7 @@ def test_it_says_whether_counters_may_be_read_and_that_recording_kernels_needs_n
         (tmp_path / file).write_text(text)
     (found,) = machine.counters(tmp_path)
     assert (found.subject, found.state) == ("counters", state)
-    assert found.found.endswith("recording kernels and copies needs no privilege")
+    assert found.text.endswith("recording kernels and copies needs no privilege")
     assert ("NVreg_RestrictProfilingToAdminUsers=0" in found.to_do) is (state is FindingState.MISSING)
 
 
@@ -208,7 +208,7 @@ def test_it_says_whether_counters_can_be_sampled(
 
     monkeypatch.setattr(metadata, "version", installed)
     found = machine.pm_sampling()
-    assert (found.subject, found.state, found.found) == ("PM sampling", state, said)
+    assert (found.subject, found.state, found.text) == ("PM sampling", state, said)
     assert "gpu-profile[cupti]" in found.to_do
 
 

@@ -78,7 +78,7 @@ def test_of_a_truncated_trace_what_can_be_read_is_shown_and_the_exit_code_says_s
     assert 0 < found["operations"] < 20
     assert "truncated?" in found["problem"]
     assert err.startswith(f"gpu-profile: {path}: byte ")
-    assert err.endswith("; what is shown is what came before\n")
+    assert err.endswith("; the output covers the part before\n")
     assert err.count("\n") == 1
 
 
