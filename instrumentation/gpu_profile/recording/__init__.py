@@ -1,15 +1,15 @@
-"""The file format in which samples and spans are kept: append, read, repair. `docs/recording-format.md` describes it.
+"""The file format of recorded samples and spans: append, read, repair. `docs/recording-format.md` describes it.
 
 Read in this order:
 
-- `format`: how bytes lie in a file, in frames that can be checked and found again.
+- `format`: the bytes of a file, in frames with a mark and a checksum.
 - `records`: facts as JSON: processes, spans, device intervals. `columns`: samples as compressed arrays.
-- `writer`: appends whole records. `reader`: reads all that is intact, says how much is not, and repairs.
-- `rank`: a process's place among those that a launcher started together.
+- `writer`: appends whole records. `reader`: reads all intact records, reports the damage, and repairs.
+- `rank`: a process's place in a launched job.
 
-Imports the catalogue's values and the units. A new fact is a class in `records` with a number of `format.RecordType`;
-old readers skip a number that they do not know. A change of what is there already needs a new `VERSION`, and a
-recording of the old one among the tests.
+Imports the catalogue's values and the units. To add a fact, add a class to `records` and a number to
+`format.RecordType`; old readers skip unknown numbers. A change of an existing fact needs a new `VERSION`, and a test
+with a recording of the old one.
 """
 
 from gpu_profile.recording.format import VERSION

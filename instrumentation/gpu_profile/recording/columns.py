@@ -20,7 +20,7 @@ _LENGTH: Final = struct.Struct("<I")
 
 
 class Block(NamedTuple):
-    """The samples of one signal of one device in one record, with what the catalogue said when they were written."""
+    """The samples of one signal of one device in one record, with the catalogue's row at the time of writing."""
 
     device: str
     signal: str

@@ -1,4 +1,4 @@
-"""How bytes lie in a file: the header, the frames around records, and the frame's payload."""
+"""The bytes of a file: the header, the frames around records, and the frame's payload."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_PAYLOAD: Final = 1 << 26
 
 
 class RecordType(IntEnum):
-    """What a record holds. Numbers are never used again; a reader skips those that it does not know."""
+    """The content of a record. Numbers are never reused. A reader skips unknown ones."""
 
     PROCESS = 1
     DEVICES = 2
@@ -40,7 +40,7 @@ class RecordType(IntEnum):
 
 
 class FileRecord(NamedTuple):
-    """An intact record: its type number, its payload (still deflated), and where its frame lies in the file."""
+    """An intact record: its type number, its payload (still deflated), and its frame's place in the file."""
 
     type: int
     payload: bytes
@@ -55,7 +55,7 @@ def header() -> bytes:
 
 
 def header_problem(data: bytes) -> tuple[int, str] | None:
-    """Why `data` does not start a file that can be read, with the byte offset; None if it does."""
+    """The byte offset and the reason if `data` does not start a readable file; None if it does."""
     if data[: len(MAGIC)] != MAGIC[: len(data)]:
         return 0, "not a recording of gpu-profile (wrong magic)"
     if len(data) < HEADER_SIZE:
@@ -81,7 +81,7 @@ def frame(kind: int, content: bytes) -> bytes:
 
 
 def frames(data: bytes) -> Iterator[FileRecord]:
-    """The intact records of a file's bytes, in order. What lies between two of them is damaged."""
+    """The intact records of a file's bytes, in order. Bytes between two of them are damaged."""
     at = HEADER_SIZE
     while (at := data.find(_MARK, at)) >= 0:
         record = _frame_at(data, at)
@@ -118,7 +118,7 @@ def inflate(payload: bytes) -> bytes:
 
 
 def to_json(value: object) -> str:
-    """`value` as JSON in ASCII; what JSON cannot hold is kept as its text. ValueError if it is nested without end."""
+    """`value` as JSON in ASCII. Values that JSON has no type for become text. ValueError if it is nested too deeply."""
     try:
         return json.dumps(value, separators=(",", ":"), default=str, skipkeys=True)
     except RecursionError as error:

@@ -1,4 +1,4 @@
-"""A process's place among those that a launcher started together. Pure: the environment comes in as a mapping."""
+"""A process's place in a launched job. Pure: the environment comes in as a mapping."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """A process's place among those that were launched together; None for what the launcher does not say.
+    """A process's place among all processes of a launch; None for a missing value.
 
-    `rank` counts over all of them, `local_rank` over those of this node, both from 0; `size` is how many there are.
+    `rank` counts over all of them, `local_rank` over those on this node, both from 0. `size` is their number.
     """
 
     rank: int | None
@@ -21,7 +21,7 @@ class Rank:
 
 
 #: Rank, local rank and size, by launcher. Slurm comes last: inside its jobs other launchers start several processes
-#: under one task, whose number says nothing of theirs.
+#: under one task, and its task number is not their rank.
 _LAUNCHERS: Final = (
     ("RANK", "LOCAL_RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -31,10 +31,10 @@ _LAUNCHERS: Final = (
 
 
 def rank(environ: Mapping[str, str]) -> Rank | None:
-    """What the launcher says of this process: torchrun and those that follow it, Open MPI, MPICH and Intel MPI, Slurm.
+    """The rank from the launcher's variables: torchrun and compatible ones, Open MPI, MPICH and Intel MPI, Slurm.
 
-    One launcher's variables are never mixed with another's. A value that is no number, or a size that the rank does
-    not fit, counts as not said.
+    One launcher's variables are never mixed with another's. A value that is no number, or a size too small for the
+    rank, counts as missing.
     """
     for names in _LAUNCHERS:
         whole, local, size = (_natural(environ.get(name)) for name in names)

@@ -1,4 +1,4 @@
-"""Reading a recording: everything that is intact, and how much is not."""
+"""Reads recordings: every intact record, with an account of the damage."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from gpu_profile.units import NS_PER_S
 
 _T = TypeVar("_T")
 
-#: A process that took no sample of a signal for this long was not sampling it.
+#: A process without a sample of a signal for longer than this did not sample it meanwhile.
 _PAUSE_NS: Final = 10 * NS_PER_S
 
-#: How many process numbers a line lists.
+#: The most process numbers in a line.
 _NAMED: Final = 8
 
-#: What decoding a record can raise whose checksum is right but whose content is not: another program wrote it.
+#: Errors of decoding a record with a right checksum and wrong content: another program wrote it.
 _MALFORMED: Final = (
     ValueError,
     TypeError,
@@ -57,10 +57,10 @@ class Columns(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What a directory of recorded files holds.
+    """The content of a directory of recorded files.
 
-    `samples` maps a device's UUID to a mapping from the signal's key to its columns. `lost_bytes` counts the bytes that
-    belong to no intact record; `problems` has one line for each thing that is missing, with file and place.
+    `samples` maps a device's UUID to a mapping from the signal's key to its columns. `lost_bytes` counts the bytes
+    outside all intact records. `problems` has one line for each missing part, with file and place.
     """
 
     processes: tuple[ProcessInfo, ...]
@@ -82,38 +82,38 @@ class Cut(NamedTuple):
 
 
 def read_recording(directory: str | os.PathLike[str], *, since_ns: int = 0) -> Recording:
-    """Everything that is intact in the files of `directory`, in the order of file names and then of writing.
+    """Every intact record in the files of `directory`, in the order of file names and then of writing.
 
-    Where several processes sampled the same signal of a device at the same time, the readings of the one that did so
-    longest count, and the others' only where it has none: two readers of one sensor tell nothing twice. Files of
-    processes that began to record before `since_ns` are left out.
+    If several processes sampled the same signal of a device at the same time, the readings of the one that did so
+    longest count, and the others fill its gaps: two readers of one sensor add no information. Files of processes that
+    began to record before `since_ns` are left out.
 
-    RecordingError if there is no such directory, no recording in it, or a file in it is not a recording that this
-    version can read. Damage is no error: it is counted in `lost_bytes` and told in `problems`.
+    RecordingError without the directory, without a recording in it, or if a file is no recording of a version that can
+    be read. Damage is no error: `lost_bytes` counts it, and `problems` lists it.
     """
-    found = _Found(since_ns)
+    content = _RecordingContent(since_ns)
     for path in _files(Path(directory)):
-        found.file(path, _bytes(path))
+        content.file(path, _bytes(path))
     samples: dict[str, dict[str, Columns]] = {}
-    for (device, key), blocks in found.blocks.items():
+    for (device, key), blocks in content.blocks.items():
         samples.setdefault(device, {})[key] = _merged([_joined(own) for own in blocks.values()])
     return Recording(
-        tuple(found.processes),
-        tuple(found.devices.values()),
+        tuple(content.processes),
+        tuple(content.devices.values()),
         samples,
-        tuple(found.spans),
-        tuple(found.events),
-        tuple(found.notes),
-        found.lost_bytes,
-        tuple(dict.fromkeys([*found.problems, *found.unended()])),
+        tuple(content.spans),
+        tuple(content.events),
+        tuple(content.notes),
+        content.lost_bytes,
+        tuple(dict.fromkeys([*content.problems, *content.unended()])),
     )
 
 
 def repair(directory: Path) -> tuple[Cut, ...]:
-    """Cut the damaged tail off each file of `directory`, and say what was cut.
+    """Cut the damaged tail off each file of `directory`, and return the cuts.
 
-    A file whose header is cut off is removed: it holds nothing. Damage between intact records stays: a reader skips it.
-    RecordingError as in `read_recording`, or if a file that needs a cut cannot be changed or is still being written.
+    A file with an incomplete header is removed: it has no content. Damage between intact records stays: a reader skips
+    it. RecordingError as in `read_recording`, or if a damaged file cannot be changed or is still being written.
     """
     cuts = []
     for path in _files(directory):
@@ -167,7 +167,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _check_header(path: Path, data: bytes) -> str | None:
-    """A line if the header is cut off, None if it is right; RecordingError if this is no recording of this version."""
+    """A line if the header is incomplete, None if it is right. RecordingError if the file cannot be of this version."""
     problem = header_problem(data)
     if problem is None:
         return None
@@ -185,7 +185,7 @@ def _joined(blocks: list[Columns]) -> Columns:
 
 
 def _merged(sources: list[Columns]) -> Columns:
-    """One process's samples at any moment, of all that sampled the same: the longest stretches first."""
+    """At most one process's samples at any moment: of overlapping stretches, the longest wins."""
     if len(sources) == 1:
         return sources[0]
     stretches = [stretch for source in sources for stretch in _stretches(source)]
@@ -201,14 +201,14 @@ def _merged(sources: list[Columns]) -> Columns:
 
 
 def _stretches(source: Columns) -> list[Columns]:
-    """The samples of one process, cut where it took none for long: it was idle meanwhile."""
+    """The samples of one process, cut at long pauses: it was idle meanwhile."""
     breaks = np.flatnonzero(np.diff(source.t_end) > _PAUSE_NS) + 1
     return [Columns(*parts) for parts in zip(*(np.split(column, breaks) for column in source), strict=True)]
 
 
 @dataclass
-class _Found:
-    """What has been read so far of the processes that began at `since_ns` or later."""
+class _RecordingContent:
+    """The records read so far, of processes that began at `since_ns` or later."""
 
     since_ns: int = 0
     processes: list[ProcessInfo] = field(default_factory=list)
@@ -220,12 +220,12 @@ class _Found:
     notes: list[Mapping[str, Any]] = field(default_factory=list)
     lost_bytes: int = 0
     problems: list[str] = field(default_factory=list)
-    #: Process numbers of files without an end mark: of those that still write, and of those that are gone.
+    #: PIDs of files without an end mark: of processes that still write, and of processes that are gone.
     writing: list[int] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
 
     def unended(self) -> Iterator[str]:
-        """A line for the processes that did not hand in all that they saw, and one for those that will."""
+        """A line for the processes that ended without their last records, and one for those that still record."""
         if self.gone:
             yield (
                 f"{_processes(self.gone)} ended without handing in the last regions and samples: "
@@ -235,7 +235,7 @@ class _Found:
             yield f"{_processes(self.writing)} still recorded when the files were read"
 
     def file(self, path: Path, data: bytes) -> None:
-        """Add a file. RecordingError if it is not one of ours."""
+        """Add a file. RecordingError if it is no recording of this version."""
         problem = _check_header(path, data)
         if problem is not None:
             self._lost(problem, len(data))
@@ -280,7 +280,7 @@ class _Found:
 
     def _record(self, path: Path, record: FileRecord) -> None:
         if record.type == RecordType.SAMPLES:
-            # All blocks of a record are decoded before one is kept, so that a malformed record leaves nothing behind.
+            # All blocks of a record are decoded before one is added: a malformed record must leave nothing behind.
             for block in list(decode_blocks(inflate(record.payload))):
                 self._block(path, block)
         elif record.type == RecordType.DEVICES:
@@ -331,7 +331,7 @@ def _rescaled(value: Column, old: float, new: float) -> Column:
 
 
 def _is_written(path: Path) -> bool:
-    """Whether its writer still holds the lock on it. A process that is gone holds none, even before it was reaped."""
+    """Whether its writer still has the lock on it. The lock of a dead process is gone, even before it is reaped."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -357,4 +357,4 @@ def _objects(record: FileRecord) -> list[Mapping[str, Any]]:
 
 
 def _list(record: FileRecord, kind: type[_T]) -> list[_T]:
-    return [from_fields(kind, found) for found in _objects(record)]
+    return [from_fields(kind, values) for values in _objects(record)]

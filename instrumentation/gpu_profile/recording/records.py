@@ -1,4 +1,4 @@
-"""The facts in a recording, and how each is written as JSON."""
+"""The facts in a recording, and their JSON."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """Who wrote a file of the recording. `end_ns` is None if the file has no end mark: killed, or still recording.
+    """The writer of a file of the recording. `end_ns` is None without an end mark: killed, or still recording.
 
-    `rank`, `local_rank` and `world_size` are what its launcher told it: its place among all processes that were
-    launched together and among those of its node, both from 0, and how many there are. None: not told.
+    `rank`, `local_rank` and `world_size` come from its launcher: its place in the whole launch and on its node, both
+    from 0, and the number of processes. None: the launcher set no value.
     """
 
     version: str
@@ -34,7 +34,7 @@ class ProcessInfo:
 
 
 class DeviceInterval(NamedTuple):
-    """When a span's work ran on one stream of one device, in ns since the epoch."""
+    """The time of a span's work on one stream of one device, in ns since the epoch."""
 
     device: str
     stream: int
@@ -42,7 +42,7 @@ class DeviceInterval(NamedTuple):
     end_ns: int
 
 
-#: Very many spans share it.
+#: Shared by very many spans.
 _NO_ATTRIBUTES: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -50,11 +50,11 @@ class SpanRecord(NamedTuple):
     """One execution of the region `name`.
 
     `trace_id`, `span_id` and `parent_span_id` are lower-case hex as in W3C trace context. An execution without a span
-    has an `id` of the recorder's instead, and one inside it names that as its `parent`. `start_ns` and `end_ns` are the
-    host's; `items` is how many units of work the execution did, None if it did not say; `failed` whether an exception
-    ended it, None if the recording does not say. `devices` are the UUIDs of the devices that it was joined with by the
-    host's clock, `assumed` whether that was its process's guess because it named none. `rank` is its process's: it is
-    written with the process, and a reader finds it there. Attributes come back as JSON gives them: tuples as lists.
+    has an `id` of the recorder's instead, and executions inside it name that `id` as their `parent`. `start_ns` and
+    `end_ns` are the host's. `items` is the number of units of work, None if not reported. `failed`: an exception ended
+    it; None if not recorded. `devices` are the UUIDs of the devices in its join by the host's clock. `assumed`: it
+    named none, and its process guessed them. `rank` is its process's: the file has it with the process, and the reader
+    fills it in. Attributes come back as from JSON: tuples as lists.
     """
 
     name: str
@@ -75,24 +75,24 @@ class SpanRecord(NamedTuple):
 
 
 def to_fields(fact: ProcessInfo | SpanRecord | Device | Event) -> dict[str, Any]:
-    """The fact's fields as an object; unlike `dataclasses.asdict`, nothing inside them is copied.
+    """The fact's fields as an object. Unlike `dataclasses.asdict`, it does not copy their values.
 
-    Of a span, which are many, without those that are as they are by default.
+    A span's fields with default values are left out: there are many spans.
     """
     if isinstance(fact, SpanRecord):
         usual = SpanRecord._field_defaults
-        found = {key: value for key, value in fact._asdict().items() if key not in usual or value != usual[key]}
-        return {**found, "attributes": dict(fact.attributes)} if fact.attributes else found
+        values = {key: value for key, value in fact._asdict().items() if key not in usual or value != usual[key]}
+        return {**values, "attributes": dict(fact.attributes)} if fact.attributes else values
     return {each.name: getattr(fact, each.name) for each in fields(fact)}
 
 
-def from_fields(kind: Callable[..., _T], found: Mapping[str, Any]) -> _T:
-    """The reverse of `to_fields`, after JSON. TypeError, ValueError or LookupError if a field is missing or not right.
+def from_fields(kind: Callable[..., _T], values: Mapping[str, Any]) -> _T:
+    """The reverse of `to_fields`, after JSON. TypeError, ValueError or LookupError if a field is missing or wrong.
 
-    Fields may be added to a fact later: one that is not found has its default, one that is not known is ignored.
+    Fields may be added to a fact later: a missing one gets its default, an unknown one is ignored.
     """
     readers = _readers(kind)
-    return kind(**{name: readers[name](value) for name, value in found.items() if name in readers})
+    return kind(**{name: readers[name](value) for name, value in values.items() if name in readers})
 
 
 @cache
@@ -138,7 +138,7 @@ def _texts(value: list[object]) -> tuple[str, ...]:
     return tuple(map(_text, value))
 
 
-#: How a field is read, by its annotation.
+#: Readers of a field's value, by the field's annotation.
 _READ: Final[Mapping[str, Callable[[Any], object]]] = {
     "str": _text,
     "str | None": _maybe(_text),

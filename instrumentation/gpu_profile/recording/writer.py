@@ -1,4 +1,4 @@
-"""Writing a recording: buffered in columns, appended in whole records."""
+"""Writes a recording: buffered in columns, appended in whole records."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from gpu_profile.recording.records import ProcessInfo, SpanRecord, to_fields
 from gpu_profile.units import NS_PER_S
 
 _FLUSH_EVERY_NS: Final = NS_PER_S
-#: A writer that nobody flushes flushes itself here, which bounds its memory and the size of a record.
+#: Without a flush by its owner, a writer flushes at this size. It bounds the memory, and the size of a record.
 _MOST_SAMPLES: Final = 1 << 16
 _MOST_TEXT: Final = 1 << 22
 
 
 class RecordingWriter:
-    """Appends what this process sees to one new file in `directory`, which is made if it is missing.
+    """Appends this process's samples and facts to one new file in `directory`, which is created if missing.
 
-    The owner calls `maybe_flush` from its loop; then `kill -9` loses at most the last second. Safe to use from several
-    threads. It belongs to the process that made it: a forked child makes its own. Every method raises `RecordingError`
-    with path and reason if the file cannot be written; what that flush held is then lost and counted in the file, the
-    file stays readable, and the next flush tries again.
+    The owner calls `maybe_flush` from its loop; then `kill -9` loses at most the last second. Threads may share a
+    writer. It belongs to the process that created it: a forked child needs its own. Every method raises
+    `RecordingError` with path and reason if the file cannot be written. The data of that flush are then lost and
+    counted in the file. The file stays readable, and the next flush tries again.
 
     `now_ns` gives nanoseconds since the epoch. `driver` is the driver's name and `driver_version` its version.
     """
@@ -53,7 +53,7 @@ class RecordingWriter:
         self._texts: dict[RecordType, list[str]] = {}
         self._text_size = 0
         self._devices: dict[str, Device] = {}
-        #: Samples and facts that could not be written, and why; no reason without any.
+        #: The numbers of samples and facts that could not be written, and the reason; empty if there are none.
         self._unwritten = 0, 0, ""
         self._flushed_ns = now_ns()
         place = rank(os.environ) or Rank(None, None, None)
@@ -92,28 +92,28 @@ class RecordingWriter:
 
     @property
     def driver(self) -> str:
-        """The driver's name; empty as long as it is not known."""
+        """The driver's name; empty until it is set."""
         return self._process.driver
 
     def set_driver(self, name: str, version: str) -> None:
-        """Note which driver it is, where that was not known when the file was made."""
+        """Set the driver, if it was unknown when the file was created."""
         self._check_owner()
         with self._lock:
             self._process = replace(self._process, driver=name, driver_version=version)
             self._append(self._described())
 
     def device(self, device: Device) -> None:
-        """Note that `device` exists; the same one is written once."""
+        """Add a device. An unchanged device is written once."""
         if self._devices.get(device.uuid) != device:
             self._fact(RecordType.DEVICES, to_fields(device))
             self._devices[device.uuid] = device
 
     def sample(self, device_uuid: str, sample: Sample) -> None:
-        """Keep one sample for the next flush. RecordingError if a number does not fit 64 bits."""
+        """Buffer one sample until the next flush. RecordingError if a number does not fit 64 bits."""
         self.samples(device_uuid, (sample,))
 
     def samples(self, device_uuid: str, samples: Iterable[Sample]) -> None:
-        """Keep samples for the next flush. RecordingError if a number does not fit 64 bits."""
+        """Buffer samples until the next flush. RecordingError if a number does not fit 64 bits."""
         self._check_owner()
         with self._lock:
             for sample in samples:
@@ -129,19 +129,19 @@ class RecordingWriter:
                     self._flush()
 
     def span(self, span: SpanRecord) -> None:
-        """Keep one execution of a region for the next flush."""
+        """Buffer one execution of a region until the next flush."""
         self._fact(RecordType.SPANS, to_fields(span))
 
     def event(self, event: Event) -> None:
-        """Keep an event of a device for the next flush."""
+        """Buffer an event of a device until the next flush."""
         self._fact(RecordType.EVENTS, to_fields(event))
 
     def note(self, note: Mapping[str, Any]) -> None:
-        """Keep anything else that JSON can hold, such as the truth about a simulated device, for the next flush."""
+        """Buffer any other JSON object until the next flush, such as the truth of a simulated device."""
         self._fact(RecordType.NOTES, dict(note))
 
     def flush(self) -> None:
-        """Append everything that is kept. The file survives the process from here on."""
+        """Append all buffered data. From here on they survive the process."""
         self._check_owner()
         with self._lock:
             self._flush()
@@ -152,7 +152,7 @@ class RecordingWriter:
             self.flush()
 
     def close(self) -> None:
-        """Flush, append the end mark and close the file. Closing twice is fine; a forked child only lets go of it."""
+        """Flush, append the end mark and close. A second call has no effect. A forked child writes nothing."""
         if os.getpid() != self._pid:
             self._release()
             return
@@ -176,7 +176,7 @@ class RecordingWriter:
             self._fd = -1
 
     def _check_owner(self) -> None:
-        # Before the lock is touched: a child forked while another thread held it would wait for ever.
+        # Before the lock: a child that was forked while another thread had it would wait for ever.
         if os.getpid() != self._pid:
             raise RecordingError(f"{self.path}: belongs to process {self._pid}; open a writer in the forked child")
         if self._fd < 0:
@@ -214,7 +214,7 @@ class RecordingWriter:
         try:
             self._append(b"".join(data) + end)
         except RecordingError as error:
-            # Devices are few and everything hangs on them, so they are tried again; the rest would fill the memory.
+            # Devices are few, and all other records refer to them: they are kept. The rest would fill the memory.
             self._texts = {kind: facts for kind, facts in texts.items() if kind == RecordType.DEVICES}
             facts = sum(len(lost) for kind, lost in texts.items() if kind != RecordType.DEVICES)
             self._unwritten = lost_samples + samples, lost_facts + facts, str(error)
