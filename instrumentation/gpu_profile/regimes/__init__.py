@@ -1,20 +1,20 @@
-"""What bounds a region, by which rule, on which evidence. Pure.
+"""Regimes: rules that judge what bounds a region, from evidence to verdict. Pure.
 
-Rules are rows, tried in order; the first that fires gives the verdict. Thresholds are data, each with its source.
-`classify` is total: it always answers, and `UNKNOWN` with a reason is an answer.
+Rules are rows, tried in order: the first that fires gives the verdict. Thresholds are data, each with its source.
+`classify` is total: it always returns a verdict, which may be `UNKNOWN` with a reason.
 
 Read in this order:
 
-- `evidence`: what a verdict rests on, whoever gathered it, as named ratios; `busy` is in all of it.
-- `operation`, `kernel_work`: what the profiler of operations and a trace say of one execution and of a region's. They
-  are here, not with those who make them, because executions, spans and recordings carry them.
-- `scores`: evidence as the rules read it. `thresholds`: the numbers that they compare with.
-- `rule`: what a regime is, and what a row of the rules says.
-- `sensor_rules`, `trace_rules`, `operation_rules`: the rows, by what they rest on.
+- `evidence`: the evidence behind a verdict, from any source, as named ratios. All of it has `busy`.
+- `operation`, `kernel_work`: the results of the profiler of operations, and of a trace, for one execution and for a
+  region. They are in this package because executions, spans and recordings carry them.
+- `scores`: evidence in the form that the rules read. `thresholds`: the numbers that they compare with.
+- `rule`: the regimes, and the fields of a rule.
+- `sensor_rules`, `trace_rules`, `operation_rules`: the rows, by their evidence.
 - `verdict`: `classify`, from evidence to verdict.
 
-Imports the catalogue and the modules of the ground floor. A new rule is a row in one of the three tables, its line in
-`docs/regimes.md`, and, if it compares with a new number, a field of `Thresholds` with its source.
+Imports the catalogue and the modules of the ground floor. To add a rule, add a row to one of the three tables and a
+line to `docs/regimes.md`. A new number in it is a field of `Thresholds` with its source.
 """
 
 from gpu_profile.regimes.rule import Regime, Rule

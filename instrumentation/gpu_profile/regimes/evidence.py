@@ -1,4 +1,4 @@
-"""The evidence that a verdict rests on, whoever gathered it."""
+"""The evidence behind a verdict, from any source."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Basis = Literal["kernels", "counters", "operation", "coarse"]
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of a region when its regime is judged. Every value is a ratio; what is unknown is absent.
+    """The evidence on a region. Every value is a ratio; unknown values are absent.
 
-    `busy` is the GPU's own busy share of the region; `device_busy` that of the device over all that was seen; pipe
-    and memory activities, `power` over the limit, `clock` over the maximum, `pcie` and `nvlink` over what the link
-    carries in the busier direction, and `throttled`, the share of the region's time for which the driver held the
-    clocks down, or, of one execution, that of the device's last minute, follow.
-    `n` is how many sensor windows stand behind it.
+    `busy` is the GPU's busy share of the region, `device_busy` the device's over all of the samples. Further values are
+    the activities of pipes and memory, `power` over the limit and `clock` over the maximum. `pcie` and `nvlink` are
+    over the link's capacity, in the busier direction. `throttled` is the share of the region's time in which the driver
+    lowered the clocks; for one execution it is that share of the device's last minute.
+    `n` is the number of sensor windows, GPU operations or timed runs behind the values.
     """
 
     basis: Basis

@@ -1,7 +1,7 @@
-"""What a profiler's records say of one execution of a region; and of all executions that a profiler saw. Pure.
+"""A profiler's records of one execution of a region, and of all profiled executions of a region. Pure.
 
-Whoever reads the records sets `execution.kernels`. From then on it is part of what the execution's span, the region's
-metrics and the recording say.
+The reader of the records sets `execution.kernels`. From there it reaches the execution's span, the region's metrics and
+the recording.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from gpu_profile.units import NS_PER_S
 
 AttributeValue = str | int | float | Sequence[str] | Sequence[int] | Sequence[float]
 
-#: Kernels that are told by name.
+#: The most kernels that are named.
 MOST_TOP: Final = 5
-#: Names of kernels that a region's sums hold at once.
+#: The most names of kernels in a region's sums.
 _MOST_NAMES: Final = 200
-#: Names of templates run to thousands of characters; this much tells them apart.
+#: Names of templates have thousands of characters; this many distinguish them.
 _LONGEST_NAME: Final = 500
-#: Attributes of spans are 64 bits wide; a larger one would cost its whole batch.
+#: Attributes of spans are 64 bits wide. A larger value would lose its whole batch.
 _LARGEST: Final = (1 << 63) - 1
 #: No execution takes longer than 146 years.
 _LONGEST_S: Final = (1 << 62) / NS_PER_S
@@ -50,14 +50,14 @@ def _row(attribute: Attribute, default: int | None = 0, *, metric: Metric | None
 
 @dataclass(slots=True, kw_only=True)
 class KernelSums:
-    """What GPU operations of a region add up to; a new quantity is a row here. Times in ns; None: not in the records.
+    """Sums over the GPU operations of a region; to add a quantity, add a row. Times in ns; None: not in the records.
 
     `kernel_ns` sums the durations of kernels. `span_ns` is the time of the devices from a start to its end, on the host
-    or there; in `busy_ns` of it the region's own operations ran, in `others_ns` only those of others. The rest is idle:
-    `host_wait_ns`, of which launching took `launch_ns`, and `other_wait_ns`, as in `kernels.Idle`. `copy_ns` sums the
-    durations of copies. In `communication_ns` a collective ran, in `overlap_ns` of that another kernel beside it.
-    `backward` operations are of the backward pass of what ran forward in the region. `peak_bytes` is the most that the
-    allocator had given out meanwhile.
+    or there. In `busy_ns` of it the region's own operations ran, in `others_ns` only operations of others. The rest is
+    idle: `host_wait_ns`, including `launch_ns` for launching, and `other_wait_ns`, as in `kernels.Idle`. `copy_ns` sums
+    the durations of copies. In `communication_ns` a collective ran, in `overlap_ns` of that another kernel beside it.
+    `backward` counts operations of the backward pass of the region's forward operations. `peak_bytes` is the most
+    memory that was allocated at one time meanwhile.
     """
 
     kernels: int = _row(names.KERNELS_COUNT, metric=rows.REGION_KERNELS)
@@ -80,14 +80,14 @@ class KernelSums:
 
     @property
     def whole_ns(self) -> int:
-        """What shares are of: the span without the time in which only others' operations ran."""
+        """The whole for shares: the span without the time in which only others' operations ran."""
         return self.span_ns - self.others_ns
 
 
 class Quantity(NamedTuple):
-    """A field of `KernelSums`, and what it is called elsewhere. `optional`: it may be missing from the records.
+    """A field of `KernelSums`, and its attribute and metric. `optional`: it may be missing from the records.
 
-    Outside it is a count under its own name or, if it is a time, seconds under a name that ends in `_s`.
+    In output it is a count under its own name, or, for a time, seconds under a name that ends in `_s`.
     """
 
     name: str
@@ -102,17 +102,17 @@ class Quantity(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Its name outside."""
+        """Its name in output."""
         return f"{self.name[:-3]}_s" if self.time else self.name
 
     def of(self, sums: KernelSums) -> int | float | None:
-        """Its value outside."""
+        """Its value in output."""
         value: int | None = getattr(sums, self.name)
         return _seconds(value) if self.time else value
 
-    def read(self, found: Mapping[str, Any]) -> int | None:
+    def read(self, attributes: Mapping[str, Any]) -> int | None:
         """Its value from attributes."""
-        value: Any = self.attribute.of(found)
+        value: Any = self.attribute.of(attributes)
         return _in_ns(value) if self.time and value is not None else value
 
 
@@ -124,11 +124,10 @@ QUANTITIES: Final = tuple(
 
 @dataclass(slots=True, kw_only=True)
 class KernelWork(KernelSums):
-    """The GPU operations that one execution launched. It is not changed once it is made.
+    """The GPU operations that one execution launched. Treat it as immutable.
 
-    `occupancy` is estimated, 0-1, a mean over `kernel_ns`. `top` are the kernels that took longest: name, count, and ns
-    in all. `evidence`, of the basis `kernels`, is what a verdict on it rests on; its shares are of `whole_ns`,
-    `others` of `span_ns`.
+    `occupancy` is estimated, 0-1, a mean over `kernel_ns`. `top` are the kernels with the longest total time: name,
+    count, and total ns. `evidence` has the basis `kernels`. Its shares are of `whole_ns`, but `others` of `span_ns`.
     """
 
     evidence: Evidence
@@ -136,20 +135,20 @@ class KernelWork(KernelSums):
     top: tuple[tuple[str, int, int], ...] = ()
 
     def attributes(self) -> dict[str, AttributeValue]:
-        """As attributes of a span; what is not known is absent."""
-        told: dict[Attribute, AttributeValue | None] = {names.KERNELS_N: self.evidence.n}
-        values = {each.attribute: each.of(self) for each in QUANTITIES}
-        told |= {row: value for row, value in values.items() if value is None or value <= _LARGEST}
-        told |= {row: self.evidence.get(key) for key, row in _EVIDENCE.items()}
-        told[names.KERNELS_OCCUPANCY] = self.occupancy
-        told[names.KERNELS_COVERAGE] = self.evidence.coverage
-        told[names.KERNELS_REASON] = self.evidence.reason or None
+        """The attributes of a span; unknown values are absent."""
+        values: dict[Attribute, AttributeValue | None] = {names.KERNELS_N: self.evidence.n}
+        sums = {each.attribute: each.of(self) for each in QUANTITIES}
+        values |= {row: value for row, value in sums.items() if value is None or value <= _LARGEST}
+        values |= {row: self.evidence.get(key) for key, row in _EVIDENCE.items()}
+        values[names.KERNELS_OCCUPANCY] = self.occupancy
+        values[names.KERNELS_COVERAGE] = self.evidence.coverage
+        values[names.KERNELS_REASON] = self.evidence.reason or None
         top = self.top[:MOST_TOP]
         if top:
-            told[names.KERNELS_TOP_NAMES] = tuple(_short(name) for name, _, _ in top)
-            told[names.KERNELS_TOP_COUNTS] = tuple(count for _, count, _ in top)
-            told[names.KERNELS_TOP_TIMES] = tuple(ns / NS_PER_S for _, _, ns in top)
-        return {row.name: value for row, value in told.items() if value is not None}
+            values[names.KERNELS_TOP_NAMES] = tuple(_short(name) for name, _, _ in top)
+            values[names.KERNELS_TOP_COUNTS] = tuple(count for _, count, _ in top)
+            values[names.KERNELS_TOP_TIMES] = tuple(ns / NS_PER_S for _, _, ns in top)
+        return {row.name: value for row, value in values.items() if value is not None}
 
     def events(self) -> list[dict[str, str | int | float]]:
         """The attributes of a span's events named `KERNEL_EVENT`: one for each of the top kernels, longest first."""
@@ -163,22 +162,22 @@ class KernelWork(KernelSums):
         ]
 
     @staticmethod
-    def of_attributes(found: Mapping[str, Any]) -> KernelWork | None:
-        """The reverse, from any attributes; None if they are of no kernels, or one of them cannot be theirs."""
-        if names.KERNELS_N.name not in found:
+    def of_attributes(attributes: Mapping[str, Any]) -> KernelWork | None:
+        """The reverse, from any attributes. None if they are of no kernels, or one of them has an impossible value."""
+        if names.KERNELS_N.name not in attributes:
             return None
         try:
-            values: dict[str, Any] = {each.name: each.read(found) for each in QUANTITIES}
+            values: dict[str, Any] = {each.name: each.read(attributes) for each in QUANTITIES}
             if any(values[each.name] is None and not each.optional for each in QUANTITIES):
                 return None
-            told = {key: value for key, row in _EVIDENCE.items() if (value := row.of(found)) is not None}
-            coverage, n = names.KERNELS_COVERAGE.of(found) or 0.0, names.KERNELS_N.of(found) or 0
-            evidence = Evidence("kernels", told, n, coverage, reason=names.KERNELS_REASON.of(found) or "")
+            shares = {key: value for key, row in _EVIDENCE.items() if (value := row.of(attributes)) is not None}
+            coverage, n = names.KERNELS_COVERAGE.of(attributes) or 0.0, names.KERNELS_N.of(attributes) or 0
+            evidence = Evidence("kernels", shares, n, coverage, reason=names.KERNELS_REASON.of(attributes) or "")
             lists = (names.KERNELS_TOP_NAMES, names.KERNELS_TOP_COUNTS, names.KERNELS_TOP_TIMES)
-            top = zip(*(row.of(found) or () for row in lists), strict=True)
+            top = zip(*(row.of(attributes) or () for row in lists), strict=True)
             return KernelWork(
                 evidence=evidence,
-                occupancy=names.KERNELS_OCCUPANCY.of(found),
+                occupancy=names.KERNELS_OCCUPANCY.of(attributes),
                 top=tuple((name, count, _in_ns(seconds)) for name, count, seconds in top)[:MOST_TOP],
                 **values,
             )
@@ -188,7 +187,7 @@ class KernelWork(KernelSums):
 
 @dataclass(slots=True)
 class KernelWorks(KernelSums):
-    """Sums over the `executions` of a region that a profiler saw, which all rates are of. None: no execution told.
+    """Sums over the profiled `executions` of a region, the base of all rates. None: not in any record.
 
     `peak_bytes` is the highest of them.
     """
@@ -196,7 +195,7 @@ class KernelWorks(KernelSums):
     executions: int = 0
     _n: int = 0
     _reason: str = ""
-    #: By what was told: the sum of value × weight, and the sum of the weights.
+    #: By key: the sum of value × weight, and the sum of the weights, over the executions with a value.
     _means: dict[str, tuple[float, int]] = field(default_factory=dict)
     _counts: Counter[str] = field(default_factory=Counter)
     _times: Counter[str] = field(default_factory=Counter)
@@ -220,10 +219,10 @@ class KernelWorks(KernelSums):
         evidence = work.evidence
         self._n += evidence.n
         self._reason = evidence.reason or self._reason
-        # What launched nothing has no span, and nothing to say of the others.
-        known = bool(evidence.values)
-        self._mean("coverage", evidence.coverage if known else 0.0, max(int(known), work.whole_ns))
-        # The mean duration is of the kernels, shares are of time.
+        # An execution that launched nothing has no span, and no weight in the other means.
+        launched = bool(evidence.values)
+        self._mean("coverage", evidence.coverage if launched else 0.0, max(int(launched), work.whole_ns))
+        # The mean duration is weighted by kernels, shares by time.
         weights = {"kernel_s": work.kernels, "others": work.span_ns}
         for key, value in evidence.values.items():
             self._mean(key, value, max(1, weights.get(key, work.whole_ns)))
@@ -243,7 +242,7 @@ class KernelWorks(KernelSums):
 
     @property
     def occupancy(self) -> float | None:
-        """The estimated occupancy, 0-1: a mean over the time of the kernels that tell it."""
+        """The estimated occupancy, 0-1: a mean over the kernel time of the executions that have it."""
         return self._mean_of("occupancy")
 
     @property
@@ -253,21 +252,21 @@ class KernelWorks(KernelSums):
 
     @property
     def top(self) -> tuple[tuple[str, int, int], ...]:
-        """Kernels that took longest: name, count, ns in all; of those executions in whose own `top` they are."""
+        """The kernels with the longest total time: name, count, total ns. Only the executions' own `top` count."""
         longest = self._times.most_common(MOST_TOP)
         return tuple((name, self._counts[name], ns) for name, ns in longest)
 
     def counters(self) -> dict[Metric, float]:
-        """As the region metrics that count profiled executions; what is not known is absent."""
-        told: dict[Metric, float | None] = {
+        """The region's metrics of profiled executions; unknown values are absent."""
+        values: dict[Metric, float | None] = {
             rows.REGION_PROFILED: self.executions,
             rows.REGION_PROFILED_TIME: _seconds(self.whole_ns),
         }
-        told |= {each.metric: each.of(self) for each in QUANTITIES if each.metric is not None}
-        return {row: float(value) for row, value in told.items() if value is not None}
+        values |= {each.metric: each.of(self) for each in QUANTITIES if each.metric is not None}
+        return {row: float(value) for row, value in values.items() if value is not None}
 
     def evidence(self) -> Evidence:
-        """What a verdict on the region rests on: means over `whole_ns` of the executions."""
+        """The evidence on the region: means over `whole_ns` of the executions."""
         means = {key: mean for key in _EVIDENCE if (mean := self._mean_of(key)) is not None}
         if not means:
             return Evidence("kernels", {}, self._n, 0.0, reason=self._reason or "nothing was launched in it")

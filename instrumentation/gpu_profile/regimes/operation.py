@@ -1,7 +1,7 @@
-"""What one operation did, and how near it came to its machine's ceilings; and what a region's operations did. Pure.
+"""The work of one operation and its distance from the machine's ceilings; and the operations of a region. Pure.
 
-Whoever times an operation inside a region sets `execution.operation` before the region ends. From then on it is part
-of what the execution's span, the region's metrics and the recording say.
+A profiler that times an operation inside a region sets `execution.operation` before the region ends. From there it
+reaches the execution's span, the region's metrics and the recording.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from gpu_profile.units import NS_PER_S, percent
 
 AttributeValue = str | int | float
 
-#: Of a region that they are a smaller part of, operations say nothing: what it does otherwise decides.
+#: Operations with a smaller share of a region's time are no evidence: the rest of the region decides.
 LEAST_SHARE: Final = 0.5
-#: Attributes of spans are 64 bits wide; a larger one would cost its whole batch.
+#: Attributes of spans are 64 bits wide. A larger value would lose its whole batch.
 _LARGEST: Final = (1 << 63) - 1
 _UNMEASURED: Final = "the operation's launch overhead was not measured"
 
@@ -41,14 +41,14 @@ _ATTRIBUTES: Final[Mapping[str, names.Attribute]] = {
 
 @dataclass(frozen=True, slots=True)
 class RegionOperation:
-    """One operation, as it ran within one execution of a region. None: not known; `reason` says why.
+    """One operation within one execution of a region. None: unknown, with `reason`.
 
-    `flops` and `bytes` are what the whole execution did, however often it ran the operation; `at_least` the FLOPs of
-    the part that could be counted, where `flops` is None. `compute` is then a lower bound. `precision` names the
-    format of the arithmetic as data sheets do, empty if it is not known. `compute` and `memory` are shares of the
-    ceilings that were reached over the whole time, overhead included. `overhead` is the share of the time that went
-    into launching. `growth` is how much longer twice the size takes, as a share of the time of once. `n` timed runs
-    stand behind all of it. `certainty` cuts the confidence of a verdict where the ceilings are uncertain.
+    `flops` and `bytes` are those of the whole execution, over all runs of the operation. `at_least` are the countable
+    FLOPs if `flops` is None; `compute` is then a lower bound. `precision` names the format of the arithmetic as in data
+    sheets, empty if unknown. `compute` and `memory` are the reached shares of the ceilings over the whole time,
+    overhead included. `overhead` is the share of the time for launching. `growth` is the extra time of twice the size,
+    as a share of the time of once. `n` is the number of timed runs. `certainty` reduces the confidence of a verdict if
+    the ceilings are uncertain.
     """
 
     flops: int | None = None
@@ -69,25 +69,25 @@ class RegionOperation:
         return self.flops / self.bytes if self.flops is not None and self.bytes else None
 
     def evidence(self) -> Evidence:
-        """What a verdict on this execution rests on: its shares, `busy` being 1 less `overhead`."""
+        """The evidence on this execution: its shares, with `busy` as 1 less `overhead`."""
         busy = None if self.overhead is None else 1.0 - self.overhead
         values = {"busy": busy, "compute": self.compute, "memory": self.memory, "growth": self.growth}
-        known = {key: value for key, value in values.items() if value is not None}
-        reason = self.reason or ("" if "busy" in known else _UNMEASURED)
-        return Evidence("operation", known, self.n, 1.0 if self.certainty is None else self.certainty, reason=reason)
+        shares = {key: value for key, value in values.items() if value is not None}
+        reason = self.reason or ("" if "busy" in shares else _UNMEASURED)
+        return Evidence("operation", shares, self.n, 1.0 if self.certainty is None else self.certainty, reason=reason)
 
     def attributes(self) -> dict[str, AttributeValue]:
-        """As attributes of a span; what is not known is absent."""
+        """The attributes of a span; unknown values are absent."""
         values = {row.name: getattr(self, field) for field, row in _ATTRIBUTES.items()}
         return {name: value for name, value in values.items() if value not in (None, "") and _fits(value)}
 
     @staticmethod
-    def of_attributes(found: Mapping[str, Any]) -> RegionOperation | None:
-        """The reverse, from any attributes; None if they are of no operation, or one of them cannot be its."""
-        if names.OPERATION_N.name not in found:
+    def of_attributes(attributes: Mapping[str, Any]) -> RegionOperation | None:
+        """The reverse, from any attributes. None if they are of no operation, or one is impossible."""
+        if names.OPERATION_N.name not in attributes:
             return None
         try:
-            values = {field: row.of(found) for field, row in _ATTRIBUTES.items() if field != "intensity"}
+            values = {field: row.of(attributes) for field, row in _ATTRIBUTES.items() if field != "intensity"}
             return RegionOperation(**{field: value for field, value in values.items() if value is not None})
         except (TypeError, OverflowError):
             return None
@@ -98,16 +98,16 @@ def _fits(value: AttributeValue) -> bool:
 
 
 class RegionOperations:
-    """What the operations of one region did in all. None: no execution told.
+    """Sums over the operations of one region. None: no execution has a value.
 
-    `precision` is empty if they differ, or none told; `reason` the newest word on what is not known. `whole_ns` is the
-    time of all the region's executions, with an operation or without.
+    `precision` is empty if they differ, or none has one. `reason` is the newest reason for an unknown value. `whole_ns`
+    is the time of all the region's executions, with an operation or without.
     """
 
     __slots__ = ("_partial", "_precisions", "_sums", "bytes", "counted", "n", "reason", "whole_ns")
 
     def __init__(self) -> None:
-        #: FLOPs that were counted, and whether one of the executions could only be counted in part.
+        #: The counted FLOPs, and whether an execution could be counted only in part.
         self.counted: int | None = None
         self._partial = False
         self.bytes: int | None = None
@@ -115,12 +115,12 @@ class RegionOperations:
         self.reason = ""
         self.whole_ns = 0
         self._precisions: set[str] = set()
-        #: By what was told: the sum of its values, and the time of the executions that told it. Shares are sums over
-        #: time, as those who did most count most.
+        #: By key: the sum of its values, and the time of the executions with a value. Shares are sums over time, so
+        #: that longer executions count more.
         self._sums: dict[str, tuple[float, int]] = {}
 
     def add(self, operation: RegionOperation, ns: int) -> None:
-        """Add an execution that took so long."""
+        """Add an execution that took `ns`."""
         ns = max(1, ns)  # a clock with coarse steps must not make it count for nothing
         self.n += operation.n
         self.reason = operation.reason or self.reason
@@ -148,12 +148,12 @@ class RegionOperations:
 
     @property
     def flops(self) -> int | None:
-        """FLOPs of the executions that tell them; None if one of them could only be counted in part."""
+        """FLOPs of the executions with a count; None if one of them could be counted only in part."""
         return None if self._partial else self.counted
 
     @property
     def at_least(self) -> int | None:
-        """FLOPs that were counted, where one of the executions could only be counted in part."""
+        """The counted FLOPs if one of the executions could be counted only in part, else None."""
         return self.counted if self._partial else None
 
     @property
@@ -163,17 +163,17 @@ class RegionOperations:
 
     @property
     def flops_per_s(self) -> float | None:
-        """FLOPs per second of the executions that tell them."""
+        """FLOPs per second of the executions with a count."""
         return self._per_s("flops")
 
     @property
     def bytes_per_s(self) -> float | None:
-        """Bytes per second of the executions that tell them."""
+        """Bytes per second of the executions with a count."""
         return self._per_s("bytes")
 
     @property
     def intensity(self) -> float | None:
-        """FLOPs per byte; None unless the same executions tell both."""
+        """FLOPs per byte; None unless the same executions have both."""
         (flops, flops_ns), (moved, bytes_ns), (_, both_ns) = (
             self._sums.get(key, (0.0, 0)) for key in ("flops", "bytes", "both")
         )
@@ -184,7 +184,7 @@ class RegionOperations:
         return total * NS_PER_S / ns if ns else None
 
     def evidence(self) -> Evidence:
-        """What a verdict on the region rests on: means over time, and the share of its time that they are of."""
+        """The evidence on the region: means over time, and the share of its time that they cover."""
         _, ns = self._sums.get("busy", (0.0, 0))
         if not ns:
             return Evidence("operation", {}, self.n, 0.0, reason=self.reason or _UNMEASURED)
@@ -193,6 +193,6 @@ class RegionOperations:
             reason = f"its operations were measured for {percent(share)} of its time only"
             return Evidence("operation", {}, self.n, share, reason=reason)
         keys = ("busy", "compute", "memory", "growth")
-        means = {key: total / known for key in keys for total, known in [self._sums.get(key, (0.0, 0))] if known}
+        means = {key: total / weight for key in keys for total, weight in [self._sums.get(key, (0.0, 0))] if weight}
         certainty = self._sums["certainty"][0] / ns
         return Evidence("operation", means, self.n, share * certainty, reason=self.reason)

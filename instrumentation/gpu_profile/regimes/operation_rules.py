@@ -1,8 +1,8 @@
-"""The rules for one operation whose FLOPs and bytes are known: what it reaches of measured ceilings. Tried in order.
+"""The rules for one operation with known FLOPs and bytes: its shares of the measured ceilings. Tried in order.
 
-The ceiling that is nearer is the one that the operation's intensity puts it under, in the roofline model. What reaches
-only part of it is still under it, and the verdict on it is less sure, in proportion; of what reaches next to nothing of
-either, neither FLOPs nor bytes explain the time.
+In the roofline model, the intensity of an operation decides its ceiling: the nearer one. An operation that reaches only
+a part of it is still bound by it, with less confidence in proportion. If it reaches next to nothing of both, neither
+FLOPs nor bytes explain the time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _nearest(s: Scores) -> float:
 
 
 def _apart(s: Scores, limits: Thresholds) -> float:
-    """How close two scores must be to count as one: closer, where both are far below the ceiling."""
+    """The largest difference of two scores that count as equal. It is smaller if both are far below the ceiling."""
     return limits.balanced * min(1.0, _nearest(s) / limits.ceiling)
 
 
@@ -44,7 +44,7 @@ def _ahead(score: float | None, other: float | None, s: Scores, limits: Threshol
 
 
 def _far(s: Scores, limits: Thresholds) -> float | None:
-    """How far from either ceiling. Whether launching or latency takes the time, only twice the size can tell."""
+    """The distance from either ceiling. Only a run of twice the size separates launching from latency."""
     if s.compute is None or s.memory is None or s.growth is None:
         return None
     return min(limits.part - _nearest(s), s.growth - limits.grows)
@@ -59,7 +59,7 @@ def _reached(s: Scores) -> str:
 
 
 def _rest(s: Scores) -> str:
-    """What to look at besides, where much of the time is not explained."""
+    """The unexplained share of the time, if it is large."""
     return "" if _nearest(s) >= 0.5 else f"; {percent(1 - _nearest(s), 0)} of the time is not explained by it"
 
 

@@ -1,4 +1,4 @@
-"""What a regime is, and what one row of the rules says."""
+"""The regimes, and the fields of a rule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpu_profile.units import percent
 
 
 class Regime(Enum):
-    """What bounds a region. `str()` gives the bare name."""
+    """The bound of a region. `str()` gives the bare name."""
 
     IDLE = "The GPU has nothing to do, here or elsewhere"
     HOST_BOUND = "The GPU waits for input or for Python"
@@ -35,9 +35,9 @@ class Regime(Enum):
 class Rule:
     """One row: if `margin(scores, thresholds)` is a number >= 0, the regime holds, by that margin.
 
-    A negative margin says how far it is from holding; None, that the evidence for it is missing. `widest` is the
-    largest margin that there can be, for rules that have less room than a sure verdict asks for elsewhere. `hint` is
-    the share of what the basis allows that the rule's evidence is good for: 1 unless it suits other causes as well.
+    A negative margin is the distance from holding, None means missing evidence. `widest` is the largest possible
+    margin, for rules with less room than a sure verdict needs elsewhere. `hint` multiplies the confidence that the
+    basis allows: 1 unless the evidence suits other causes as well.
     """
 
     name: str
@@ -51,24 +51,24 @@ class Rule:
 
 def least(*margins: float | None) -> float | None:
     """The smallest of some margins; None if one is missing."""
-    known = [margin for margin in margins if margin is not None and not math.isnan(margin)]
-    return min(known) if len(known) == len(margins) else None
+    numbers = [margin for margin in margins if margin is not None and not math.isnan(margin)]
+    return min(numbers) if len(numbers) == len(margins) else None
 
 
 def below(score: float | None, limits: Thresholds) -> float | None:
-    """How far a score is from taking half of the time: above that, something else is no larger cause."""
+    """How far a score is below half of the time. Above that, no other cause is larger."""
     return None if score is None else limits.half - score
 
 
 def above(score: float | None, other: float | None, limits: Thresholds) -> float | None:
-    """How far `score` is above its ceiling and above the other; unknown if either is: what is absent is not 0."""
+    """How far `score` is above its ceiling and above the other. None if either is unknown: absent is not 0."""
     if score is None or other is None:
         return None
     return min(score - limits.ceiling, score - other - limits.balanced)
 
 
 def both_near(s: Scores, limits: Thresholds) -> float | None:
-    """How far both scores are above the ceiling, and closer together than what tells them apart."""
+    """How far both scores are above the ceiling, and closer together than the balanced distance."""
     if s.compute is None or s.memory is None:
         return None
     apart = abs(s.compute - s.memory)
@@ -76,5 +76,5 @@ def both_near(s: Scores, limits: Thresholds) -> float | None:
 
 
 def of_ceiling(score: float | None) -> str:
-    """A score in per cent; what noise takes over the ceiling is at it."""
+    """A score in per cent, cut at 100 %: noise can lift it above the ceiling."""
     return percent(min(1.0, score or 0.0), 0)

@@ -1,4 +1,4 @@
-"""Evidence as the rules read it."""
+"""Evidence in the form that the rules read."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Final
 from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.regimes.thresholds import Thresholds
 
-#: A rate that regression gives can be a little outside of 0 to 1; from here on it is no measurement.
+#: A regression can return rates a little outside 0 to 1. A value beyond these is no measurement.
 _LOWEST, _HIGHEST = -0.1, 1.5
-#: Shares of one time that add up to more than this do not belong together.
+#: Shares of one time with a larger sum than this are inconsistent.
 _WHOLE: Final = 1.05
-#: What can be any positive number: seconds, and how much longer twice the work takes.
+#: Values that can be any positive number: seconds, and the extra time of twice the work.
 _UNBOUNDED: Final = frozenset({"kernel_s", "growth"})
 _SHARES: Final = ("work", "communication", "transfer", "host_wait", "other_wait")
 
 
 def sound(evidence: Evidence) -> Evidence:
-    """The evidence without what cannot be: NaN, infinities, ratios far outside of 0 to 1. What is left out is unknown.
+    """The evidence without impossible values: NaN, infinities, ratios far outside 0 to 1. These become unknown.
 
-    What is slightly below 0 is 0. Shares of a trace's time that add up to more than it are all left out.
+    Values slightly below 0 become 0. If the shares of a trace's time add up to more than the whole, all are left out.
     """
     values = {key: max(0.0, value) for key, value in evidence.values.items() if _possible(key, value)}
     if evidence.basis == "kernels" and sum(values.get(key, 0.0) for key in _SHARES) > _WHOLE:
@@ -33,18 +33,18 @@ def _possible(key: str, value: float) -> bool:
     return _LOWEST <= value <= (math.inf if key in _UNBOUNDED else _HIGHEST) and math.isfinite(value)
 
 
-#: Where work is less than `well_fed`, the longest wait takes more than this share: less is no cause, nor the next one.
+#: With work below `well_fed`, the longest wait takes more than this share: a smaller wait is no cause.
 SLIGHT: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """How a trace's time, or a region's span, divides; the parts add up to 1 with what is `unknown`.
+    """The parts of a trace's time, or of a region's span. With `unknown` they add up to 1.
 
-    `work`, `communication` and `transfer` that nothing hides; `others`: only operations of others ran on the device;
-    and idle time. `host`: there was nothing launched; `launch` is its part in launching calls and the framework's work
-    around them. `gaps`: the way from one kernel to the next; `other`: something was launched, and waited for longer.
-    None: the trace does not hold it. `kernel_s`: the mean kernel.
+    `work`; `communication` and `transfer` that nothing hides; `others`: only operations of others ran on the device;
+    and idle time. `host`: nothing was launched; `launch` is its part in launching calls and the framework's work around
+    them. `gaps`: between one kernel and the next. `other`: an operation was launched and waited longer than that.
+    None: not in the trace. `kernel_s`: the mean kernel, in seconds.
     """
 
     work: float | None
@@ -60,9 +60,9 @@ class Waits:
 
     @staticmethod
     def of(evidence: Evidence, limits: Thresholds) -> Waits | None:
-        """What the basis `kernels` knows, whose shares are of the time without that of others.
+        """The parts from evidence of the basis `kernels`, else None. Its shares are of the time without that of others.
 
-        Waits of operations that had been launched are gaps between kernels if the mean one is short.
+        Waits of launched operations are gaps between kernels if the mean wait is short.
         """
         if evidence.basis != "kernels":
             return None
@@ -79,19 +79,19 @@ class Waits:
         return Waits(work, communication, transfer, host, launch, gaps, other, others, idle, kernel_s)
 
     def hungry(self, limits: Thresholds) -> float | None:
-        """How far work is below what a well-fed GPU does; None if the trace does not hold what it waits for."""
+        """How far work is below that of a well-fed GPU; None if the trace does not have the host's waits."""
         return None if self.work is None or self.host is None else limits.well_fed - self.work
 
     @property
     def unknown(self) -> float:
-        """The share that nothing accounts for: the GPU was idle, and the trace does not hold why."""
-        known = (self.work, self.communication, self.transfer, self.host, self.gaps, self.other, self.others)
-        return max(0.0, 1.0 - sum(share or 0.0 for share in known))
+        """The unexplained share: the GPU was idle, and the trace does not have the cause."""
+        parts = (self.work, self.communication, self.transfer, self.host, self.gaps, self.other, self.others)
+        return max(0.0, 1.0 - sum(share or 0.0 for share in parts))
 
     def longest(self, wait: float | None, *rivals: float | None) -> float | None:
-        """How far a wait is ahead of others, of others' operations, and of what is unknown.
+        """How far a wait is ahead of its `rivals`, of others' operations, and of the unknown time.
 
-        None if it is next to nothing, and no cause.
+        None if it is too small to be a cause.
         """
         if wait is None or wait < SLIGHT:
             return None
@@ -100,26 +100,26 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Evidence as the rules read it; None where it is unknown.
+    """Evidence in the form that the rules read; None where it is unknown.
 
-    `working`, `copying`, `exchanging` and `waiting` share the region's time out, and add up to 1. What a link carried
-    over what it can carry is how long it was in use; of that, only what no kernel hides is time that it cost. NVLink's
-    collectives run as kernels that keep the GPU busy and do nothing else, so their time is taken out of the busy time,
-    unless a pipe or the memory was at work meanwhile. `copying` over PCIe is what fits beside the busy time.
+    `working`, `copying`, `exchanging` and `waiting` divide the region's time, and add up to 1. A link's traffic over
+    its capacity is the time for which it was in use. Only time that no kernel hides is a cost. NVLink's collectives run
+    as kernels that keep the GPU busy and do nothing else. So their time is subtracted from the busy time, unless a pipe
+    or the memory was at work meanwhile. `copying` over PCIe is limited to the time beside the busy time.
 
-    While the GPU works, `compute` is the busiest pipe over its ceiling, `memory` the DRAM activity over its practical
-    ceiling without what the exchanges themselves read and write, `sm` the share of the multiprocessors in use, and
-    `breadth` how much of the nearer of the two ceilings these could reach.
+    The next scores are of the time in which the GPU works. `compute` is the busiest pipe over its ceiling. `memory` is
+    the DRAM activity, without the exchanges' own reads and writes, over its practical ceiling. `sm` is the share of the
+    multiprocessors in use, `breadth` the share of the nearer ceiling that these could reach.
 
-    `compute` is not multiplied by `clock`, the clock over the highest: pipe activity counts cycles, and so does what
-    the pipe can do. A pipe that issues in nine cycles of ten takes nine tenths of the time at any clock, and DRAM,
-    whose clock is its own, is no nearer to its ceiling because of a lower one. The product is another quantity, how
-    much of the data sheet's peak is reached (arXiv 2605.20799 calls it OFU). `clock` and `throttled`, the share of time
-    for which the driver held the clocks down, are modifiers, no causes.
+    `compute` is not multiplied by `clock`, the clock over the highest: pipe activity counts cycles, and so does the
+    pipe's capacity. A pipe that issues in nine cycles of ten takes nine tenths of the time at any clock. DRAM has its
+    own clock, and is no nearer to its ceiling at a lower one. The product is another quantity: the reached share of the
+    data sheet's peak (arXiv 2605.20799 calls it OFU). `clock` and `throttled`, the share of time in which the driver
+    lowered the clocks, are modifiers, no causes.
 
-    Of the basis `operation`, `compute` and `memory` are the FLOPs and bytes per second over measured ceilings,
-    `waiting` is its overhead, the share of the time that launching takes, and `growth` how much longer twice the work
-    takes, as a share of the time of once.
+    For the basis `operation`, `compute` and `memory` are the FLOPs and bytes per second over measured ceilings.
+    `waiting` is its overhead, the share of the time for launching. `growth` is the extra time of twice the work, as a
+    share of the time of once.
     """
 
     busy: float
@@ -143,15 +143,15 @@ class Scores:
 
     @staticmethod
     def of(evidence: Evidence, limits: Thresholds) -> Scores:
-        """The scores of evidence that knows `busy`."""
+        """The scores of evidence that has `busy`."""
         busy, sm, dram = evidence.values["busy"], evidence.get("sm"), evidence.get("dram")
         pcie, nvlink = evidence.get("pcie"), evidence.get("nvlink")
         pipes = [evidence.get("fp32"), evidence.get("fp64"), evidence.get("fp16")]
         tensor = evidence.get("tensor")
         if tensor is not None:
             pipes.append(tensor / limits.tensor_ceiling)
-        known = [pipe for pipe in pipes if pipe is not None]
-        compute = max(known) if known else None
+        measured = [pipe for pipe in pipes if pipe is not None]
+        compute = max(measured) if measured else None
         own = None if dram is None else max(0.0, dram - (nvlink or 0.0) * limits.nvlink_memory)
         memory = None if own is None else own / limits.dram_ceiling
         if evidence.basis == "operation":

@@ -1,4 +1,4 @@
-"""The rules for what sensors say: activity counters, or utilisation and power alone. Tried in order."""
+"""The rules for sensors: activity counters, or utilisation and power alone. Tried in order."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ from gpu_profile.units import percent
 _ALL: Final[frozenset[Basis]] = frozenset({"counters", "coarse"})
 _COUNTERS: Final[frozenset[Basis]] = frozenset({"counters"})
 _COARSE: Final[frozenset[Basis]] = frozenset({"coarse"})
-#: The gap before a kernel, in kernels of the shortest kind.
+#: The longest gap before a kernel, in kernels of the shortest kind.
 _LONGEST_LAUNCH: Final = 5
-#: Of a rule whose evidence other causes give as well, such as a wait that launches explain too.
+#: The confidence factor of a rule with evidence that other causes give as well, such as a wait from launches.
 _HINT: Final = 0.6
-#: Of a rule on power and on the time in which memory was touched: neither measures what bounds the work.
+#: The confidence factor of rules on power and on the time of memory accesses: neither measures the bound itself.
 _TRACES: Final = 0.45
 
 
 def _copies(s: Scores, _limits: Thresholds) -> float:
-    """Less, if nothing tells whether copies fill the time: what is not measured is not 0."""
+    """Reduced if PCIe is not measured: copies may fill the time."""
     return 1.0 if s.pcie is not None else _HINT
 
 
 def _launches(s: Scores, limits: Thresholds) -> float:
-    """Less, if the wait may be the launches of kernels: counters cannot tell these from other waits of the host.
+    """Reduced if the wait may be the launches of kernels: counters cannot separate them from other waits of the host.
 
-    It may be copies as well where these are not measured. Kernels for which launches matter are too short to keep the
-    multiprocessors occupied, and a launch takes at most some five times as long as the shortest of them (2-4 µs; 1-20
-    µs).
+    The wait may also be copies if these are not measured. Kernels for which launches matter are too short to keep the
+    multiprocessors occupied. A launch takes at most some five times as long as the shortest of them (2-4 µs; 1-20 µs).
     """
     small = s.sm is None or s.sm < limits.broad_sm
     launches = small and s.waiting < _LONGEST_LAUNCH * s.working
@@ -46,7 +45,7 @@ SENSOR_RULES: Final[tuple[Rule, ...]] = (
         lambda s, t: least(
             t.idle_busy - s.busy,
             None if s.device_busy is None else t.idle_busy - s.device_busy,
-            # A copy is something to do, and it keeps no multiprocessor busy.
+            # A copy is work, and it keeps no multiprocessor busy.
             t.idle_busy - max(s.pcie or 0.0, s.nvlink or 0.0),
         ),
         lambda s: f"this GPU is busy {percent(s.device_busy or 0, 1)} of the time: give it work, or give it up",
@@ -145,9 +144,9 @@ SENSOR_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "busy, power high but below the limit, memory-controller time >= ceiling, no pipe known to be near its own",
         Regime.MEMORY_BOUND,
-        # A kernel that waits touches memory all the time as well, but moving data at the ceiling takes power; and
-        # arithmetic touches memory all the time too, but takes all the power that there is. A pipe's activity may be
-        # known where that of DRAM is not.
+        # A kernel that waits touches memory all the time as well, but moving data at the ceiling takes power.
+        # Arithmetic also touches memory all the time, but draws all of the power limit. A pipe's activity may be known
+        # without that of DRAM.
         lambda s, t: least(
             t.ceiling - (s.compute or 0.0),
             s.busy - t.broad_sm,
@@ -166,7 +165,7 @@ SENSOR_RULES: Final[tuple[Rule, ...]] = (
 
 
 def _at_clock(s: Scores) -> str:
-    """How much of the highest clock there is, where that is less than all."""
+    """The share of the highest clock, if it is below 95 %."""
     return "" if s.clock is None or s.clock > 0.95 else f", at {percent(s.clock, 0)} of its highest clock"
 
 
@@ -179,10 +178,10 @@ def _longest(time: float | None, s: Scores, limits: Thresholds, *others: float |
 
 
 def _narrowness(s: Scores, limits: Thresholds) -> float | None:
-    """How far breadth is below what it must be not to be what keeps work from its ceilings.
+    """How much the lack of multiprocessors in use limits the work; negative if something else is the larger limit.
 
-    What is reached of a ceiling is the share of the multiprocessors in use times what each of these reaches. The
-    smaller factor is the cause: breadth, where it is below the root of the product.
+    The reached share of a ceiling is the share of the multiprocessors in use times the share that each reaches. The
+    smaller factor is the cause: it is the breadth if it is below the root of the product.
     """
     if s.compute is None or s.memory is None or s.sm is None or s.breadth is None:
         return None

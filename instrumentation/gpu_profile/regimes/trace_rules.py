@@ -1,6 +1,6 @@
-"""The rules for what a trace of kernels says: the longest wait is the answer. Tried in order.
+"""The rules for a trace of kernels: the longest wait is the answer. Tried in order.
 
-A sentence names the cause by its share of the time, and says so where work takes more than it.
+The advice names the cause and its share of the time. If work takes more, it gives that share too.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from gpu_profile.units import percent
 
 _KERNELS: Final[frozenset[Basis]] = frozenset({"kernels"})
 _SMALLER: Final = "batch more, fuse kernels, or capture a CUDA graph"
-#: What is less is 0 % in words.
-_TOLD: Final = 0.005
+#: Smaller shares would be 0 % in words.
+_LEAST_SHOWN: Final = 0.005
 
 TRACE_RULES: Final[tuple[Rule, ...]] = (
     Rule(
@@ -26,7 +26,7 @@ TRACE_RULES: Final[tuple[Rule, ...]] = (
         lambda s, t: _waits(
             s, lambda w: least(w.hungry(t), w.longest(w.communication, w.transfer, w.host, w.gaps, w.other))
         ),
-        lambda s: _told(
+        lambda s: _advice(
             s, lambda w: w.communication, "communication that no kernel hides", "overlap it with computation"
         ),
         _KERNELS,
@@ -37,7 +37,7 @@ TRACE_RULES: Final[tuple[Rule, ...]] = (
         lambda s, t: _waits(
             s, lambda w: least(w.hungry(t), w.longest(w.transfer, w.communication, w.host, w.gaps, w.other))
         ),
-        lambda s: _told(
+        lambda s: _advice(
             s, lambda w: w.transfer, "copies over a link that nothing hides", "pin host memory, overlap or shrink them"
         ),
         _KERNELS,
@@ -46,14 +46,14 @@ TRACE_RULES: Final[tuple[Rule, ...]] = (
         "in a trace, short kernels, and launching them takes longest",
         Regime.OVERHEAD_BOUND,
         lambda s, t: _waits(s, lambda w: least(w.hungry(t), _shortness(w, t), _launching(w))),
-        lambda s: _told(s, _overhead, _overheads(s), _SMALLER),
+        lambda s: _advice(s, _overhead, _overheads(s), _SMALLER),
         _KERNELS,
     ),
     Rule(
         "in a trace, busy < idle",
         Regime.IDLE,
         lambda s, t: _waits(s, lambda w: least(w.hungry(t), 1.0 - (1.0 - w.idle) / t.idle_busy)),
-        lambda s: _told(s, lambda w: w.idle, "idle", "give the GPU work, or look at a shorter part of the trace"),
+        lambda s: _advice(s, lambda w: w.idle, "idle", "give the GPU work, or look at a shorter part of the trace"),
         _KERNELS,
     ),
     Rule(
@@ -62,14 +62,14 @@ TRACE_RULES: Final[tuple[Rule, ...]] = (
         lambda s, t: _waits(
             s, lambda w: least(w.hungry(t), w.longest(w.host, w.communication, w.transfer, w.gaps, w.other))
         ),
-        lambda s: _told(s, lambda w: w.host, _host(s), _feed(s)),
+        lambda s: _advice(s, lambda w: w.host, _host(s), _feed(s)),
         _KERNELS,
     ),
 )
 
 
 def unfit(w: Waits, limits: Thresholds) -> str:
-    """Why no rule holds for what a trace says."""
+    """Why no rule holds for a trace."""
     hungry = w.hungry(limits)
     if hungry is None:
         return "the trace holds no calls of the host: record its activities as well"
@@ -98,7 +98,7 @@ def _shortness(w: Waits, limits: Thresholds) -> float | None:
 
 
 def _overhead(w: Waits) -> float:
-    """Launching, and the GPU's own way from kernel to kernel."""
+    """The time for launching, and the gaps between kernels."""
     return (w.launch or 0.0) + w.gaps
 
 
@@ -109,8 +109,8 @@ def _launching(w: Waits) -> float | None:
     return w.longest(_overhead(w), w.host - w.launch, w.other, w.communication, w.transfer)
 
 
-def _told(s: Scores, share: Callable[[Waits], float | None], cause: str, step: str) -> str:
-    """The cause's share of the time, beside that of work where it is larger, and the next step."""
+def _advice(s: Scores, share: Callable[[Waits], float | None], cause: str, step: str) -> str:
+    """The cause's share of the time, with that of work if it is larger, and the next step."""
     if s.trace is None:
         return step
     taken, work = share(s.trace) or 0.0, s.trace.work or 0.0
@@ -123,7 +123,7 @@ def _overheads(s: Scores) -> str:
     if s.trace is None:
         return ""
     parts = (("launching kernels", s.trace.launch or 0.0), ("gaps between kernels", s.trace.gaps))
-    some = [(name, share) for name, share in parts if share >= _TOLD]
+    some = [(name, share) for name, share in parts if share >= _LEAST_SHOWN]
     if len(some) == 1:
         return some[0][0]
     return " and ".join(f"{name} ({_percent(share)})" for name, share in some)
@@ -135,7 +135,7 @@ def _host(s: Scores) -> str:
 
 
 def _feed(s: Scores) -> str:
-    """What to do about the larger part of the host wait."""
+    """The remedy for the larger part of the host wait."""
     launching = s.trace is not None and (s.trace.launch or 0.0) > (s.trace.host or 0.0) / 2
     return _SMALLER if launching else "prefetch, or raise num_workers"
 

@@ -1,4 +1,4 @@
-"""Evidence in, verdict out."""
+"""From evidence to a verdict."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gpu_profile.regimes.thresholds import BEST_CONFIDENCE, DEFAULT_THRESHOLDS, 
 from gpu_profile.regimes.trace_rules import TRACE_RULES, unfit
 from gpu_profile.units import percent
 
-#: What rests on sensors, whose gains and rates are a little off.
+#: The bases that sensors supply. Their gains and rates are a little off.
 _SENSORS: Final[frozenset[Basis]] = frozenset({"counters", "coarse"})
-#: From so many times `least_n` GPU operations on, a trace's verdict is no less sure because of their number; ours.
+#: From this many times `least_n` GPU operations on, their number no longer reduces a trace's confidence; ours.
 _MANY: Final = 10
-#: At such a margin no other answer is near: no share of the time is as far from another.
+#: A margin without any near answer: no share of the time is further away.
 _FAR: Final = -1.0
 #: THE table: the first rule that fires gives the verdict.
 RULES: Final[tuple[Rule, ...]] = (*SENSOR_RULES, *TRACE_RULES, *OPERATION_RULES)
@@ -26,10 +26,10 @@ RULES: Final[tuple[Rule, ...]] = (*SENSOR_RULES, *TRACE_RULES, *OPERATION_RULES)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A regime with what it rests on. `confidence` is 0-1; `advice` is one next step in plain words.
+    """A regime with its evidence. `confidence` is 0-1; `advice` is one next step in plain words.
 
-    `margin` is how far the evidence is from another answer: from this rule's thresholds, or from those of a rule that
-    is tried before it. `runner_up` is that other answer; of `UNKNOWN`, what it would be most likely.
+    `margin` is the distance of the evidence from another answer: from this rule's thresholds, or from those of a rule
+    that is tried before it. `runner_up` is that other answer. For `UNKNOWN` it is the most likely regime.
     """
 
     regime: Regime
@@ -45,20 +45,20 @@ class Verdict:
 
 
 def classify(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> Verdict:
-    """Judge a region by the first rule that fires. Confidence grows with the margin up to what the basis allows.
+    """Judge a region by the first rule that fires. Confidence grows with the margin, up to the limit of the basis.
 
-    Total: what cannot be a measurement counts as unknown, and there is an answer to any evidence.
+    Total: impossible values count as unknown, and every evidence gets a verdict.
     """
     given, evidence = evidence, sound(evidence)
     if evidence.get("busy") is None or not evidence.coverage > 0:
         nonsense = evidence.get("busy") is None and "busy" in given.values
         reason = f"the busy share cannot be {given.values['busy']:g}" if nonsense else evidence.reason
         return _unknown(evidence, reason or "no samples cover the region")
-    # One run of an operation that was timed for itself is a measurement; one window of a sensor is not.
+    # One timed run of an operation is a measurement; one window of a sensor is not.
     if evidence.basis != "operation" and evidence.n < thresholds.least_n:
-        what = "GPU operation" if evidence.basis == "kernels" else "sensor window"
+        unit = "GPU operation" if evidence.basis == "kernels" else "sensor window"
         many = "s" if evidence.n != 1 else ""
-        return _unknown(evidence, f"only {evidence.n} {what}{many}, {thresholds.least_n} are needed")
+        return _unknown(evidence, f"only {evidence.n} {unit}{many}, {thresholds.least_n} are needed")
     scores = Scores.of(evidence, thresholds)
     margins = [(rule, rule.margin(scores, thresholds)) for rule in RULES if evidence.basis in rule.bases]
     first = next((i for i, (_, margin) in enumerate(margins) if margin is not None and margin >= 0), None)
@@ -67,7 +67,7 @@ def classify(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) ->
         nearest = max(near, key=lambda each: each[0], default=None)
         return _unknown(evidence, _unfit(scores, evidence, thresholds), scores, nearest[1] if nearest else None)
     rule, own = margins[first]
-    # A rule further up that nearly fired is as near a threshold as the rule's own.
+    # An earlier rule that nearly fired is as near a threshold as the rule's own.
     missed = [
         -m * thresholds.sure_margin / min(thresholds.sure_margin, r.widest(thresholds))
         for r, m in margins[:first]
@@ -75,7 +75,7 @@ def classify(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) ->
     ]
     margin = min([own or 0.0, *missed])
     others = [(m, r.regime) for r, m in margins if m is not None and r.regime is not rule.regime]
-    # The nearest other answer: what it would be if the numbers were a little different.
+    # The nearest other answer: the verdict if the numbers were a little different.
     runner_up = max(others, key=lambda other: min(other[0], 0.0), default=(0.0, None))[1]
     enough = min(thresholds.sure_margin, rule.widest(thresholds))
     if evidence.basis in _SENSORS and margin < thresholds.least_margin and rule.regime is not Regime.IDLE:
@@ -95,9 +95,9 @@ def classify(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) ->
 
 
 def _confidence(evidence: Evidence, margin: float, enough: float, limits: Thresholds) -> float:
-    """Half at a threshold, all of what the basis allows `enough` away from it; less where values are uncertain.
+    """Half of the basis's limit at a threshold, all of it `enough` away; less if values are uncertain.
 
-    Times in a trace are exact, but a few operations tell little of others: `least_n` of them are a threshold, too.
+    Times in a trace are exact, but few operations say little about others: `least_n` of them are a threshold, too.
     """
     sure = min(1.0, margin / enough)
     if evidence.basis == "kernels":
@@ -116,7 +116,7 @@ def _modifiers(scores: Scores, limits: Thresholds) -> str:
 
 def _unfit(scores: Scores, evidence: Evidence, limits: Thresholds) -> str:
     if evidence.basis == "operation":
-        unknown = [what for what, score in (("FLOPs", scores.compute), ("bytes", scores.memory)) if score is None]
+        unknown = [name for name, score in (("FLOPs", scores.compute), ("bytes", scores.memory)) if score is None]
         if unknown:
             return evidence.reason or f"not known of it: {' and '.join(unknown)}"
         return "neither FLOPs nor bytes explain the time: a run of twice the size tells whether launching does"
