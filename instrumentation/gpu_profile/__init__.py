@@ -1,19 +1,19 @@
-"""What GPUs do for the code that uses them: regions as OpenTelemetry spans, joined with sampled GPU signals.
+"""GPU use of code: regions as OpenTelemetry spans, joined with sampled GPU signals.
 
-The packages in the order in which data passes them:
+The packages in the order in which data pass them:
 
-- `catalogue`: what can be measured, what it is called, and the values that flow: samples, devices, events.
-- `driver`: where samples come from. `sampling`: what is read when.
+- `catalogue`: signals, metrics and attributes with their names, and the values samples, devices, events.
+- `driver`: the sources of samples. `sampling`: the schedule of reading.
 - `history`: the bounded past of one device. `join`: intervals over it. `regimes`: from evidence to a verdict.
 - `regions`: named parts of a program, from a call to a span with GPU attributes.
 
-Beside them lie `recording` (the file format) and `report` (how anything is shown). On them stand `monitor` (one
-measured run), `kernels` (GPU operations by region), `roofline` (an operation against ceilings), `calibration` (how
-sensors answer) and `analysis` (recordings). The doors are `integrations`, the command in `cli`, and the names below,
-which load on first use, so that importing the package costs a service nothing. A package imports only from those before
-it; `pyproject.toml` has the order. At the bottom are `units`, `clock`, `errors`, `protobuf` and `user_cache`; at the
-top `testing`, a clock for tests of services. `CONTRIBUTING.md` has the same map with the steps to add a signal, a
-driver, a view or a regime's rule.
+`recording` (the file format) and `report` (the forms of output) are beside them. Above them are `monitor` (one measured
+run), `kernels` (GPU operations by region), `roofline` (an operation against ceilings), `calibration` (the response of
+sensors) and `analysis` (recordings). Users enter by `integrations`, by the command in `cli`, or by the names below.
+These load on first use, so that importing the package costs a service nothing. A package imports only from packages
+before it; `pyproject.toml` has the order. At the bottom are `units`, `clock`, `errors`, `protobuf` and `user_cache`; at
+the top is `testing`, a clock for tests of services. `CONTRIBUTING.md` has the same map, and the steps to add a signal,
+a driver, a view or a regime's rule.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     value = import_module(f"{__name__}.{home}")
-    if name != "process":  # a module, whose functions have names of their own here by now
+    if name != "process":  # a module; the names of its functions are exported themselves
         value = getattr(value, name)
     globals()[name] = value
     return value

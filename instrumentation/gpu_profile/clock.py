@@ -1,4 +1,4 @@
-"""Time as a dependency: the system's clock, and the protocol that a fake one fulfils."""
+"""Time as a dependency: the system's clock, and the protocol for it and for fake clocks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 
 class Waitable(Protocol):
-    """What can be waited for, such as a `threading.Event`."""
+    """An event that threads wait for, such as a `threading.Event`."""
 
     def is_set(self) -> bool:
         """Whether it has happened."""
@@ -21,7 +21,7 @@ class Waitable(Protocol):
 
 
 class Alarm:
-    """A `threading.Event` for one thread that waits often: a bare lock, whose timed wait costs half of an Event's."""
+    """A `threading.Event` for one thread that waits often. A bare lock: its timed wait costs half of an Event's."""
 
     __slots__ = ("_unset",)
 
@@ -30,13 +30,13 @@ class Alarm:
         self._unset.acquire()
 
     def set(self) -> None:
-        """Let the thread that waits, or will wait, go on."""
-        # Setting what is set is fine.
+        """Wake the waiting thread, or let its next wait return at once."""
+        # It may be set already.
         with suppress(RuntimeError):
             self._unset.release()
 
     def clear(self) -> None:
-        """Wait again from now on."""
+        """Make the next wait block again."""
         self._unset.acquire(blocking=False)
 
     def is_set(self) -> bool:
@@ -52,14 +52,14 @@ class Alarm:
 
 
 class Clock(Protocol):
-    """What the parts that act in time need."""
+    """The time source of all parts that act in time."""
 
     def now_ns(self) -> int:
         """Nanoseconds since the epoch."""
         ...
 
     def elapsed_ns(self) -> int:
-        """Nanoseconds since some moment, which nobody can set: what lengths of time are measured by."""
+        """Nanoseconds since an arbitrary moment, which no clock setting changes. Durations are measured with it."""
         ...
 
     def wait(self, event: Waitable, timeout_s: float) -> bool:
@@ -75,7 +75,7 @@ class SystemClock:
         return time.time_ns()
 
     def elapsed_ns(self) -> int:
-        """Nanoseconds since some moment, which nobody can set."""
+        """Nanoseconds since an arbitrary moment, which no clock setting changes."""
         return time.monotonic_ns()
 
     def wait(self, event: Waitable, timeout_s: float) -> bool:

@@ -1,7 +1,7 @@
-"""The errors that a user of gpu-profile can meet. Floor 0: imports nothing.
+"""The errors that gpu-profile raises for its users. Floor 0: imports nothing.
 
-Each message is one line that says what was looked for, where, and what to do; a command prints it and exits with the
-class's `exit_code`, without a traceback.
+Each message is one line with the missing or wrong thing, its place and the remedy. A command prints it and exits with
+the class's `exit_code`, without a traceback.
 """
 
 
@@ -12,21 +12,21 @@ class GpuProfileError(Exception):
 
 
 class UsageError(GpuProfileError):
-    """What the user typed or configured is wrong: an unknown device, a taken port, a bad option."""
+    """A wrong argument or setting: an unknown device, a taken port, a bad option."""
 
     exit_code = 2
 
 
 class GpuBackendError(GpuProfileError):
-    """A driver that was asked for cannot be used."""
+    """The requested driver cannot be used."""
 
 
 class StaleLibraryError(GpuBackendError):
-    """The driver's library is another version's than the driver: only a new process can load the right one."""
+    """The driver's library and the driver have different versions. Only a new process can load the right library."""
 
 
 class UnknownBackendError(GpuBackendError):
-    """The name of a driver is none: a slip of the user's, not the node's."""
+    """There is no driver of that name: the user's mistake, not the node's."""
 
     exit_code = 2
 

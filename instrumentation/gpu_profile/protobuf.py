@@ -1,8 +1,8 @@
-"""The protobuf wire format, as far as OTLP and Perfetto need it. Imports nothing of ours.
+"""The protobuf wire format, as far as OTLP and Perfetto need it. Imports nothing of gpu-profile.
 
-Written out by hand because both come to a dozen kinds of message whose numbers are kept for ever: no package of
-protobuf's, which programs so often need in another version, and no memory for its descriptors. The tests read what
-comes out with OpenTelemetry's and Perfetto's own classes.
+It is written by hand because both need only a dozen kinds of message, with numbers that never change. That avoids the
+package protobuf, which programs so often need in another version, and the memory for its descriptors. The tests read
+the output with OpenTelemetry's and Perfetto's own classes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def number(field: int, value: int) -> bytes:
 
 
 def fixed64(field: int, value: int) -> bytes:
-    """An unsigned integer of 8 bytes, as times are."""
+    """An unsigned integer of 8 bytes, such as a time."""
     return varint(field << 3 | _FIXED64) + _UINT64.pack(value)
 
 
@@ -43,7 +43,7 @@ def double(field: int, value: float) -> bytes:
 
 
 def head(field: int, size: int) -> bytes:
-    """What stands before a message inside another that is `size` bytes long."""
+    """The bytes before an embedded message of `size` bytes."""
     return varint(field << 3 | _BYTES) + varint(size)
 
 
@@ -53,7 +53,7 @@ def message(field: int, *parts: bytes) -> bytes:
 
 
 def string(field: int, text: str) -> bytes:
-    """Text; what is not valid Unicode becomes question marks, as a hostile label must not stop the others."""
+    """Text. Characters that are not valid Unicode become question marks: a hostile label must not lose the others."""
     return message(field, text.encode("utf-8", "replace"))
 
 
@@ -74,7 +74,7 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         elif kind in (_FIXED64, _FIXED32):
             size = 8 if kind == _FIXED64 else 4
         else:
-            raise ValueError(f"field {field} is of a kind that there is not: {kind}")
+            raise ValueError(f"field {field} has an unknown wire type: {kind}")
         if at + size > len(data):
             raise ValueError(f"field {field} is cut off")
         part = data[at : at + size]

@@ -1,4 +1,4 @@
-"""What tests of code that uses gpu-profile need: a clock that stands still until it is told to move."""
+"""Support for tests of code that uses gpu-profile: a clock that moves only on command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ START_NS: Final = 1_767_225_600 * NS_PER_S
 
 
 class FakeClock:
-    """A `Clock` whose time moves only by `advance`, `wait`, `set_back` and `set_forward`. Threads may share it."""
+    """A `Clock` that moves only by `advance`, `wait`, `set_back` and `set_forward`. Threads may share it."""
 
     def __init__(self, now_ns: int = START_NS) -> None:
         self._now_ns = now_ns
@@ -26,7 +26,7 @@ class FakeClock:
             return self._now_ns
 
     def advance(self, seconds: float) -> None:
-        """Move on by `seconds`, which must not be negative."""
+        """Move on by `seconds`. ValueError if negative."""
         if seconds < 0:
             raise ValueError(f"time does not go back: {seconds} s")
         with self._lock:
@@ -34,21 +34,21 @@ class FakeClock:
             self._elapsed_ns += nanoseconds(seconds)
 
     def elapsed_ns(self) -> int:
-        """Nanoseconds that passed so far, however the clock was set."""
+        """Nanoseconds that passed so far, without changes of the clock's setting."""
         with self._lock:
             return self._elapsed_ns
 
     def set_back(self, seconds: float) -> None:
-        """Go back, as a system's clock does that somebody sets."""
+        """Set the clock back, as an administrator does."""
         self.set_forward(-seconds)
 
     def set_forward(self, seconds: float) -> None:
-        """Go forward without time passing, as a system's clock does that somebody sets."""
+        """Set the clock forward without time passing, as an administrator does."""
         with self._lock:
             self._now_ns += round(seconds * NS_PER_S)
 
     def wait(self, event: Waitable, timeout_s: float) -> bool:
-        """True at once if `event` is set; else `timeout_s` has passed when this returns, without anyone waiting."""
+        """True at once if `event` is set. Else the clock moves on by `timeout_s`, without a real wait."""
         if event.is_set():
             return True
         self.advance(max(0.0, timeout_s))

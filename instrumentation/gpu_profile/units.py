@@ -1,4 +1,4 @@
-"""Units at the edges of the system: UCUM codes, their Prometheus suffixes, and how people like to read them."""
+"""Units at the edges of the system: UCUM codes, their Prometheus suffixes, and their readable forms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NS_PER_S: Final = 1_000_000_000
 MIB: Final = 1 << 20
 
 #: UCUM code -> Prometheus suffix, by the OpenTelemetry Collector's translation rule ("1" is special, see
-#: `catalogue.metrics`). A unit that is missing here does not construct a metric.
+#: `catalogue.metrics`). A metric cannot be constructed with a unit outside this table.
 PROMETHEUS_SUFFIX: Final = {
     "1": "",
     "By": "bytes",

@@ -1,8 +1,8 @@
-"""What is kept between runs: JSON files in the user's cache, one for each thing that was measured.
+"""Results that are kept between runs: JSON files in the user's cache, one for each measurement.
 
 The folder is `$GPU_PROFILE_CACHE`, else `gpu-profile` in `$XDG_CACHE_HOME`, else `~/.cache/gpu-profile`, with a folder
-in it for each kind of thing. A file is written beside its place and renamed: who reads sees one of the writers' files,
-never a part of it.
+in it for each kind. A file is written beside its place and renamed: a reader sees one writer's whole file, never a part
+of one.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ T = TypeVar("T")
 
 #: The variable that names the folder.
 VARIABLE: Final = "GPU_PROFILE_CACHE"
-#: No file of ours comes near this; a larger one is not read.
+#: No such file comes near this size; a larger one is not read.
 MOST_BYTES: Final = 1 << 20
 
-_told: set[Path] = set()
+_warned: set[Path] = set()
 
 
 def folder(kind: str) -> Path | None:
-    """Where things of a kind are kept; None if the user has no home."""
+    """The folder for a kind of file; None if the user has no home."""
     named, shared = os.environ.get(VARIABLE), os.environ.get("XDG_CACHE_HOME", "")
     if named:
         return Path(named) / kind
-    # By the specification, a relative path there is to be ignored.
+    # The specification says to ignore a relative path.
     if Path(shared).is_absolute():
         return Path(shared) / "gpu-profile" / kind
     try:
@@ -45,7 +45,7 @@ def folder(kind: str) -> Path | None:
 
 
 def path_of(kind: str, key: Mapping[str, str], name: str) -> Path | None:
-    """The file for what this key stands for, which people call `name`; None if there is no folder for it."""
+    """The file for a key, with `name` as the readable part of its name; None if there is no folder for it."""
     place = folder(kind)
     readable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40]
     digest = hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()[:16]
@@ -53,25 +53,25 @@ def path_of(kind: str, key: Mapping[str, str], name: str) -> Path | None:
 
 
 def load(path: Path | None, read: Callable[[Any], T | None]) -> T | None:
-    """What `read` makes of a file's JSON; None if there is no file, or `read` says so or raises. Never raises."""
+    """The result of `read` on a file's JSON. None without the file, or if `read` returns None or raises."""
     if path is None:
         return None
     try:
         with path.open("rb") as file:
-            found = file.read(MOST_BYTES + 1)
+            data = file.read(MOST_BYTES + 1)
     except OSError:
         return None
     try:
-        return read(json.loads(found))
+        return read(json.loads(data))
     except Exception as error:  # noqa: BLE001 - the file may hold anything, and costs a measurement at most
-        if path not in _told:
-            _told.add(path)
+        if path not in _warned:
+            _warned.add(path)
             _log.warning("gpu-profile: %s is damaged and is measured anew: %r", path, error)
         return None
 
 
 def store(path: Path | None, content: Mapping[str, Any]) -> str:
-    """Write it. '' if that went well, else one line that says why not. Never raises."""
+    """Write the file. Returns "", or one line with the reason of a failure. Never raises."""
     if path is None:
         return f"there is no home folder: set {VARIABLE}"
     written = None

@@ -12,12 +12,12 @@ from gpu_profile.report.table import printable
 
 Cell = str | int | float | None
 _T = TypeVar("_T")
-#: What begins a formula in spreadsheets.
+#: The characters that begin a formula in spreadsheets.
 _FORMULA: Final = ("=", "+", "-", "@")
 
 
 def csv_text(columns: Mapping[str, Callable[[_T], Cell]], rows: Iterable[_T]) -> str:
-    """A header, and what each column reads from each of the rows, ended by line feeds."""
+    """A header, and for each row the values that the columns read from it. Lines end in line feeds."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)

@@ -10,7 +10,7 @@ Value = None | bool | int | float | str | Sequence["Value"] | Mapping[str, "Valu
 
 
 def to_json(value: Value, *, one_line: bool = False) -> str:
-    """Valid JSON: numbers that it does not have (NaN, infinity) become null. In one line with its keys in order."""
+    """Valid JSON: NaN and infinities become null. `one_line`: in one line, with sorted keys."""
     if one_line:
         return json.dumps(_finite(value), sort_keys=True, allow_nan=False)
     return json.dumps(_finite(value), indent=2, allow_nan=False)

@@ -1,4 +1,4 @@
-"""What a page's timeline is drawn from: executions on lanes, in few enough blocks, and charts, as packed columns."""
+"""The data of a page's timeline: executions on lanes, in a bounded number of blocks, and charts, as packed columns."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from gpu_profile.join.unmixing.activities import Activities
 #: Blocks in a page, all together: 16 bytes each, a third more as text.
 MOST_BLOCKS: Final = 30_000
 LEAST_ROWS: Final = 200
-#: Colours that regions have of their own; `page.css` says which.
+#: The number of different colours for regions in `page.css`.
 HUES: Final = 10
-#: Lanes of one group; what would lie on further ones is drawn on the last.
+#: Lanes of one group. Executions on further lanes are drawn on the last.
 MOST_LANES: Final = 28
-#: Tracks that are looked through for room; more executions at once are drawn on the last one, over each other.
+#: Tracks that are searched for room. With more executions at once, the rest overlap on the last track.
 MOST_TRACKS: Final = 256
 _MOST_U32: Final = (1 << 32) - 1
 _MOST_U16: Final = (1 << 16) - 1
 
 
 class Scale(NamedTuple):
-    """Moments of the recording as whole steps from its start, which fit 32 bits."""
+    """Moments of the recording as whole steps from its start. They fit 32 bits."""
 
     start_ns: int
     step_ns: int
 
     @classmethod
     def of(cls, start_ns: int, end_ns: int) -> Scale:
-        """The finest there is for a stretch of time."""
+        """The finest scale for a stretch of time."""
         return cls(start_ns, max(1, -(-(end_ns - start_ns) // _MOST_U32)))
 
     def steps(self, moments: Ints) -> Ints:
-        """Steps from the start; moments outside lie on its edges."""
+        """Steps from the start. Moments outside are moved to the edges."""
         return np.clip((moments - self.start_ns) // self.step_ns, 0, _MOST_U32)
 
 
@@ -50,7 +50,7 @@ def round_up(value: float) -> float:
 
 
 class Blocks(NamedTuple):
-    """Executions, or several too short to be seen: lane, edges in ns, region, how many, and the share they fill."""
+    """Executions, or groups too short to be visible: lane, edges in ns, region, count, and the share that they fill."""
 
     lanes: Ints
     starts: Ints
@@ -61,9 +61,9 @@ class Blocks(NamedTuple):
 
 
 def blocks(lane: Ints, starts: Ints, ends: Ints, columns: Ints, most: int) -> Blocks:
-    """At most about `most` blocks: executions shorter than a stretch of time are one with their neighbours in it.
+    """At most about `most` blocks. Short executions merge with their neighbours in the same stretch of time.
 
-    A block of several has the region that took most of its time.
+    A merged block has the region with most of its time.
     """
     if len(starts) <= most:
         order = np.lexsort((starts, lane))
@@ -108,10 +108,10 @@ def _merged(key: Ints, lane: Ints, starts: Ints, ends: Ints, columns: Ints) -> B
 def pack(activities: Activities) -> tuple[Ints, Ints]:
     """Track and level of each activity.
 
-    On one track any two lie apart, or one inside the other. Activities come in order of their start.
+    On one track, any two are disjoint or nested. Activities come in order of their start.
     """
     count = len(activities.starts)
-    # Of those that begin at once the longer one is around the others.
+    # Of activities with the same start, the longest encloses the others.
     order = np.lexsort((-activities.ends, activities.starts)).tolist()
     starts, ends, parents = (column.tolist() for column in activities[:3])
     tracks, levels = [-1] * count, [0] * count
@@ -121,7 +121,7 @@ def pack(activities: Activities) -> tuple[Ints, Ints]:
         start, end, parent = starts[i], ends[i], parents[i]
         track = tracks[parent] if parent >= 0 else -1
         if track >= 0 and start == end:
-            # It would stand inside whatever begins at that moment.
+            # An activity without a length would be nested in others that start at that moment.
             tracks[i], levels[i] = track, levels[parent] + 1
             continue
         if track >= 0:
@@ -139,7 +139,7 @@ def pack(activities: Activities) -> tuple[Ints, Ints]:
 
 
 class _Free:
-    """Tracks, each with the ends of what runs on it, outermost first, and which of them nothing runs on."""
+    """Tracks, each with the ends of its open activities, outermost first, and the idle ones among them."""
 
     def __init__(self) -> None:
         self.open_ends: list[list[int]] = []
@@ -147,7 +147,7 @@ class _Free:
         self._busy: list[tuple[int, int]] = []
 
     def take(self, start: int, end: int) -> int:
-        """The first track that is free at `start`, from now on in use until `end`."""
+        """The first track that is free at `start`. It is in use until `end`."""
         while self._busy and self._busy[0][0] <= start:
             heappush(self._free, heappop(self._busy)[1])
         if not self._free and len(self.open_ends) == MOST_TRACKS:
@@ -164,7 +164,7 @@ class _Free:
 
 
 def stacked(tracks: Ints, levels: Ints) -> tuple[Ints, int]:
-    """Each execution's row from the top: the levels of the first track, then the next's. With it, how many rows."""
+    """Each execution's row from the top: the levels of the first track, then the next's. Also the number of rows."""
     heights = np.zeros(int(tracks.max(initial=-1)) + 1, np.int64)
     np.maximum.at(heights, tracks, levels + 1)
     above = np.cumsum(heights) - heights
@@ -174,29 +174,29 @@ def stacked(tracks: Ints, levels: Ints) -> tuple[Ints, int]:
 def drawn_lanes(
     rows: Ints, starts: Ints, ends: Ints, entries: Ints, scale: Scale, *, most: int, marked: bool, names: Sequence[str]
 ) -> dict[str, Any]:
-    """Executions on their rows, in the form that `timeline.js` takes: in at most about `most` blocks.
+    """Executions on their rows in the form of `timeline.js`: at most about `most` blocks.
 
-    `entries` are places in the page's regions; `names` are those of the first rows; `marked`: times are the device's.
+    `entries` are indices into the page's regions, `names` those of the first rows. `marked`: the device's own times.
     """
     count = int(rows.max(initial=-1)) + 1
-    found = blocks(np.minimum(rows, MOST_LANES - 1), starts, ends, entries, max(LEAST_ROWS, most))
+    drawn = blocks(np.minimum(rows, MOST_LANES - 1), starts, ends, entries, max(LEAST_ROWS, most))
     return {
         "marked": marked,
         "names": list(names[:MOST_LANES]),
         "count": min(count, MOST_LANES),
         "folded": count > MOST_LANES,
         "executions": len(starts),
-        "lane": packed(found.lanes, "u1"),
-        "t0": packed(scale.steps(found.starts), "<u4"),
-        "t1": packed(scale.steps(found.ends), "<u4"),
-        "region": packed(found.columns, "<u2"),
-        "n": packed(np.minimum(found.counts, _MOST_U32), "<u4"),
-        "fill": packed(np.rint(found.fills * 255), "u1"),
+        "lane": packed(drawn.lanes, "u1"),
+        "t0": packed(scale.steps(drawn.starts), "<u4"),
+        "t1": packed(scale.steps(drawn.ends), "<u4"),
+        "region": packed(drawn.columns, "<u2"),
+        "n": packed(np.minimum(drawn.counts, _MOST_U32), "<u4"),
+        "fill": packed(np.rint(drawn.fills * 255), "u1"),
     }
 
 
 class Stretches(NamedTuple):
-    """One signal over time, in base units: rows with what they hold, and the gaps between them."""
+    """One signal over time, in base units: rows with lowest, mean and highest value, and the gaps between them."""
 
     starts: Ints
     ends: Ints
@@ -207,20 +207,20 @@ class Stretches(NamedTuple):
 
 
 def drawn_chart(
-    key: str, label: str, source: str, unit: str, top: float, scale: Scale, found: Stretches
+    key: str, label: str, source: str, unit: str, top: float, scale: Scale, rows: Stretches
 ) -> dict[str, Any]:
-    """A signal in the form that `timeline.js` takes; `top` is the value at the chart's upper edge."""
+    """A signal in the form of `timeline.js`. `top` is the value at the chart's upper edge."""
     to_16 = _MOST_U16 / top if top > 0 else 0.0
-    levels = (np.rint(np.clip(values * to_16, 0, _MOST_U16)) for values in (found.low, found.mean, found.high))
-    gaps = np.array(found.gaps, np.int64).reshape(-1, 2)
+    levels = (np.rint(np.clip(values * to_16, 0, _MOST_U16)) for values in (rows.low, rows.mean, rows.high))
+    gaps = np.array(rows.gaps, np.int64).reshape(-1, 2)
     return {
         "key": key,
         "label": label,
         "source": source,
         "unit": unit,
         "top": top,
-        "t0": packed(scale.steps(found.starts), "<u4"),
-        "t1": packed(scale.steps(found.ends), "<u4"),
+        "t0": packed(scale.steps(rows.starts), "<u4"),
+        "t1": packed(scale.steps(rows.ends), "<u4"),
         **dict(zip(("low", "mean", "high"), (packed(level, "<u2") for level in levels), strict=True)),
         "gaps": packed(scale.steps(gaps.ravel()), "<u4"),
     }

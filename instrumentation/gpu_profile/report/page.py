@@ -1,4 +1,4 @@
-"""What pages are made of, whatever they show: the frame, the timeline's place, tables."""
+"""The parts of every page: the frame, the timeline's place, tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from gpu_profile.regimes import Regime
 
-#: Columns of words, which read from the left.
+#: Columns of words, aligned to the left.
 _WORDS: Final = frozenset(
     {"region", "device", "name", "uuid", "regime", "kernel", "operator", "copies", "memory", "counter"}
 )
@@ -27,9 +27,9 @@ _AXIS: Final = (
 def document(
     title: str, body: Iterable[str], *, by: str, drawn: Mapping[str, Any] | None, mark: str = "", script: str = ""
 ) -> str:
-    """The whole page: a heading, then `body`. `by`: what colours stand for at first, `region` or `regime`.
+    """The whole page: a heading, then `body`. `by`: the initial meaning of colours, `region` or `regime`.
 
-    `drawn` is what the timeline's script draws; `mark` is markup behind the title, `script` comes after the page's own.
+    `drawn` is the data of the timeline's script. `mark` is markup after the title, `script` more of the page's script.
     """
     named = escape(title)
     parts = [
@@ -52,12 +52,12 @@ def document(
 
 @cache
 def asset(package: str, name: str) -> str:
-    """A file that lies beside the modules of a package."""
+    """A file beside the modules of a package."""
     return files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def _embedded(value: Mapping[str, Any]) -> str:
-    """JSON that cannot end the element that it stands in, whatever names it holds."""
+    """JSON that cannot end the HTML element around it, whatever names it contains."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -72,7 +72,7 @@ def toolbar(by: str) -> str:
 
 
 def group(place: int, title: str, words: str, *, shut: bool = False) -> str:
-    """Where the timeline's group of this number is drawn."""
+    """The place of the timeline's group with this number."""
     return (
         f"<details{'' if shut else ' open'}><summary>{escape(title)}<span>{escape(words)}</span></summary>"
         f'<canvas id="group-{place}" role="img" aria-label="{escape(title)} over time"></canvas></details>'
@@ -80,7 +80,7 @@ def group(place: int, title: str, words: str, *, shut: bool = False) -> str:
 
 
 def legend(regimes: Collection[str], hints: str) -> str:
-    """What ends the timeline: the colours of `regimes`, and `hints` on how to use it."""
+    """The end of the timeline: the colours of `regimes`, and `hints` on its use."""
     shown = "".join(
         f'<li><span class="swatch" style="--of-regime:var(--r-{regime})"></span>{regime}</li>'
         for regime in map(str, Regime)
@@ -93,13 +93,13 @@ def legend(regimes: Collection[str], hints: str) -> str:
 
 
 def tiles(shown: Iterable[tuple[str, str]]) -> str:
-    """Numbers at a glance, each with what it is."""
+    """Numbers at a glance, each with its label."""
     boxes = "".join(f'<div class="tile"><b>{escape(b)}</b><small>{escape(s)}</small></div>' for b, s in shown)
     return f'<div class="tiles">{boxes}</div>'
 
 
 def table(columns: Sequence[str], rows: Iterable[str]) -> str:
-    """A table of rows that are cells already."""
+    """A table, from rows of finished cells."""
     head = "".join(f'<th scope="col" class="{_align(column)}">{escape(column)}</th>' for column in columns)
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -1,7 +1,7 @@
-"""The few messages of a Perfetto trace, written as protocol buffers by hand, and the tracks that they are about.
+"""The few messages of a Perfetto trace, written as protocol buffers by hand, and the tracks that they describe.
 
 Field numbers are those of Perfetto's `protos/perfetto/trace/` (`trace_packet.proto`, `track_event/*.proto`,
-`interned_data/interned_data.proto`), which never change their meaning.
+`interned_data/interned_data.proto`). Their meaning never changes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpu_profile.protobuf import double, message, number, string, varint
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
 _DOUBLE: Final = struct.Struct("<d")
 eight = _DOUBLE.pack
-#: Builtin clocks: what every packet's time is, and the wall clock that is set equal to it.
+#: Builtin clocks: the clock of all packets, and the wall clock that is set equal to it.
 _TRACE_CLOCK, _WALL_CLOCK = 6, 1
 _SEQUENCE: Final = 1
 
@@ -31,7 +31,7 @@ def packet(content: bytes) -> bytes:
 
 
 def clocks(at_ns: int) -> bytes:
-    """That time stamps are wall-clock time."""
+    """Declares that time stamps are wall-clock time."""
     both = b"".join(message(1, number(1, clock) + number(2, at_ns)) for clock in (_TRACE_CLOCK, _WALL_CLOCK))
     return packet(number(8, at_ns) + message(6, both) + number(10, _SEQUENCE))
 
@@ -42,7 +42,7 @@ def process(track: int, pid: int, name: str) -> bytes:
 
 
 def track(uuid: int, name: str, *, parent: int = 0, rank: int = 0, counter_unit: str | None = None) -> bytes:
-    """A track of slices, or with a unit one of a counter; its children stand in the order of their `rank`."""
+    """A track of slices, or with a unit a track of a counter. Its children are ordered by their `rank`."""
     content = number(1, uuid) + string(2, name) + (number(5, parent) if parent else b"")
     content += number(11, 3) + number(12, rank)
     if counter_unit == "By":
@@ -53,24 +53,24 @@ def track(uuid: int, name: str, *, parent: int = 0, rank: int = 0, counter_unit:
 
 
 class Names:
-    """Texts that are written once, in the packet before they are first used, and then told by number."""
+    """Interned texts. Each is written once, in the packet before its first use, and then referred to by number."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, str], int] = {}
+        self._numbers: dict[tuple[int, str], int] = {}
         self._new: list[bytes] = []
         self._begun = False
 
     def __call__(self, table: int, text: str) -> int:
         """The number of `text` in one of `InternedData`'s tables."""
         key = (table, text)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = len(self._known) + 1
-            self._new.append(message(table, number(1, found) + string(2, text)))
-        return found
+        index = self._numbers.get(key)
+        if index is None:
+            index = self._numbers[key] = len(self._numbers) + 1
+            self._new.append(message(table, number(1, index) + string(2, text)))
+        return index
 
     def packet(self) -> bytes:
-        """What has been numbered since the last call; empty if nothing was."""
+        """The texts numbered since the last call; empty if there are none."""
         if not self._new:
             return b""
         content = message(12, b"".join(self._new)) + number(10, _SEQUENCE) + number(13, 2 if self._begun else 3)
@@ -107,25 +107,25 @@ def _scalar(value: Scalar, names: Names) -> bytes:
 
 
 def ready(key: str, names: Names) -> bytes:
-    """What comes before the eight bytes of a 64 bit float that is an argument of many events."""
+    """The bytes before the value of a 64 bit float argument that many events have."""
     head = number(1, names(ARGUMENTS, key)) + varint(5 << 3 | 1)
     return varint(4 << 3 | 2) + varint(len(head) + 8) + head
 
 
 def begin(at_ns: int, on: int, name: int, details: bytes = b"") -> bytes:
-    """The start of a slice; `name` as `Names` numbered it, `details` are `arguments`."""
+    """The start of a slice. `name` is a number of `Names`, `details` are `arguments`."""
     return packet(
         number(8, at_ns) + message(11, details + number(9, BEGIN) + number(10, name) + number(11, on)) + _TAIL
     )
 
 
 def end(at_ns: int, on: int) -> bytes:
-    """The end of the slice that began last on a track."""
+    """The end of the latest open slice on a track."""
     return packet(number(8, at_ns) + message(11, number(9, END) + number(11, on)) + _TAIL)
 
 
 def instant(at_ns: int, on: int, name: int, details: bytes = b"") -> bytes:
-    """Something without a length."""
+    """An event without a length."""
     event = details + number(9, INSTANT) + number(10, name) + number(11, on)
     return packet(number(8, at_ns) + message(11, event) + _TAIL)
 
@@ -144,7 +144,7 @@ class Tracks:
         self._base_ns = base_ns
 
     def at(self, ns: int) -> int:
-        """A packet's time; what a damaged recording says happened before the epoch is drawn at it."""
+        """A packet's time. Times before the epoch, from a damaged recording, become 0."""
         return max(0, ns + self._base_ns)
 
     def slices(
@@ -154,9 +154,9 @@ class Tracks:
         rows: Iterable[tuple[int, int, int, int, int]],
         event: Callable[[int, int], tuple[int, bytes]],
     ) -> Iterator[bytes]:
-        """Tracks, of which each has a title and a rank, and the slices on them in order of their start.
+        """Tracks, each with a title and a rank, and the slices on them in order of their start.
 
-        A row is a start and an end in ns, the place of its track, and the two numbers by which `event` tells the
+        A row is a start and an end in ns, the index of its track, and two numbers. From these, `event` returns the
         number of its name and its details.
         """
         uuids = []
@@ -172,7 +172,7 @@ class Tracks:
             if new := self.names.packet():
                 yield new
             yield begin(self.at(start), on, name, details)
-            # Where more ran at once than there are tracks, the last one's slices are cut to lie in one another.
+            # With more slices at once than tracks, the last track's slices are cut so that they nest.
             stack.append(min(stop, stack[-1]) if stack else stop)
         for on, stack in zip(uuids, open_ends, strict=True):
             while stack:
@@ -181,7 +181,7 @@ class Tracks:
     def counter(
         self, title: str, unit: str, points: Iterable[tuple[int, float]], *, parent: int = 0, rank: int = 0
     ) -> Iterator[bytes]:
-        """A counter's track with its values: moments in ns, and what it is from then on."""
+        """A counter's track with its values: moments in ns, and the value from then on."""
         uuid = next(self.uuids)
         yield track(uuid, title, parent=parent, rank=rank, counter_unit=unit)
         for ns, value in points:

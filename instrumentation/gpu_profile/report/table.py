@@ -9,12 +9,12 @@ from gpu_profile.join.summary import RegionSummary
 from gpu_profile.regimes import Regime, Verdict
 from gpu_profile.units import percent, si
 
-#: What is not known.
+#: An unknown value.
 UNKNOWN: Final = "–"
-#: Stands before what is uncertain, and what a line below a table says of it.
+#: The mark before an uncertain value, and the line below a table that explains it.
 ABOUT: Final = "~"
 ABOUT_MEANS: Final = f"{ABOUT} uncertain: shared out by time, as the region's own rate is not known"
-#: What every page says of the joules and watts that it shows (Yang et al., "Part-time Power Measurements", SC24).
+#: The accuracy of joules and watts, shown on every page (Yang et al., "Part-time Power Measurements", SC24).
 WHOSE_JOULES: Final = "Joules and watts are those of the board's own sensor: boards of one kind differ by up to 5 %"
 REGION_COLUMNS: Final = (
     "region",
@@ -77,9 +77,9 @@ def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: i
 def fitted_table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], spare: Iterable[Collection[int]], *, width: int | None
 ) -> str:
-    """`text_table` without the columns, by their places, that keep it from fitting into `width` characters.
+    """`text_table` without the columns that keep it from fitting into `width` characters.
 
-    `spare` are the places that go together, the first to go first; the others always stay.
+    `spare` are groups of column indices that are omitted together, the first group first. The others always stay.
     """
     whole = list(rows)
     kept = list(range(len(columns)))
@@ -92,5 +92,5 @@ def fitted_table(
 
 
 def printable(text: str) -> str:
-    """`text` with escapes for what a terminal would act upon or a page could not hold."""
+    """`text` with escapes for characters that control a terminal or that a page cannot contain."""
     return text if text.isprintable() else text.encode("unicode_escape", "backslashreplace").decode("ascii")
