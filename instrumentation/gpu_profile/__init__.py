@@ -1,4 +1,4 @@
-"""GPU use of code: regions as OpenTelemetry spans, joined with sampled GPU signals.
+"""GPU profiling of running programs: regions as OpenTelemetry spans, joined with sampled GPU signals.
 
 The packages in the order in which data pass them:
 

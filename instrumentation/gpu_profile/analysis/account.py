@@ -107,7 +107,7 @@ def analyse(
     if not work.runs:
         notes.append("no executions of regions: only devices are shown")
     elif not devices and len(timelines) > 1:
-        for where, count in work.homeless.items():
+        for where, count in work.unplaced.items():
             notes.append(f"{count:,} executions name no device: taken to have run on {', '.join(where)} (see --device)")
     uses, regions = [], []
     for uuid, mine in work.devices.items():

@@ -20,8 +20,8 @@ from gpu_profile.units import NS_PER_S, percent
 UNSAMPLED: Final = "the device was not sampled while it ran"
 #: The least covered share of the time for which the samples' energy is that of the whole time.
 LEAST_COVERED: Final = 0.95
-#: A smaller share suffices if all gaps are shorter than the sensor's window: the poll is a little slower than the
-#: renewals of a power reading. Ours.
+#: This share suffices if all gaps are shorter than a sensor's longest window: power is then polled a little less often
+#: than it is renewed. Ours.
 LEAST_SAMPLED: Final = 0.5
 #: The most that one source may look back further than another, or end later, in ns: the longest window of a sensor.
 _LOOKS_BACK_NS: Final = NS_PER_S
@@ -167,7 +167,7 @@ def device_use(timeline: Timeline, regions: Sequence[RegionSummary]) -> DeviceUs
 
 
 def _together(widest: tuple[int, int], columns: Sequence[Column]) -> tuple[int, int]:
-    """The time that all sources cover, except a source that begins or ends much later than the first: it is ignored.
+    """The time that all sources cover. An edge that cuts off more than `_LOOKS_BACK_NS` stays at the widest source.
 
     A sensor's first window begins before the first reading of a counter.
     """

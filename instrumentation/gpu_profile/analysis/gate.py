@@ -33,7 +33,7 @@ class Outcome(StrEnum):
 
     HOLDS = "holds"
     NOT = "does not hold"
-    UNTOLD = "cannot be told"
+    UNTOLD = "cannot be judged"
 
 
 @dataclass(frozen=True, slots=True)

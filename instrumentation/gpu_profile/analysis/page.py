@@ -96,7 +96,7 @@ def render_page(analysis: Analysis, *, title: str, recording: Recording | None =
         *_why(analysis, number),
         *_devices(analysis),
         *_list("What happened", happened(analysis)),
-        *_list("What could not be told", reasons(analysis)),
+        *_list("Missing results", reasons(analysis)),
     ]
     return page.document(title, body, by=by, drawn=drawn, mark=mark)
 
@@ -209,7 +209,7 @@ def _shares(analysis: Analysis, use: DeviceUse, number: Mapping[str, int]) -> It
         for name, joules, style, kind, unsure in shares
     )
     if use.unattributed_j is None:
-        lines += "<li>some regions' shares are not known: what is in no region cannot be told</li>"
+        lines += "<li>some regions' shares are unknown, and so is the energy in no region</li>"
     yield f'<div class="share">{bars}</div><ul class="legend">{lines}</ul>'
 
 

@@ -84,7 +84,7 @@ class RecordedWork:
     devices: dict[str, DeviceWork] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     #: Executions that name no device, by the devices that they are assumed to have run on.
-    homeless: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    unplaced: Counter[tuple[str, ...]] = field(default_factory=Counter)
 
 
 def gather(spans: Sequence[SpanRecord], first: str, *, devices: Sequence[str] = ()) -> RecordedWork:
@@ -120,7 +120,7 @@ def gather(spans: Sequence[SpanRecord], first: str, *, devices: Sequence[str] = 
         broken += marked is not None
         if span.assumed or not span.devices:
             where = (*devices,) or span.devices or (first,)
-            work.homeless[where] += 1
+            work.unplaced[where] += 1
         else:
             where = span.devices
         on_starts[key], on_ends[key] = start, end = span.start_ns, span.end_ns

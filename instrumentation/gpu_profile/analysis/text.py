@@ -209,7 +209,7 @@ def render(analysis: Analysis) -> str:
     parts += _regions(analysis)
     parts += _section("What happened", happened(analysis))
     parts += _section("What to do next", advice(analysis))
-    parts += _section("What could not be told", reasons(analysis))
+    parts += _section("Missing results", reasons(analysis))
     return "\n\n".join(parts)
 
 
@@ -220,7 +220,7 @@ def render_regions(analysis: Analysis, *, width: int | None = None) -> str:
     """
     parts = _regions(analysis, width)
     parts += _section("What to do next", advice(analysis))
-    parts += _section("What could not be told", reasons(analysis, regions_only=True))
+    parts += _section("Missing results", reasons(analysis, regions_only=True))
     return "\n\n".join(parts)
 
 
@@ -323,7 +323,7 @@ def render_comparison(comparison: Comparison, judged: Sequence[tuple[Gate, Diffe
     lines += [f"only in B: {region}" for region in comparison.only_b]
     parts += ["\n".join(lines)] if lines else []
     parts += [certainty(comparison)] if comparison.intervals else []
-    parts += _section("What could not be told", [*comparison.notes, *gaps])
+    parts += _section("Missing results", [*comparison.notes, *gaps])
     if judged:
         parts.append("\n".join(judgement(*each) for each in judged))
     return "\n\n".join(parts)

@@ -1,4 +1,4 @@
-"""A sensor's response to a calibrated load: its period, lag, window and gains, with 95 % intervals. Pure.
+"""A sensor's response to a given load: its period, lag, window and gains, with 95 % intervals. Pure.
 
 The model: a sensor shows `base + sum of gains * share of its window at each level`. Its window ends `lag` before the
 moment of the renewal. The reading is a mean over `window`, or weighted by an exponential with that time constant. A

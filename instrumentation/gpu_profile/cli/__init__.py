@@ -66,7 +66,7 @@ class _Commands(click.Group):
 @click.version_option(__version__, prog_name=_NAME, message="%(prog)s %(version)s")
 @click.pass_context
 def commands(ctx: click.Context) -> None:
-    """What GPUs do for the code that uses them.
+    """Profile the GPU use of a command, a recording or an operation.
 
     `gpu-profile python train.py` is `gpu-profile run -- python train.py`.
     """

@@ -88,8 +88,8 @@ def read_recording(directory: str | os.PathLike[str], *, since_ns: int = 0) -> R
     longest count, and the others fill its gaps: two readers of one sensor add no information. Files of processes that
     began to record before `since_ns` are left out.
 
-    RecordingError without the directory, without a recording in it, or if a file is no recording of a version that can
-    be read. Damage is no error: `lost_bytes` counts it, and `problems` lists it.
+    RecordingError if the directory does not exist or has no recording, or if a file in it is no recording of a version
+    that this one reads. Damage is no error: `lost_bytes` counts it, and `problems` lists it.
     """
     content = _RecordingContent(since_ns)
     for path in _files(Path(directory)):

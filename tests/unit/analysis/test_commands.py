@@ -205,7 +205,7 @@ def test_what_makes_a_build_fail_is_told_where_errors_are(recorded: Callable[[st
     out, err = capsys.readouterr()
     assert [line.partition(" (")[0] for line in err.splitlines()] == [
         "gpu-profile: holds: forward.energy > +5%",
-        "gpu-profile: cannot be told: load.duration/item > +5%",
+        "gpu-profile: cannot be judged: load.duration/item > +5%",
     ]
     judged = json.loads(out)["fail_on"]
     assert [each["outcome"] for each in judged] == ["holds", "not", "untold"]
