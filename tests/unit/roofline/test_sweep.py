@@ -8,12 +8,12 @@ import pytest
 
 from gpu_profile.errors import UsageError
 from gpu_profile.roofline.ceilings.ceilings import Ceiling, Ceilings, Level
+from gpu_profile.roofline.doubling import RUNS
 from gpu_profile.roofline.machines.machine import Memory
 from gpu_profile.roofline.plots import panels
 from gpu_profile.roofline.plots.panels import create_performance_plots, panels_figure
 from gpu_profile.roofline.precision import Precision
 from gpu_profile.roofline.profiler import GPUProfiler
-from gpu_profile.roofline.doubling import RUNS
 from gpu_profile.roofline.sweep import Row, _Cost, _runs, sweep
 from gpu_profile.roofline.workloads import Workload
 from gpu_profile.testing import FakeClock

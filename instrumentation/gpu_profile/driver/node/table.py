@@ -1,7 +1,7 @@
 """`table.json`: the devices of the node's timeline, their files, events, processes and holders.
 
-The writer replaces the whole file with `rename`, so that readers never see a part of it. Readers ignore unknown keys and
-devices of an unknown kind. A table with any other invalid device is refused as a whole.
+The writer replaces the whole file with `rename`, so that readers never see a part of it. Readers ignore unknown keys
+and devices of an unknown kind. A table with any other invalid device is refused as a whole.
 """
 
 from __future__ import annotations
