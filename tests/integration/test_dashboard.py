@@ -31,7 +31,7 @@ COUNTED = """
 import sys, time
 from gpu_profile import configure, process, region, serve_metrics
 from gpu_profile.regimes.kernel_work import KernelWork
-from gpu_profile.regimes.operation import Operation
+from gpu_profile.regimes.operation import RegionOperation
 from gpu_profile.regimes.evidence import Evidence
 work = KernelWork(
     evidence=Evidence("kernels", {"busy": 0.6, "work": 0.5, "host_wait": 0.4}, 40, 1.0),
@@ -44,7 +44,7 @@ serve_metrics(int(sys.argv[1]))
 while True:
     with region("matmul") as execution:
         time.sleep(0.05)
-        execution.operation = Operation(flops=2 * 1024**3, bytes=12 * 1024**2, precision="fp32")
+        execution.operation = RegionOperation(flops=2 * 1024**3, bytes=12 * 1024**2, precision="fp32")
     process.current.joiner.take_kernels("matmul", work)
 """
 

@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry, generate_latest
 from gpu_profile import RegionCollector, configure, process, region
-from gpu_profile.regimes.operation import Operation
+from gpu_profile.regimes.operation import RegionOperation
 
 exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
 provider = TracerProvider()
@@ -35,7 +35,7 @@ configure(backend="none", record=sys.argv[1])
 for _ in range(6):
     with region("matmul") as execution:
         sum(range(20_000))
-        execution.operation = Operation(**json.loads(sys.argv[2]))
+        execution.operation = RegionOperation(**json.loads(sys.argv[2]))
     with region("load"):
         pass
 provider.force_flush()

@@ -6,11 +6,11 @@ from support.programs import printed
 FIRST = """
 import ctypes, os, sys
 from unittest import mock
-from gpu_profile.cli.child import Child, held_signals
+from gpu_profile.cli.child import ChildCommand, held_signals
 
 assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0
 with held_signals() as mask, mock.patch("os.getpid", return_value=int(sys.argv[1])):
-    print(Child(["sh", "-c", "(sleep 0.1 &); sleep 1.5; exit 3"], os.environ, mask).wait(lambda: None))
+    print(ChildCommand(["sh", "-c", "(sleep 0.1 &); sleep 1.5; exit 3"], os.environ, mask).wait(lambda: None))
 try:
     print(os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG) is not None)
 except ChildProcessError:
