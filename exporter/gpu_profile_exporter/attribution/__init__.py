@@ -1,15 +1,20 @@
-"""Who holds each device: pods, containers, jobs, units and processes. Right or absent, never guessed.
+"""Attribution of devices to pods, containers, jobs, units and processes. Uncertain holders are omitted, never guessed.
 
 Read in this order:
 
-- `attribution`: asks the sources in a thread of its own, keeps a snapshot, and has its readings and labels.
-- `sources`: where answers come from: the kubelet (`kubelet`, decoded by `podresources`), files of a batch system
-  (`mapping`), the driver's own list of processes (`processes`, whose containers and units `cgroups` tells).
-- `devices`: what a source means by a device's name. `allocation`: what is published of a holder. `shares`: devices that
-  several hold. `snapshot`: all of it at a moment.
-- `labelling`: a device's only holder as labels on its own series.
+- `attribution`: queries the sources in its own thread and derives readings and labels from the last snapshot.
+- `sources`: names of the sources, and the reasons for missing answers and omitted items.
+- `kubelet`: the call to the kubelet. `podresources` decodes its answer.
+- `mapping`: the job files of a batch system.
+- `processes`: the driver's list of processes, looked up in `/proc`. `cgroups` finds their containers, jobs and units.
+- `devices`: resolves the device names of a source to UUIDs.
+- `allocation`: the published attributes of holders.
+- `shares`: memory and utilisation of the processes on one device.
+- `snapshot`: the results of one refresh.
+- `labelling`: adds a device's only holder as labels to the device's series.
 
-Imports the readings and the library's catalogue. A new source has the methods of those in `sources` and a setting.
+Imports the readings and the library's catalogue. A new source needs a member of `HolderSource`, a function that yields
+`DeviceHolder` rows, and a setting.
 """
 
 from gpu_profile_exporter.attribution.allocation import LABELS

@@ -1,4 +1,4 @@
-"""Who holds which device: one row per holder, and what of it may stand on a device's own series. Pure."""
+"""Holders of devices, one row per holder, and the labels that a device's own series may get from them. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpu_profile_exporter.attribution.sources import HolderSource, LeftOut, Tall
 #: Kubernetes' names have 253 letters at most.
 _MOST_LETTERS: Final = 253
 
-#: Labels that may be put on a device's own series, and the attributes that they stand for.
+#: Labels for a device's own series, with their OpenTelemetry attributes.
 LABELS: Final = {
     "pod": "k8s.pod.name",
     "namespace": "k8s.namespace.name",
@@ -27,9 +27,9 @@ LABELS: Final = {
 
 
 class DeviceHolder(NamedTuple):
-    """One holder of a device. `attributes` are sorted pairs, so that equal holders are equal.
+    """One holder of a device. `attributes` are sorted pairs, so that equal holders compare equal.
 
-    Without any it is somebody of whom nothing is known: never published, but nobody else holds the device alone then.
+    A holder without attributes is unknown. It is not published, but no other holder counts as the only one then.
     """
 
     uuid: str
@@ -38,15 +38,15 @@ class DeviceHolder(NamedTuple):
 
     @classmethod
     def of(cls, uuid: str, source: HolderSource, attributes: Mapping[str, str]) -> DeviceHolder:
-        """A row with what is known of the holder."""
+        """A row with the attributes that are not empty."""
         return cls(uuid, source, tuple(sorted((key, value) for key, value in attributes.items() if value)))
 
 
 def of_plugins(rows: Iterable[PluginDevice], names: DeviceNames, tally: Tally) -> Iterator[DeviceHolder]:
-    """What device plugins gave away.
+    """Allocations by device plugins.
 
-    The kubelet gives an id (a shared GPU has one per replica) to one pod at a time. Some of its releases go on listing
-    pods that have ended (kubernetes#119423), beside their successors: such an id has no known holder.
+    The kubelet allocates an id (a shared GPU has one per replica) to one pod at a time. Some releases of the kubelet
+    still list pods that have ended (kubernetes#119423), beside their successors. The holder of such an id is unknown.
     """
     holders: defaultdict[tuple[str, str], list[Holder]] = defaultdict(list)
     uuids: dict[tuple[str, str], str] = {}
@@ -62,17 +62,17 @@ def of_plugins(rows: Iterable[PluginDevice], names: DeviceNames, tally: Tally) -
         else:
             uuids[row.resource, row.id] = match
             holders[row.resource, row.id].append(row.holder)
-    for key, found in holders.items():
-        if len({holder[:2] for holder in found}) > 1:
+    for key, of_id in holders.items():
+        if len({holder[:2] for holder in of_id}) > 1:
             tally[HolderSource.KUBELET, LeftOut.CONFLICT] += 1
             yield DeviceHolder(uuids[key], HolderSource.KUBELET, ())
             continue
-        for holder in found:
+        for holder in of_id:
             yield DeviceHolder.of(uuids[key], HolderSource.KUBELET, _pod(holder))
 
 
 def of_claims(rows: Iterable[ClaimedDevice], names: DeviceNames, tally: Tally) -> Iterator[DeviceHolder]:
-    """What resource claims gave away; a claim may be shared, by containers and by pods."""
+    """Allocations by resource claims. Containers and pods may share a claim."""
     for row in rows:
         match = names.dra(row.driver, row.device, row.cdi)
         if match is None:
@@ -87,7 +87,7 @@ def of_claims(rows: Iterable[ClaimedDevice], names: DeviceNames, tally: Tally) -
 
 
 def of_mappings(rows: Iterable[mapping.Mapping], names: DeviceNames, tally: Tally) -> Iterator[DeviceHolder]:
-    """What a workload manager's files say; an empty file is an idle GPU."""
+    """Jobs in the files of a workload manager. An empty file means an idle GPU."""
     for row in rows:
         match = names.file(row.name)
         if match is None:
@@ -113,22 +113,25 @@ def within(rows: Iterable[DeviceHolder], most: int, tally: Tally) -> tuple[Devic
     return tuple(kept)
 
 
-def labels(rows: Iterable[DeviceHolder], wanted: Sequence[str]) -> dict[str, dict[str, str]]:
-    """What all holders of a device agree on, by UUID: the `wanted` attributes that have exactly one value.
+_BySource = defaultdict[HolderSource, list[Mapping[str, str]]]
 
-    A value that only one of several holders has would be wrong on a series that is about all of them. A source that
-    never tells an attribute of a device has no say in it.
+
+def labels(rows: Iterable[DeviceHolder], wanted: Sequence[str]) -> dict[str, dict[str, str]]:
+    """The `wanted` attributes on which all holders of a device agree, by UUID.
+
+    The series of a device covers all its holders, so a value that only some of them have would be wrong. Sources that
+    never report an attribute for a device are ignored for this attribute.
     """
-    held: defaultdict[str, defaultdict[HolderSource, list[Mapping[str, str]]]] = defaultdict(lambda: defaultdict(list))
+    attributes: defaultdict[str, _BySource] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        held[row.uuid][row.source].append(dict(row.attributes))
-    return {uuid: dict(_agreed(list(by_source.values()), wanted)) for uuid, by_source in held.items()}
+        attributes[row.uuid][row.source].append(dict(row.attributes))
+    return {uuid: dict(_agreed(list(by_source.values()), wanted)) for uuid, by_source in attributes.items()}
 
 
 def _agreed(sources: Sequence[Sequence[Mapping[str, str]]], wanted: Sequence[str]) -> Iterator[tuple[str, str]]:
     for key in wanted:
-        said = [{holder.get(key, "") for holder in holders} for holders in sources]
-        values = set().union(*(found for found in said if found != {""}))
+        by_source = [{holder.get(key, "") for holder in holders} for holders in sources]
+        values = set().union(*(reported for reported in by_source if reported != {""}))
         if len(values) == 1:
             yield key, values.pop()
 
@@ -138,5 +141,5 @@ def _pod(holder: Holder) -> dict[str, str]:
 
 
 def _sound(*names: str) -> bool:
-    """Whether these can be Kubernetes' names."""
+    """Whether these can be names in Kubernetes."""
     return all(0 < len(name) <= _MOST_LETTERS and name.isascii() and name.isprintable() for name in names)

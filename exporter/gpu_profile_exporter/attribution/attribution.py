@@ -1,4 +1,4 @@
-"""Attribution as it runs: a thread that asks every source in turn, and readings that never wait for it."""
+"""Runs attribution: a thread queries every source in turn, and readings never wait for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpu_profile_exporter.attribution.allocation import LABELS, DeviceHolder
 from gpu_profile_exporter.attribution.devices import DeviceNames
 from gpu_profile_exporter.attribution.processes import HostProcess, Uptime, look_up, require_host_pids
 from gpu_profile_exporter.attribution.shares import shares
-from gpu_profile_exporter.attribution.snapshot import Held, Snapshot, is_listed
+from gpu_profile_exporter.attribution.snapshot import DeviceProcesses, Snapshot, is_listed
 from gpu_profile_exporter.attribution.sources import HolderSource, Reason, Tally, Unavailable
 from gpu_profile_exporter.readings.readings import MetricReading
 
@@ -27,24 +27,24 @@ _log = logging.getLogger("gpu_profile_exporter")
 
 Mode = Literal["auto", "on", "off"]
 KUBELET_SOCKET: Final = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-#: The first turns follow each other fast, as devices and their processes are only just being found.
+#: The first refreshes follow each other fast, because the devices and their processes are still being discovered.
 _FIRST_TURNS: Final = 5
 _FIRST_S: Final = 1.0
-#: The kubelet's two deadlines and the rest of a refresh.
+#: Longest refresh: the kubelet's two deadlines and the other sources.
 _REFRESH_S: Final = 5.0
-#: Not worth a line in the log: a driver that is away has one of its own.
+#: Reasons that are not logged. A driver that does not answer is logged elsewhere.
 _EXPECTED: Final = frozenset({None, Reason.STARTING, Reason.NO_DEVICES, Reason.NO_PROCESSES})
 
 
 class Attribution:
-    """Says who holds each device, or nothing.
+    """The certain holders of each device, and the processes on it.
 
-    `states` gives the sampler's states by UUID. `pods` asks the kubelet what device plugins gave away, and with `dra`
-    what resource claims did; `on` differs from `auto` in that the package for it must be there. `slurm_dir` is a job
-    mapping directory; `containers` and `processes` follow the driver's list of processes into `proc`, which must be the
-    host's. `process_names` adds the executable's file name to the series of processes. `labels` are keys of `LABELS`,
-    for `labels_for`. A source is asked every `period_s`; on one device at most `most_rows` rows of each are kept.
-    Raises UsageError for a label that is none, and without the package.
+    `states` returns the sampler's states by UUID. `pods` queries the kubelet for the allocations of device plugins and,
+    with `dra`, for resource claims. `on` requires the package for it; `auto` does not. `slurm_dir` is a job mapping
+    directory. `containers` and `processes` look up the driver's list of processes in `proc`, which must be the host's.
+    `process_names` adds the executable's file name to the series of processes. `labels` are keys of `LABELS`, for
+    `labels_for`. Each source is queried every `period_s` and yields at most `most_rows` rows per device.
+    Raises UsageError for an unknown label, and for `on` without the package.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Attribution:
 
     def start(self) -> None:
         """Refresh in a thread of its own until `stop()`."""
-        # A flag of its own, as an earlier thread may have been left behind.
+        # A new flag, because an abandoned thread of an earlier start may still use the old one.
         self._stop = threading.Event()
         self._thread = threading.Thread(
             target=self._run, args=(self._stop,), name="gpu-profile-attribution", daemon=True
@@ -103,7 +103,7 @@ class Attribution:
         self._thread.start()
 
     def stop(self, timeout_s: float = 1.0) -> None:
-        """End the thread; it is left behind if a source keeps it longer than `timeout_s`."""
+        """End the thread. A thread that a source blocks for longer than `timeout_s` is abandoned."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
@@ -118,27 +118,27 @@ class Attribution:
             self._clock.wait(stop, min(_FIRST_S, self._period_s) if soon else self._period_s)
 
     def refresh(self) -> None:
-        """Ask every source now, in this thread."""
+        """Query every source now, in this thread."""
         started_ns = self._clock.now_ns()
         states = list(self._states().values())
         status: dict[HolderSource, Reason | None] = {}
-        found: list[DeviceHolder] = []
-        held: dict[str, Held] = {}
+        holders: list[DeviceHolder] = []
+        processes: dict[str, DeviceProcesses] = {}
         names = DeviceNames(state.device for state in states)
         for sources, ask in (
             ((HolderSource.KUBELET, HolderSource.DRA), lambda: self._pods(names)),
             ((HolderSource.SLURM,), lambda: self._jobs(names)),
-            ((HolderSource.CONTAINERS, HolderSource.PROCESSES), lambda: self._processes(states, held)),
+            ((HolderSource.CONTAINERS, HolderSource.PROCESSES), lambda: self._processes(states, processes)),
         ):
             wanted = [source for source in sources if source in self._sources]
             if wanted:
                 reason, rows = self._asked(len(states), ask)
                 status.update(dict.fromkeys(wanted, reason))
-                found += rows
-        self._tell(status)
-        kept = allocation.within(found, self._most, self._tally)
-        labels = allocation.labels(found, self._labels) if self._labels else {}
-        self._snapshot = Snapshot(started_ns, status, dict(self._tally), kept, labels, held)
+                holders += rows
+        self._log_changes(status)
+        kept = allocation.within(holders, self._most, self._tally)
+        labels = allocation.labels(holders, self._labels) if self._labels else {}
+        self._snapshot = Snapshot(started_ns, status, dict(self._tally), kept, labels, processes)
 
     def _asked(
         self, devices: int, ask: Callable[[], Iterable[DeviceHolder]]
@@ -150,12 +150,12 @@ class Attribution:
         except Unavailable as error:
             _log.debug("attribution: %s", error)
             return error.reason, []
-        except Exception:  # noqa: BLE001 - a source may be wrong, never the exporter's end
+        except Exception:  # noqa: BLE001 - a source may be wrong, but never ends the exporter
             _log.debug("attribution failed", exc_info=True)
             return Reason.FAILED, []
 
-    def _tell(self, status: Mapping[HolderSource, Reason | None]) -> None:
-        """One line for each source that fell silent or came back; none for what is only looked for."""
+    def _log_changes(self, status: Mapping[HolderSource, Reason | None]) -> None:
+        """Log each source that fails or recovers. With `auto`, a missing kubelet is no failure."""
         for source, reason in status.items():
             before = self._snapshot.status.get(source)
             expected = _EXPECTED | {Reason.NOT_FOUND} if source in self._optional else _EXPECTED
@@ -181,18 +181,19 @@ class Attribution:
         if self._slurm_dir is not None:
             yield from allocation.of_mappings(mapping.read(self._slurm_dir, self._tally), names, self._tally)
 
-    def _processes(self, states: Iterable[Tracked], held: dict[str, Held]) -> Iterable[DeviceHolder]:
+    def _processes(self, states: Iterable[Tracked], by_device: dict[str, DeviceProcesses]) -> Iterable[DeviceHolder]:
+        """The holders of devices by their processes. Adds the processes to `by_device` if they are published."""
         require_host_pids(self._proc)
         uptime, now_ns = Uptime.read(self._proc), self._clock.now_ns()
         rows: list[DeviceHolder] = []
-        found: dict[str, Held] = {}
+        listed: dict[str, DeviceProcesses] = {}
         for state in states:
-            # The time first: should the sampler renew the list between the two, it only seems older than it is.
+            # The time first: if the sampler renews the list between the two reads, the list only seems older.
             listed_ns = state.processes_ns
             uses = state.processes
             if listed_ns is None or listed_ns > now_ns or not is_listed(state, now_ns):
                 continue
-            there = look_up(
+            running = look_up(
                 sorted({use.pid for use in uses}),
                 proc=self._proc,
                 uptime=uptime,
@@ -201,47 +202,50 @@ class Attribution:
                 tally=self._tally,
             )
             uuid = state.device.uuid
-            found[uuid] = self._held(state.device, uses, there)
-            rows += [DeviceHolder.of(uuid, HolderSource.CONTAINERS, each.place.attributes()) for each in there.values()]
-        if not found:
+            listed[uuid] = self._shares(state.device, uses, running)
+            places = (process.place for process in running.values())
+            rows += [DeviceHolder.of(uuid, HolderSource.CONTAINERS, place.attributes()) for place in places]
+        if not listed:
             raise Unavailable(Reason.NO_PROCESSES)
         if HolderSource.PROCESSES in self._sources:
-            held.update(found)
+            by_device.update(listed)
         return rows if HolderSource.CONTAINERS in self._sources else ()
 
-    def _held(self, device: Device, uses: Sequence[ProcessUse], there: Mapping[int, HostProcess]) -> Held:
+    def _shares(
+        self, device: Device, uses: Sequence[ProcessUse], running: Mapping[int, HostProcess]
+    ) -> DeviceProcesses:
         rows = []
         for share in shares(uses, memory_bytes=device.memory_bytes, most=self._most, tally=self._tally):
             if share.pid is None:
                 rows.append((share, {"hw.id": device.uuid, "process.pid": "other"}))
-            elif (process := there.get(share.pid)) is not None:
+            elif (process := running.get(share.pid)) is not None:
                 attributes = {"hw.id": device.uuid, "process.pid": str(share.pid)}
                 if process.name:
                     attributes["process.executable.name"] = process.name
                 if HolderSource.CONTAINERS in self._sources:
                     attributes |= process.place.attributes()
                 rows.append((share, attributes))
-        return Held(len({use.pid for use in uses}), tuple(rows))
+        return DeviceProcesses(len({use.pid for use in uses}), tuple(rows))
 
-    # ------------------------------------------------------------------ what is known
+    # ------------------------------------------------------------------ results
 
     def readings(self, now_ns: int) -> Iterator[MetricReading]:
-        """What the last refresh found, as far as it is still true at `now_ns`. Asks nobody."""
+        """The readings of the last refresh, without holders if it is too old at `now_ns`. Queries no source."""
         snapshot = self._snapshot
         yield from snapshot.health(fresh=self._fresh(snapshot, now_ns))
         if self._fresh(snapshot, now_ns):
             yield from snapshot.holders(self._states(), now_ns)
 
     def holders(self) -> Mapping[str, Sequence[Mapping[str, str]]]:
-        """What is known of each device's holders, by UUID, as OpenTelemetry attributes."""
+        """The OpenTelemetry attributes of each device's holders, by UUID."""
         snapshot = self._snapshot
-        found: dict[str, list[Mapping[str, str]]] = {}
+        holders: dict[str, list[Mapping[str, str]]] = {}
         for row in snapshot.allocations if self._fresh(snapshot, self._clock.now_ns()) else ():
-            found.setdefault(row.uuid, []).append(dict(row.attributes))
-        return found
+            holders.setdefault(row.uuid, []).append(dict(row.attributes))
+        return holders
 
     def labels_for(self, uuid: str) -> Mapping[str, str]:
-        """The labels that were asked for, by OpenTelemetry attribute, as far as all holders of a device agree."""
+        """The requested labels on which all holders of a device agree, by OpenTelemetry attribute."""
         snapshot = self._snapshot
         return snapshot.labels.get(uuid, {}) if self._fresh(snapshot, self._clock.now_ns()) else {}
 

@@ -1,7 +1,7 @@
-"""Where a process runs, read from `/proc/PID/cgroup`: container, pod, Slurm job, systemd unit. Pure.
+"""Parses `/proc/PID/cgroup` into container, pod, Slurm job and systemd unit. Pure.
 
-It reads version 1, version 2 and both at once, the systemd and the cgroupfs way of naming, containers in containers,
-and paths that are relative to another cgroup namespace (`/../..`). A name that only looks like one is nothing.
+Supports version 1, version 2 and hybrid hierarchies, and the names of the systemd and the cgroupfs driver. Containers
+may be nested, and paths may be relative to another cgroup namespace (`/../..`). Doubtful names are ignored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 MOST_BYTES: Final = 65_536
 
 _CONTAINER: Final = re.compile(r"(?:(?P<prefix>[^/]*?)[-:])?(?P<id>[0-9a-f]{64})(?:\.scope)?")
-#: What stands before a container's id under systemd. `crio-conmon` and `libpod-conmon` are a container's monitor.
+#: Prefixes of a container's id under systemd. `crio-conmon` and `libpod-conmon` are missing: they are monitors.
 _RUNTIMES: Final = {
     "docker": "docker",
     "cri-containerd": "containerd",
@@ -36,7 +36,7 @@ _DELETED: Final = " (deleted)"
 
 
 class Place(NamedTuple):
-    """Where a process runs; "" is not known."""
+    """The container, pod, job and unit of a process. "" is unknown."""
 
     container_id: str = ""
     runtime: str = ""
@@ -46,7 +46,7 @@ class Place(NamedTuple):
     unit: str = ""
 
     def attributes(self) -> dict[str, str]:
-        """What is known, by OpenTelemetry attribute."""
+        """The values that are not empty, by OpenTelemetry attribute."""
         return {key: value for key, value in zip(_ATTRIBUTES, self, strict=True) if value}
 
 
@@ -61,10 +61,10 @@ _ATTRIBUTES: Final = (
 
 
 def place(text: str) -> Place:
-    """Where the process runs whose `/proc/PID/cgroup` says `text`; what it does not say is "".
+    """The place of a process with `text` in its `/proc/PID/cgroup`.
 
-    Hierarchies are asked in turn, version 2 and systemd's first; a container, a job and a unit each come from the first
-    that names one, whole.
+    Hierarchies are searched in order: version 2, systemd's, then the others. Container and runtime come from the first
+    hierarchy with a container, job and step from the first one with a job.
     """
     container_id = runtime = pod_uid = job = step = unit = ""
     for parts in _paths(text[:MOST_BYTES]):
@@ -78,7 +78,7 @@ def place(text: str) -> Place:
 
 
 def _paths(text: str) -> list[Sequence[str]]:
-    found: list[tuple[int, Sequence[str]]] = []
+    ordered: list[tuple[int, Sequence[str]]] = []
     for line in text.splitlines():
         number, _, rest = line.partition(":")
         controllers, colon, path = rest.partition(":")
@@ -86,8 +86,8 @@ def _paths(text: str) -> list[Sequence[str]]:
             continue
         parts = [part for part in path.removesuffix(_DELETED).split("/") if part not in ("", ".", "..")]
         order = 0 if not controllers else 1 if controllers == "name=systemd" else 2
-        found.append((order, parts))
-    return [parts for _, parts in sorted(found, key=lambda row: row[0])]
+        ordered.append((order, parts))
+    return [parts for _, parts in sorted(ordered, key=lambda row: row[0])]
 
 
 def _container(parts: Sequence[str]) -> tuple[str, str]:
@@ -100,7 +100,7 @@ def _container(parts: Sequence[str]) -> tuple[str, str]:
         if prefix is None:
             parent = parts[position - 1] if position else ""
             return match["id"], _PARENTS.get(parent, "")
-        # containerd that was told of the wrong driver writes the slice, its name and the id into one directory.
+        # With a wrong cgroup driver configured, containerd joins slice, prefix and id in one directory's name.
         runtime = _RUNTIMES.get(prefix.rpartition(":")[2] if ".slice:" in prefix else prefix)
         if runtime is not None:
             return match["id"], runtime
@@ -125,7 +125,7 @@ def _job(parts: Sequence[str]) -> tuple[str, str]:
 
 
 def _unit(parts: Sequence[str]) -> str:
-    """The innermost unit that is not just a container's or Slurm's own box."""
+    """The innermost unit, except the scopes of containers and of Slurm's daemon."""
     for part in reversed(parts):
         if _UNIT.fullmatch(part) and not _CONTAINER.search(part) and not part.endswith("slurmstepd.scope"):
             return part

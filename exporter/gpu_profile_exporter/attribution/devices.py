@@ -1,4 +1,4 @@
-"""Which of our devices a kubelet, a DRA driver or a mapping file means by a name of its own. Pure."""
+"""Resolves the device names of a kubelet, a DRA driver or a mapping file to UUIDs. Pure."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile_exporter.attribution.sources import LeftOut
 
 _UUID: Final = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]+", re.ASCII)
-#: Replicas of a shared GPU or MIG instance, as NVIDIA's device plugin names them, now and formerly.
+#: Replicas of a shared GPU or MIG instance, in the current and the former spelling of NVIDIA's device plugin.
 _REPLICA: Final = re.compile(r"(?:::|-replica-)\d+\Z", re.ASCII)
-#: GKE's names: /dev/nvidiaN, a GPU instance of it, and a virtual part where either is shared.
+#: GKE's names: /dev/nvidiaN, one of its GPU instances, and a virtual part if either is shared.
 _NODE: Final = re.compile(r"nvidia(\d{1,4})(?:/gi(\d{1,4}))?(?:/vgpu\d+)?", re.ASCII)
-#: NVIDIA's DRA driver names a whole GPU by a number, which was its index at first and is its minor number since. Its
-#: names of MIG instances have a profile and a place, which no UUID tells.
+#: NVIDIA's DRA driver names a whole GPU by a number: its index in early releases, its minor number in later ones. Its
+#: names of MIG instances contain a profile and a placement, from which no UUID follows.
 _NUMBERED: Final = re.compile(r"(?:[\w.-]*[0-9a-f]-)?gpu-(\d{1,4})", re.ASCII)
 _CDI: Final = re.compile(r"(?:[\w.-]+\.)?nvidia\.com/[\w.-]+=(.+)", re.ASCII)
-#: A mapping file: a GPU's index, or that and the id of a GPU instance.
+#: A mapping file: a GPU's index, optionally with the id of a GPU instance.
 _FILE: Final = re.compile(r"([0-9]{1,4})(?:[.-]([0-9]{1,4}))?", re.ASCII)
 
-#: A device's UUID, why a name that means a GPU is none of ours, or None for a name that means no GPU.
+#: The UUID of a device, the reason why a GPU's name matches none, or None for a name that means no GPU.
 Match = str | LeftOut | None
 #: The number of a GPU, and the id of one of its GPU instances.
 _Number = tuple[int | None, int | None]
 
 
 class DeviceNames:
-    """The names that `devices` go by. The order in which anything is listed never matters."""
+    """Finds `devices` by the names of other systems. The order of lists never matters."""
 
     def __init__(self, devices: Iterable[Device]) -> None:
         self._uuids: set[str] = set()
@@ -43,7 +43,7 @@ class DeviceNames:
                 self._by_minor[device.minor, instance].add(device.uuid)
 
     def plugin(self, resource: str, name: str) -> Match:
-        """The device that a device plugin calls `name`; `resource` is what pods ask for."""
+        """The device that a device plugin calls `name`. `resource` is the resource name in a pod's request."""
         if _UUID.match(name):
             return self._uuid(_REPLICA.sub("", name))
         if not resource.startswith("nvidia.com/"):
@@ -53,7 +53,7 @@ class DeviceNames:
         return LeftOut.UNKNOWN_DEVICE
 
     def dra(self, driver: str, device: str, cdi: Iterable[str]) -> Match:
-        """The device that a DRA driver calls `device` and shows a container under the names `cdi`."""
+        """The device that a DRA driver calls `device` and passes to a container under the names `cdi`."""
         names = [match[1] for match in map(_CDI.fullmatch, cdi) if match is not None]
         if driver.endswith("nvidia.com") and device:
             names.insert(0, device)
@@ -65,7 +65,7 @@ class DeviceNames:
         return LeftOut.UNKNOWN_DEVICE if names else None
 
     def file(self, name: str) -> Match:
-        """The device that a job mapping file of this name is about."""
+        """The device of a job mapping file of this name."""
         if _UUID.match(name):
             return self._uuid(name)
         match = _FILE.fullmatch(name)
@@ -84,8 +84,8 @@ def _numbers(match: re.Match[str]) -> _Number:
 
 
 def _only(table: defaultdict[_Number, set[str]], number: _Number) -> Match:
-    """The one device of this number: a GPU instance that is cut into compute instances has several."""
-    found = table.get(number, set())
-    if not found:
+    """The only device of this number. A GPU instance that is divided into compute instances has several."""
+    uuids = table.get(number, set())
+    if not uuids:
         return LeftOut.UNKNOWN_DEVICE
-    return min(found) if len(found) == 1 else LeftOut.AMBIGUOUS
+    return min(uuids) if len(uuids) == 1 else LeftOut.AMBIGUOUS

@@ -17,7 +17,7 @@ _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MOST_BYTES),
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
-    # Channels share connections, and the back-off of one that was refused outlives its channel for a while.
+    # Channels share connections. The back-off of a refused connection outlives its channel for a while.
     ("grpc.use_local_subchannel_pool", 1),
 )
 _REASONS: Final = {
@@ -30,18 +30,18 @@ _REASONS: Final = {
 
 
 def installed() -> bool:
-    """Whether the package of the extra is there."""
+    """Whether the package of the extra `pods` is installed."""
     return find_spec("grpc") is not None
 
 
 def list_pods(path: Path, *, deadline_s: float = DEADLINE_S) -> bytes:
-    """The kubelet's answer as it came; Unavailable with the reason, within twice the deadline."""
+    """The kubelet's answer, undecoded, within twice the deadline. Raises Unavailable with the reason."""
     _connect(path, deadline_s)
     try:
         import grpc
     except ImportError as error:
         raise Unavailable(Reason.MISSING_PACKAGE, "grpcio") from error
-    # A channel for each call: a kubelet that was restarted is not made to wait for an old channel's back-off.
+    # A channel for each call: after a restart of the kubelet, an old channel's back-off would delay the next call.
     with grpc.insecure_channel(f"unix:{path.absolute()}", options=_OPTIONS) as channel:
         try:
             return bytes(channel.unary_unary(_METHOD)(b"", timeout=deadline_s))
@@ -50,7 +50,7 @@ def list_pods(path: Path, *, deadline_s: float = DEADLINE_S) -> bytes:
 
 
 def _connect(path: Path, deadline_s: float) -> None:
-    """Unavailable if the socket cannot be opened: gRPC would say the same of a missing one and of a forbidden one."""
+    """Raise Unavailable if the socket cannot be opened: gRPC reports a missing and a forbidden socket alike."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(deadline_s)
         try:

@@ -30,15 +30,15 @@ class Mapping(NamedTuple):
 
 
 def read(directory: Path, tally: Tally) -> list[Mapping]:
-    """The mappings of `directory`, by name; Unavailable if it cannot be listed.
+    """The mappings of `directory`, by name. Raises Unavailable if it cannot be listed.
 
-    No link is followed, nothing but a plain file is read, and of none more than 64 KiB: whoever may write the files
-    need not be trusted. What is skipped is counted.
+    The writers of the files are not trusted: no link is followed, only plain files of at most 64 KiB are read. Skipped
+    files are counted.
     """
-    found: list[Mapping] = []
+    mappings: list[Mapping] = []
     with _opened(directory) as place:
         try:
-            names = sorted(os.listdir(place))  # noqa: PTH208 - of what was opened, whatever stands there now
+            names = sorted(os.listdir(place))  # noqa: PTH208 - lists the opened directory, even after a rename
         except OSError as error:
             raise Unavailable(reason_of(error), str(directory)) from error
         if len(names) > MOST_FILES:
@@ -48,8 +48,8 @@ def read(directory: Path, tally: Tally) -> list[Mapping]:
             if isinstance(content, LeftOut):
                 tally[HolderSource.SLURM, content] += 1
             elif content is not None:
-                found.append(Mapping(name, tuple(_jobs(content, tally))))
-    return found
+                mappings.append(Mapping(name, tuple(_jobs(content, tally))))
+    return mappings
 
 
 @contextmanager
@@ -65,9 +65,9 @@ def _opened(directory: Path) -> Iterator[int]:
 
 
 def _content(place: int, name: str) -> bytes | LeftOut | None:
-    """A file's bytes, why it is skipped, or None for what is simply no mapping: gone since, or a directory."""
+    """A file's bytes, the reason for skipping it, or None for a directory or a file that was removed."""
     try:
-        # Never waits for a pipe's writer, and never gets a terminal.
+        # O_NONBLOCK: does not wait for a pipe's writer. O_NOCTTY: does not acquire a controlling terminal.
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=place)
     except FileNotFoundError:
         return None

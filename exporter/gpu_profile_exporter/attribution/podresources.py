@@ -1,7 +1,7 @@
-"""The kubelet's answer to `v1.PodResourcesLister/List`, as far as it is about devices.
+"""Decodes the devices in the kubelet's answer to `v1.PodResourcesLister/List`.
 
-The messages and the numbers of their fields are those of the Kubernetes project's
-`k8s.io/kubelet/pkg/apis/podresources/v1/api.proto` (Apache-2.0); fields that are not about devices are passed over.
+The messages and their field numbers come from the Kubernetes project's
+`k8s.io/kubelet/pkg/apis/podresources/v1/api.proto` (Apache-2.0). Fields that describe no devices are skipped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Holder(NamedTuple):
 
 
 class PluginDevice(NamedTuple):
-    """A device that a device plugin gave to a container."""
+    """A device that a device plugin allocated to a container."""
 
     holder: Holder
     resource: str
@@ -31,7 +31,7 @@ class PluginDevice(NamedTuple):
 
 
 class ClaimedDevice(NamedTuple):
-    """A device that a container has through a resource claim, which others may have too."""
+    """A device that a container uses through a resource claim. Other containers may share the claim."""
 
     holder: Holder
     claim: str
@@ -41,7 +41,7 @@ class ClaimedDevice(NamedTuple):
 
 
 def read(answer: bytes) -> list[PluginDevice | ClaimedDevice]:
-    """The devices that containers hold; Unavailable if `answer` is not such a message."""
+    """The devices that containers hold. Raises Unavailable if `answer` is not such a message."""
     try:
         # ListPodResourcesResponse: pod_resources 1. PodResources: name 1, namespace 2, containers 3.
         pods = map(_fields, _fields(answer)[1])
@@ -66,14 +66,14 @@ def _held(pod: _Fields, container: _Fields) -> Iterator[PluginDevice | ClaimedDe
 
 
 def _fields(message: bytes) -> _Fields:
-    """What a message holds that is text or another message, by its field's number."""
-    found: defaultdict[int, list[bytes]] = defaultdict(list)
+    """The fields of a message that contain text or another message, by number."""
+    by_number: defaultdict[int, list[bytes]] = defaultdict(list)
     for number, value in fields(message):
         if isinstance(value, bytes):
-            found[number].append(value)
-    return found
+            by_number[number].append(value)
+    return by_number
 
 
 def _text(values: Sequence[bytes]) -> str:
-    """A text that comes once; of several the last holds."""
+    """A text field. As in protobuf, the last of several values counts."""
     return values[-1].decode() if values else ""

@@ -1,7 +1,7 @@
-"""The processes that hold devices, looked up in `/proc`: which container or job they are in, and what they are called.
+"""Looks up the processes on devices in `/proc`: their names, containers, jobs and units.
 
-Only what everybody may read is read, and never a command line: its arguments may hold secrets. A pid is a process
-only together with its start time.
+Reads files that every user may read, and an executable's link where permitted. Never reads command lines, because
+arguments may contain secrets. A pid identifies a process only together with its start time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _START: Final = 22 - 3
 
 
 class HostProcess(NamedTuple):
-    """A process that was there: `started` is in clock ticks since the boot, `name` "" unless asked for."""
+    """A running process. `started` is in clock ticks since the boot. `name` is "" unless requested."""
 
     pid: int
     started: int
@@ -34,13 +34,13 @@ class HostProcess(NamedTuple):
 
 
 class Uptime(NamedTuple):
-    """Seconds since the boot, as they were read."""
+    """Seconds since the boot at the time of reading."""
 
     seconds: float
 
     @classmethod
     def read(cls, proc: Path) -> Uptime:
-        """Read it; Unavailable if there is none."""
+        """Read `proc/uptime`. Raises Unavailable if it is missing or malformed."""
         try:
             return cls(float(_read(proc / "uptime", 128).split()[0]))
         except OSError as error:
@@ -50,13 +50,13 @@ class Uptime(NamedTuple):
 
 
 def require_host_pids(proc: Path) -> None:
-    """Unavailable unless `proc` shows the host's processes: a namespace of one's own gives other meanings to pids."""
+    """Raise Unavailable unless `proc` shows the host's processes. In another pid namespace, pids differ."""
     try:
         if str((proc / "self" / "ns" / "pid").readlink()) == _HOST_NAMESPACE:
             return
     except OSError:
         pass
-    try:  # the host's /proc, mounted into a container: the kernel's own thread 2 is only seen there
+    try:  # the host's /proc, mounted into a container: only the host's shows kernel thread 2
         if _read(proc / "2" / "comm", 64).strip() == "kthreadd":
             return
     except OSError:
@@ -69,9 +69,9 @@ def look_up(
 ) -> dict[int, HostProcess]:
     """The processes among `pids`, which the driver listed `listed_s_ago` seconds before `uptime`.
 
-    One that ended is left out; so is one that began later, as it is not the one that the driver saw.
+    Omits processes that have ended, and processes that began after the list was made: those reuse a listed pid.
     """
-    found: dict[int, HostProcess] = {}
+    processes: dict[int, HostProcess] = {}
     latest = (uptime.seconds - max(0.0, listed_s_ago)) * _TICKS_PER_S
     for pid in pids:
         try:
@@ -84,17 +84,17 @@ def look_up(
         except ValueError:
             tally[HolderSource.PROCESSES, LeftOut.GARBAGE] += 1
             continue
-        # Both clocks are rounded down to a tick, so that a process must be a tick older to be surely older.
+        # Both clocks are rounded down to a tick. Only a process that is a tick older is certainly older.
         if again != started or started + 1 > latest:
             tally[HolderSource.PROCESSES, LeftOut.PID_REUSED] += 1
             continue
-        found[pid] = HostProcess(pid, started, name, cgroups.place(text))
-    return found
+        processes[pid] = HostProcess(pid, started, name, cgroups.place(text))
+    return processes
 
 
 def _stat(directory: Path) -> tuple[int, str]:
-    """Start time in ticks, and the name; ValueError for what is not a stat file."""
-    # The name stands in parentheses and may hold any byte, parentheses and spaces too.
+    """Start time in ticks, and the name. Raises ValueError if the file is malformed."""
+    # The name is enclosed in parentheses and may contain any byte, also parentheses and spaces.
     text = _read(directory / "stat", _STAT_BYTES)
     head, opened, rest = text.partition("(")
     name, closed, tail = rest.rpartition(")")
@@ -108,7 +108,7 @@ def _stat(directory: Path) -> tuple[int, str]:
 
 
 def _name(directory: Path, comm: str) -> str:
-    """The executable's file name; the kernel's name of the process where that may not be read."""
+    """The executable's file name, or the kernel's name of the process if the link is not readable."""
     try:
         target = str((directory / "exe").readlink()).removesuffix(" (deleted)")
     except OSError:

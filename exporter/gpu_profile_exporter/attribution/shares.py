@@ -1,4 +1,4 @@
-"""What each process holds of a device, as far as the driver's numbers can be true together. Pure."""
+"""Memory and utilisation of each process on a device, if the driver's numbers are consistent. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final, NamedTuple, TypeVar
 from gpu_profile.catalogue.samples import ProcessUse
 from gpu_profile_exporter.attribution.sources import HolderSource, LeftOut, Tally
 
-#: The driver tells utilisation in whole per cents, and does not say how it rounds.
+#: The driver reports utilisation in whole per cents and does not document how it rounds.
 ROUNDING: Final = 0.01
 
 
 class ProcessShare(NamedTuple):
-    """What one process holds; None is not known. `pid` is None for all those beyond the budget together."""
+    """Memory and utilisation (0 to 1) of a process; None is unknown. `pid` None: all processes beyond the budget."""
 
     pid: int | None
     memory_bytes: int | None
@@ -24,17 +24,17 @@ class ProcessShare(NamedTuple):
 def shares(uses: Iterable[ProcessUse], *, memory_bytes: int | None, most: int, tally: Tally) -> Sequence[ProcessShare]:
     """The shares of a device with `memory_bytes` of memory, the largest first, at most `most` and one for the rest.
 
-    A pid that is listed twice (as a compute and as a graphics process) counts once, with its larger numbers. Memory
-    that adds up to more than the device has, and utilisation that adds up to more than 1, is not published at all:
-    nobody can say whose number is wrong. What rounding explains is scaled to 1.
+    A pid that is listed twice (as a compute and as a graphics process) counts once, with its larger numbers. If memory
+    adds up to more than the device has, no process gets memory: nothing identifies the wrong number. The same applies
+    to utilisation above 1 in total, unless rounding explains the excess. Such utilisation is scaled to 1.
     """
-    held: dict[int, ProcessShare] = {}
+    by_pid: dict[int, ProcessShare] = {}
     for use in uses:
         now = ProcessShare(use.pid, _up_to(math.inf, use.memory_bytes, tally), _up_to(1.0, use.utilization, tally))
-        before = held.get(use.pid, now)
+        before = by_pid.get(use.pid, now)
         memory = _larger(before.memory_bytes, now.memory_bytes)
-        held[use.pid] = ProcessShare(use.pid, memory, _larger(before.utilization, now.utilization))
-    rows = sorted(held.values(), key=lambda row: (-(row.memory_bytes or 0), row.pid or 0))
+        by_pid[use.pid] = ProcessShare(use.pid, memory, _larger(before.utilization, now.utilization))
+    rows = sorted(by_pid.values(), key=lambda row: (-(row.memory_bytes or 0), row.pid or 0))
     if memory_bytes is not None and sum(row.memory_bytes or 0 for row in rows) > memory_bytes:
         tally[HolderSource.PROCESSES, LeftOut.EXCEEDS_DEVICE] += 1
         rows = [row._replace(memory_bytes=None) for row in rows]
@@ -57,7 +57,7 @@ def _within_one(rows: list[ProcessShare], tally: Tally) -> list[ProcessShare]:
 
 
 def _together(rest: Sequence[ProcessShare]) -> ProcessShare:
-    """The sums of the rest; unknown if one of them is."""
+    """The sums of the rest. A sum with an unknown part is unknown."""
     memory = [row.memory_bytes for row in rest if row.memory_bytes is not None]
     utilization = [row.utilization for row in rest if row.utilization is not None]
     return ProcessShare(
@@ -71,7 +71,7 @@ _Number = TypeVar("_Number", int, float)
 
 
 def _up_to(most: float, value: _Number | None, tally: Tally) -> _Number | None:
-    """The value if it can be one."""
+    """The value if it is between 0 and `most`, otherwise None."""
     if value is None or 0 <= value <= most:
         return value
     tally[HolderSource.PROCESSES, LeftOut.GARBAGE] += 1

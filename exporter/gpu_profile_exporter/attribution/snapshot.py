@@ -1,4 +1,4 @@
-"""What one refresh found, and what of it may be published at a moment. Pure."""
+"""The results of one refresh, and the readings to publish from them at a given time. Pure."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from gpu_profile_exporter.attribution.shares import ProcessShare
 from gpu_profile_exporter.attribution.sources import HolderSource, LeftOut, Reason
 from gpu_profile_exporter.readings.readings import MetricReading
 
-#: The driver's list of processes is renewed every second; one that is older than this is no longer true.
+#: The driver's list of processes is renewed every second. An older list counts as outdated.
 _OLDEST_LIST_NS: Final = 10 * NS_PER_S
 
-#: Why what a source says of a device, by a name of its own, is left out.
+#: Reasons for omitting an item of a source with its own device names.
 _NAMED: Final = {LeftOut.AMBIGUOUS, LeftOut.BUDGET, LeftOut.GARBAGE, LeftOut.UNKNOWN_DEVICE}
-#: What can be left out of each source: published from 0 on, so that the first one is seen by increase().
+#: Possible reasons for omissions by source. Published from 0 on, so that increase() sees the first omission.
 LEFT_OUT_OF: Final = {
     HolderSource.KUBELET: sorted(_NAMED | {LeftOut.CONFLICT}),
     HolderSource.DRA: sorted(_NAMED),
@@ -36,30 +36,30 @@ LEFT_OUT_OF: Final = {
 
 
 def is_listed(state: Tracked, now_ns: int) -> bool:
-    """Whether the device answers, and its list of processes is not too old to be true."""
+    """Whether the device answers and its list of processes is recent."""
     listed_ns = state.processes_ns
     return state.up and listed_ns is not None and now_ns - listed_ns <= _OLDEST_LIST_NS
 
 
-class Held(NamedTuple):
-    """The processes of one device: how many the driver lists, and those of which there is more to tell."""
+class DeviceProcesses(NamedTuple):
+    """The number of processes that the driver lists for a device, and shares with attributes where available."""
 
     listed: int
     rows: tuple[tuple[ProcessShare, Mapping[str, str]], ...]
 
 
 class Snapshot(NamedTuple):
-    """What one refresh found; never changed afterwards. `left_out` are the counts so far."""
+    """The results of one refresh. `left_out` are the counts since the start."""
 
     taken_ns: int
     status: Mapping[HolderSource, Reason | None]
     left_out: Mapping[tuple[HolderSource, LeftOut], int]
     allocations: Sequence[DeviceHolder] = ()
     labels: Mapping[str, Mapping[str, str]] = {}
-    held: Mapping[str, Held] = {}
+    processes: Mapping[str, DeviceProcesses] = {}
 
     def health(self, *, fresh: bool) -> Iterator[MetricReading]:
-        """Which sources answer, and what was left out of what they said."""
+        """Whether each source answers, and the number of items that were omitted."""
         for source, reason in self.status.items():
             why = reason if fresh or reason is Reason.STARTING else Reason.STALE
             about = {"source": source.value}
@@ -71,22 +71,22 @@ class Snapshot(NamedTuple):
                 yield MetricReading(LEFT_OUT, {**about, "reason": left_out.value}, count)
 
     def holders(self, states: Mapping[str, Tracked], now_ns: int) -> Iterator[MetricReading]:
-        """Who holds the devices that are still there, and what their processes that are still there use."""
+        """Holders of devices that still exist, and the use of processes that still exist."""
         for row in self.allocations:
             if row.uuid in states:
                 about = {"hw.id": row.uuid, "source": row.source.value}
                 yield MetricReading(ALLOCATION_INFO, {**about, **dict(row.attributes)}, 1)
-        for uuid, held in self.held.items():
+        for uuid, processes in self.processes.items():
             state = states.get(uuid)
             if state is not None and is_listed(state, now_ns):
-                yield MetricReading(PROCESS_COUNT, {"hw.id": uuid}, held.listed)
-                yield from _processes(held, {use.pid for use in state.processes})
+                yield MetricReading(PROCESS_COUNT, {"hw.id": uuid}, processes.listed)
+                yield from _processes(processes, {use.pid for use in state.processes})
 
 
-def _processes(held: Held, there: set[int]) -> Iterator[MetricReading]:
-    for share, attributes in held.rows:
-        # What has ended since is gone at once.
-        if share.pid is not None and share.pid not in there:
+def _processes(processes: DeviceProcesses, pids: set[int]) -> Iterator[MetricReading]:
+    for share, attributes in processes.rows:
+        # A process that has ended since the refresh is omitted.
+        if share.pid is not None and share.pid not in pids:
             continue
         if share.memory_bytes is not None:
             yield MetricReading(PROCESS_MEMORY, attributes, share.memory_bytes)

@@ -1,4 +1,4 @@
-"""Where attribution comes from, why a source may be silent, and why something it said is not published."""
+"""The sources of attribution, the reasons why a source has no answer, and the reasons why an item is omitted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class HolderSource(StrEnum):
-    """Who says that somebody holds a device."""
+    """The system that reports a holder of a device."""
 
     KUBELET = "kubelet"
     DRA = "dra"
@@ -17,10 +17,10 @@ class HolderSource(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a source says nothing."""
+    """Why a source has no answer."""
 
     STARTING = "starting"
-    #: Nothing that a source could say would be about a device that is known.
+    #: The driver lists no devices, so that no answer could be matched to one.
     NO_DEVICES = "no_devices"
     NOT_FOUND = "not_found"
     DENIED = "denied"
@@ -30,9 +30,9 @@ class Reason(StrEnum):
     GARBAGE = "garbage"
     TOO_LARGE = "too_large"
     MISSING_PACKAGE = "missing_package"
-    #: The driver names processes by the host's pids, which mean nothing in a namespace of one's own.
+    #: The driver names processes by the host's pids, which mean nothing in the exporter's own pid namespace.
     PID_NAMESPACE = "pid_namespace"
-    #: The driver's list of processes is not read, or is older than what may be published.
+    #: The driver's list of processes is not read, or is too old to be published.
     NO_PROCESSES = "no_processes"
     STALE = "stale"
     FAILED = "failed"
@@ -46,19 +46,19 @@ class LeftOut(StrEnum):
     #: A symbolic link, which could lead anywhere.
     LINK = "link"
     UNKNOWN_DEVICE = "unknown_device"
-    #: A device's name that two devices could have.
+    #: A device name that matches two devices.
     AMBIGUOUS = "ambiguous"
-    #: Two pods that hold what only one can: one of them is over, and the source does not say which.
+    #: Two pods hold a device that only one can hold. One pod has ended, and the source does not say which.
     CONFLICT = "conflict"
-    #: The process began after the driver had listed its pid, or while it was looked up.
+    #: The process began after the driver had listed its pid, or during the look-up.
     PID_REUSED = "pid_reused"
-    #: The processes of a device together have more than the device.
+    #: The processes of a device together use more than the device has.
     EXCEEDS_DEVICE = "exceeds_device"
     BUDGET = "budget"
 
 
 class Unavailable(Exception):  # noqa: N818 - a state of the world
-    """A source cannot be read; never leaves this package."""
+    """A source cannot be read. Never leaves this package."""
 
     def __init__(self, reason: Reason, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else str(reason))
@@ -66,7 +66,7 @@ class Unavailable(Exception):  # noqa: N818 - a state of the world
 
 
 def reason_of(error: OSError) -> Reason:
-    """What the system's refusal of a file or socket means."""
+    """The reason that corresponds to an error on a file or socket."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return Reason.NOT_FOUND
     if isinstance(error, PermissionError):
@@ -76,5 +76,5 @@ def reason_of(error: OSError) -> Reason:
     return Reason.UNREACHABLE
 
 
-#: What was left out so far: grows only.
+#: Counts of omitted items since the start.
 Tally = Counter[tuple[HolderSource, LeftOut]]
