@@ -1,13 +1,13 @@
-"""The settings of an exporter, and where they come from: flags, then the environment, then a TOML file.
+"""The settings of an exporter and their sources: flags, then the environment, then a TOML file.
 
-Each setting is an option of click's. Read in this order:
+Each setting is a click option. Read in this order:
 
-- `model`: the table of settings. A new one is a row there; flag, variable, key, help and documentation follow from it.
-  `receive` has those of one table.
-- `kinds` (with `address`, `groups`): the types of values, read from text and from TOML.
-- `setting`: the option, and other programs' words for it.
-- `options`, `toml`: the command line with its help page, and the file, which is click's `default_map`.
-- `sources`: `load`, which has click read all of them.
+- `model`: the table of settings. A new setting is a field there. Its flag, variable, key, help and documentation follow
+  from the field. `receive` contains the table of receiving.
+- `kinds` (with `address`, `groups`): the types of values, parsed from text and from TOML.
+- `setting`: the click option, and the flags and variables of other programs for it.
+- `options`, `toml`: the command line with its help page, and the file, which becomes click's `default_map`.
+- `sources`: `load`, which makes click read all sources.
 - `printed`: settings as text, for `--print-config`, the example file and the documentation.
 """
 

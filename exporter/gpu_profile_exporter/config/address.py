@@ -1,16 +1,16 @@
-"""An address to listen on, and how it is written."""
+"""An address to listen on, with its text forms."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-_EVERYWHERE: Final = "0.0.0.0"  # noqa: S104 - a node's exporter is there to be scraped from elsewhere
+_EVERYWHERE: Final = "0.0.0.0"  # noqa: S104 - Prometheus scrapes a node's exporter from other hosts
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen. Port 0 lets the system choose."""
+    """Where to listen. With port 0 the system chooses."""
 
     host: str = _EVERYWHERE
     port: int = 9400
@@ -20,12 +20,12 @@ class Address:
 
     @property
     def short(self) -> str:
-        """As a user would write it: `:9400` for every interface."""
+        """The shortest text: `:9400` for all interfaces."""
         return f":{self.port}" if self.host == _EVERYWHERE else str(self)
 
 
 def address(text: str) -> Address:
-    """`:9400`, `9400`, `127.0.0.1:9400`, `localhost:9400` or `[::1]:9400` as an address; ValueError otherwise."""
+    """`:9400`, `9400`, `127.0.0.1:9400`, `localhost:9400` or `[::1]:9400` as an address. Raises ValueError."""
     host, colon, port = text.strip().rpartition(":")
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
         raise ValueError(f"{text!r} has no port between 0 and 65535 at its end; write host:port or :port")

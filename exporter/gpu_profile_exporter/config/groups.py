@@ -1,4 +1,4 @@
-"""The words of `--collect`, and the groups of signals that they choose."""
+"""The words of `--collect` and the groups of signals that they select."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ ALL: Final = "all"
 NONE: Final = "none"
 
 
-def known_words() -> Sequence[str]:
-    """What `--collect` takes."""
+def group_names() -> Sequence[str]:
+    """The values of `--collect`."""
     return (*(str(group) for group in Group), ALL, NONE)
 
 
 def chosen_groups(words: Sequence[str]) -> frozenset[Group]:
-    """The groups that the words choose: besides the default ones, or beside `none`, besides only what is always on."""
+    """All groups for `all`, else the named groups with the default ones or, for `none`, with the core group only."""
     if ALL in words:
         if NONE in words:
             raise UsageError("--collect: all and none exclude each other")

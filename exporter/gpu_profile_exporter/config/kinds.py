@@ -1,9 +1,9 @@
-"""The kinds of values that settings have: how each is read from text and from TOML, checked, and written as TOML.
+"""The types of settings: each is parsed from text and from TOML, checked, and written as TOML.
 
-They are types of click's, but stricter than its own: those accept `nan`, `1_0` and digits of other scripts as numbers,
-accept TOML's numbers as text, and name no nearest word.
+They are click types, but stricter than click's own. Those accept `nan`, `1_0` and digits of other scripts as numbers,
+accept TOML's numbers as text, and suggest no nearest word.
 
-Every reason that a ValueError gives here completes the sentence "SETTING: …".
+The message of each ValueError here completes the sentence "SETTING: …".
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII
 _WHOLE: Final = re.compile(r"[+-]?\d{1,15}", re.ASCII)
 _YES: Final = ("true", "yes", "on", "1")
 _NO: Final = ("false", "no", "off", "0")
-#: What would break a line of the log, a header or a path; and what is not UTF-8 where it came from.
+#: Characters that would break a line of the log, a header or a path, and bytes of the source that are not UTF-8.
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _PRINTABLE: Final = re.compile(r"[\x20-\x7e]*")
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -34,33 +34,33 @@ _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 Pairs = tuple[tuple[str, str], ...]
 
 
-def nearest(word: str, known: Sequence[str]) -> str:
-    """`; did you mean 'ecc'?`, or nothing."""
-    close = get_close_matches(word, known, n=1)
+def nearest(word: str, choices: Sequence[str]) -> str:
+    """`; did you mean 'ecc'?`, or "" if no choice is similar."""
+    close = get_close_matches(word, choices, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def listed(words: Sequence[str]) -> str:
-    """Words for a documentation page."""
+    """Words as a list in Markdown."""
     return ", ".join(f"`{word}`" for word in words)
 
 
-def shown(found: object) -> str:
-    """A wrong value, cut short, on one line."""
-    text = repr(found)
+def shown(raw: object) -> str:
+    """A wrong value on one line of at most 60 characters."""
+    text = repr(raw)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 class Text(click.ParamType):  # type: ignore[type-arg]  # it takes arguments since click 8.4
-    """One line of text; empty means that there is none. The other kinds are read from one."""
+    """One line of text; empty means no value. The base of all other types."""
 
     name = "setting"
-    #: What stands for the value on a help page.
+    #: The placeholder of the value on a help page.
     word = "TEXT"
-    #: The types of such a value in TOML, and what a message says of any other.
+    #: The Python types of such a value in TOML, and the error message for other types.
     types: tuple[type, ...] = (str,)
     wrong = "is not text in quotation marks"
-    #: What values there are, in a sentence; empty if any will do.
+    #: The permitted values in a sentence; empty if every text is permitted.
     bounds = ""
 
     def __init__(self, word: str = "") -> None:
@@ -69,26 +69,26 @@ class Text(click.ParamType):  # type: ignore[type-arg]  # it takes arguments sin
             self.bounds = f"One of {listed(word.split('|'))}."
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """A value from text, from what TOML has for it, or from a value; BadParameter for what cannot be."""
+        """The value of text, of a TOML value, or of a converted value. Raises BadParameter if it is invalid."""
         try:
             return self.read(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
-    def of_toml(self, found: object) -> None:
-        """Raise ValueError for a value of another of TOML's types."""
-        # In Python true is an int; in a configuration it is a slip.
-        if type(found) not in self.types:
-            raise ValueError(f"{shown(found)} {self.wrong}")
+    def of_toml(self, raw: object) -> None:
+        """Raise ValueError if the TOML value has another type."""
+        # In Python true is an int. In a configuration it is a mistake.
+        if type(raw) not in self.types:
+            raise ValueError(f"{shown(raw)} {self.wrong}")
 
-    def read(self, found: Any) -> Any:
-        """As `convert`; ValueError with the reason for what cannot be."""
-        if _UNPRINTABLE.search(found):
-            raise ValueError(f"{shown(found)} has a character that is not printable UTF-8")
-        return found
+    def read(self, raw: Any) -> Any:
+        """Like `convert`, but raises ValueError with the reason."""
+        if _UNPRINTABLE.search(raw):
+            raise ValueError(f"{shown(raw)} has a character that is not printable UTF-8")
+        return raw
 
     def toml(self, value: Any) -> str:
-        """The value as TOML, from which `read` gives it again. Text, truth values and lists are as in JSON."""
+        """The value as TOML, which `read` converts back. Text, booleans and lists are written as in JSON."""
         return json.dumps(value, ensure_ascii=False)
 
 
@@ -102,37 +102,37 @@ class Number(Text):
         self.wrong = "is not a whole number" if whole else "is not a number"
         self.bounds = f"From {low:.10g} to {high:.10g}."
 
-    def read(self, found: str | float) -> float | int:
+    def read(self, raw: str | float) -> float | int:
         """From text or a number within the bounds."""
-        if isinstance(found, str):
-            if not (_WHOLE if self.whole else _NUMBER).fullmatch(found.strip()):
-                raise ValueError(f"{shown(found)} {self.wrong}{'' if self.whole else f' of {self.unit}'}")
-            found = float(found)
+        if isinstance(raw, str):
+            if not (_WHOLE if self.whole else _NUMBER).fullmatch(raw.strip()):
+                raise ValueError(f"{shown(raw)} {self.wrong}{'' if self.whole else f' of {self.unit}'}")
+            raw = float(raw)
         try:
-            value = float(found)
-        except OverflowError:  # Python's integers have no end
-            value = math.inf if found > 0 else -math.inf
-        if not self.low <= value <= self.high:  # `nan` is not either
+            value = float(raw)
+        except OverflowError:  # Python's integers are unbounded
+            value = math.inf if raw > 0 else -math.inf
+        if not self.low <= value <= self.high:  # also true for `nan`
             raise ValueError(f"must lie between {self.low:.10g} and {self.high:.10g} {self.unit}, not {value:g}")
         return int(value) if self.whole else value
 
     def toml(self, value: float) -> str:
-        """Without a fraction where there is none."""
+        """Whole numbers are written without a fraction."""
         return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(value)
 
 
 class Switch(Text, BoolParamType):
-    """Yes or no. click gives a `--no-…` only to options of its own type for truth values."""
+    """Yes or no. A subclass of BoolParamType, because click adds `--no-…` only to options of this type."""
 
     word = ""
     types = (bool,)
     wrong = "is neither true nor false"
 
-    def read(self, found: str | bool) -> bool:
-        """From text or a truth value."""
-        plain = str(found).strip().lower()
+    def read(self, raw: str | bool) -> bool:
+        """From text or a boolean."""
+        plain = str(raw).strip().lower()
         if plain not in _YES + _NO:
-            raise ValueError(f"{shown(found)} {self.wrong}")
+            raise ValueError(f"{shown(raw)} {self.wrong}")
         return plain in _YES
 
 
@@ -143,9 +143,9 @@ class Choice(Text):
         super().__init__("|".join(words))
         self.words = words
 
-    def read(self, found: str) -> str:
-        """The case of the letters does not matter unless two of the words differ by nothing else."""
-        plain = found.strip()
+    def read(self, raw: str) -> str:
+        """From text. Case is ignored, except for words that differ only in case."""
+        plain = raw.strip()
         value = plain if plain in self.words else plain.lower()
         if value not in self.words:
             raise ValueError(f"{shown(value)} is not one of {', '.join(self.words)}{nearest(value, self.words)}")
@@ -153,13 +153,13 @@ class Choice(Text):
 
 
 class File(Text):
-    """A file or a directory; empty for none. Whether it is there is for its reader to say."""
+    """A file or a directory; empty for none. Whether it exists is not checked here."""
 
     word = "FILE"
 
-    def read(self, found: str | Path | None) -> Path | None:
+    def read(self, raw: str | Path | None) -> Path | None:
         """From text or a path."""
-        text = super().read(str(found or ""))
+        text = super().read(str(raw or ""))
         return Path(text) if text else None
 
     def toml(self, value: Path | None) -> str:
@@ -168,15 +168,15 @@ class File(Text):
 
 
 class FileMode(Text):
-    """Who may read a file, in octal as `chmod` has it. Its owner may read and write it, nobody may execute it."""
+    """A file's mode in octal, as for `chmod`: 6 for the owner, 0 or 4 for group and others."""
 
     word = "MODE"
 
-    def read(self, found: str) -> str:
+    def read(self, raw: str) -> str:
         """From text."""
-        plain = found.strip()
+        plain = raw.strip()
         if not re.fullmatch(r"0?6[04]{2}", plain, re.ASCII):
-            raise ValueError(f"{shown(found)} is not a mode such as 644, 640 or 600")
+            raise ValueError(f"{shown(raw)} is not a mode such as 644, 640 or 600")
         return plain.removeprefix("0")
 
 
@@ -185,9 +185,9 @@ class Listen(Text):
 
     word = "ADDRESS"
 
-    def read(self, found: str | Address) -> Address:
+    def read(self, raw: str | Address) -> Address:
         """From text or an address."""
-        value = address(str(found))
+        value = address(str(raw))
         super().read(value.host)
         return value
 
@@ -201,9 +201,9 @@ class ListenIfAny(Text):
 
     word = "ADDRESS"
 
-    def read(self, found: str | Address | None) -> Address | None:
+    def read(self, raw: str | Address | None) -> Address | None:
         """From text or an address."""
-        return Listen().read(found) if found else None
+        return Listen().read(raw) if raw else None
 
     def toml(self, value: Address | None) -> str:
         """In quotation marks."""
@@ -211,48 +211,48 @@ class ListenIfAny(Text):
 
 
 class Words(Text):
-    """Words out of those that `known()` gives, each once, in the order in which they were given."""
+    """A list of words from `choices()`, without duplicates, in the given order."""
 
-    def __init__(self, known: Callable[[], Sequence[str]], word: str) -> None:
+    def __init__(self, choices: Callable[[], Sequence[str]], word: str) -> None:
         super().__init__(word)
-        self.known = known
+        self.choices = choices
 
-    def of_toml(self, found: object) -> None:
+    def of_toml(self, raw: object) -> None:
         """A list of strings."""
-        if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
-            raise ValueError(f'{shown(found)} is not a list of words, such as ["{self.known()[0]}"]')
+        if not isinstance(raw, list) or not all(isinstance(word, str) for word in raw):
+            raise ValueError(f'{shown(raw)} is not a list of words, such as ["{self.choices()[0]}"]')
 
-    def read(self, found: str | Sequence[str]) -> tuple[str, ...]:
+    def read(self, raw: str | Sequence[str]) -> tuple[str, ...]:
         """From text, separated by commas, or from a list."""
-        words = (word.strip().lower() for word in (found.split(",") if isinstance(found, str) else found))
+        words = (word.strip().lower() for word in (raw.split(",") if isinstance(raw, str) else raw))
         value = tuple(dict.fromkeys(word for word in words if word))
         for word in value:
-            if word not in (known := self.known()):
-                raise ValueError(f"unknown {shown(word)}: one of {', '.join(known)}{nearest(word, known)}")
+            if word not in (choices := self.choices()):
+                raise ValueError(f"unknown {shown(word)}: one of {', '.join(choices)}{nearest(word, choices)}")
         return value
 
     @property
-    def bounds(self) -> str:  # type: ignore[override]  # not before it is asked: the words may take an import
-        """The words."""
-        return f"Any of {listed(self.known())}."
+    def bounds(self) -> str:  # type: ignore[override]  # computed late: the choices may need an import
+        """The sentence with all choices."""
+        return f"Any of {listed(self.choices())}."
 
 
 class Headers(Text):
-    """HTTP headers. They may be secret, so no reason given here tells a value."""
+    """HTTP headers. They may be secret, so no error message contains a value."""
 
     word = "NAME=VALUE,..."
 
-    def of_toml(self, found: object) -> None:
+    def of_toml(self, raw: object) -> None:
         """A table of strings."""
-        if not isinstance(found, Mapping) or not all(isinstance(value, str) for value in found.values()):
+        if not isinstance(raw, Mapping) or not all(isinstance(value, str) for value in raw.values()):
             raise ValueError('is not a table of texts, such as {authorization = "…"}')
 
-    def read(self, found: str | Mapping[str, str] | Pairs) -> Pairs:
-        """From a table, pairs, or text as OpenTelemetry has it: `name=value` with commas between, values URL-encoded.
+    def read(self, raw: str | Mapping[str, str] | Pairs) -> Pairs:
+        """From a table, pairs, or text in OpenTelemetry's format: `name=value` separated by commas, values URL-encoded.
 
-        ValueError for what HTTP cannot carry.
+        Raises ValueError for names and values that HTTP cannot carry.
         """
-        pairs = self._pairs(found) if isinstance(found, str) else dict(found).items()
+        pairs = self._pairs(raw) if isinstance(raw, str) else dict(raw).items()
         value = {name.strip().lower(): text for name, text in pairs}
         for number, (name, text) in enumerate(value.items(), start=1):
             if not _HEADER.fullmatch(name):

@@ -1,10 +1,10 @@
-"""The table of settings: each is one field here, with its default, its bounds, its help and others' words for it.
+"""The table of settings. Each field is one setting with its default, its bounds, its help and other programs' names.
 
-From a field `interval_s` of `otlp` follow the flag `--otlp-interval`, the variable `GPU_PROFILE_EXPORTER_OTLP_INTERVAL`
-and the key `interval` under `[otlp]` in TOML. A trailing `_s` says that a field is in seconds.
+The field `interval_s` of `otlp` gives the flag `--otlp-interval`, the variable `GPU_PROFILE_EXPORTER_OTLP_INTERVAL`
+and the key `interval` under `[otlp]` in TOML. A trailing `_s` marks a field in seconds.
 """
 
-# ruff: noqa: RUF009 - what `setting` makes is a field
+# ruff: noqa: RUF009 - `setting` returns a dataclass field
 from __future__ import annotations
 
 import os
@@ -18,7 +18,7 @@ import click
 from gpu_profile.catalogue import Group
 from gpu_profile.errors import UsageError
 from gpu_profile_exporter.config.address import Address
-from gpu_profile_exporter.config.groups import chosen_groups, known_words
+from gpu_profile_exporter.config.groups import chosen_groups, group_names
 from gpu_profile_exporter.config.kinds import (
     Choice,
     File,
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from gpu_profile_exporter.push.settings import Endpoint, Endpoints
 
 _KUBELET_SOCKET: Final = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-#: OpenTelemetry's variables for pushing; those for one signal alone go on with its name.
+#: Prefix of OpenTelemetry's variables for pushing. In variables of one signal, the signal's name follows.
 OTLP: Final = "OTEL_EXPORTER_OTLP_"
 SIGNALS: Final = ("metrics", "logs")
 
 
-def known_labels() -> Sequence[str]:
-    """What `--attribution-labels` takes."""
+def label_names() -> Sequence[str]:
+    """The values of `--attribution-labels`."""
     from gpu_profile_exporter.attribution import LABELS
 
     return tuple(LABELS)
@@ -58,19 +58,19 @@ class DcgmSettings:
     csv: Path | None = setting(
         None,
         File(),
-        "File of the metrics to publish under dcgm-exporter's names, as it reads it; without it, its default ones.",
+        "CSV file of the metrics to publish, in dcgm-exporter's format; without one, dcgm-exporter's default metrics.",
         Alias(("-f", "--collectors"), ("DCGM_EXPORTER_COLLECTORS",)),
     )
     hostname_label: str = setting(
         "both",
         Choice("Hostname", "hostname", "both", "none"),
-        "The label that names this host on dcgm's metrics: newer releases write it small.",
+        "Label of the host's name on dcgm-exporter's metrics; its newer releases write the label in lower case.",
         Alias(("-n", "--no-hostname"), ("DCGM_EXPORTER_NO_HOSTNAME",), says="none"),
     )
     hostname: str = setting(
         "",
         Text("NAME"),
-        "This host's name in that label; without it, the system's.",
+        "This host's name in that label; empty uses the system's.",
         Alias(("--hostname",), ("NODE_NAME",)),
     )
 
@@ -78,7 +78,7 @@ class DcgmSettings:
         check(self, "dcgm")
 
     def host(self, system: str) -> tuple[str, str]:
-        """The name to give this host, which the system calls `system`, and its label; no name for no label."""
+        """The host's name and the spelling of its label. `system` is the system's name. "" for no label."""
         if self.hostname_label == "none":
             return "", "both"
         return self.hostname or system, self.hostname_label
@@ -91,7 +91,7 @@ class AttributionSettings:
     pods: str = setting(
         "auto",
         Choice("auto", "on", "off"),
-        "Ask the kubelet which pods hold which devices; auto asks where its socket is.",
+        "Query the kubelet for the pods that hold devices; auto accepts that there is no kubelet.",
         Alias(("-k", "--kubernetes"), ("DCGM_EXPORTER_KUBERNETES",), says="on"),
     )
     kubelet_socket: Path | None = setting(
@@ -103,13 +103,13 @@ class AttributionSettings:
     dra: bool = setting(
         True,
         Switch(),
-        "Ask it for devices that pods hold by dynamic resource allocation too.",
+        "Query the kubelet for devices of dynamic resource allocation (DRA) too.",
         Alias(("--kubernetes-enable-dra",), ("KUBERNETES_ENABLE_DRA",), says="true"),
     )
     job_mapping_dir: Path | None = setting(
         None,
         File("DIRECTORY"),
-        "Directory with a file for each GPU that names its batch jobs, as dcgm-exporter reads it.",
+        "Directory with one file per GPU that lists its batch jobs, in dcgm-exporter's format.",
         Alias(("--hpc-job-mapping-dir",), ("DCGM_HPC_JOB_MAPPING_DIR",)),
     )
     containers: bool = setting(
@@ -117,8 +117,8 @@ class AttributionSettings:
     )
     labels: tuple[str, ...] = setting(
         (),
-        Words(known_labels, "LABEL,..."),
-        "Labels that put a device's only holder on its own series, which then change with every holder.",
+        Words(label_names, "LABEL,..."),
+        "Labels of a device's only holder to add to the device's series; each new holder then starts new series.",
     )
 
     def __post_init__(self) -> None:
@@ -126,7 +126,7 @@ class AttributionSettings:
 
 
 def pushes(ctx: click.Context) -> bool:
-    """Whether anything is pushed: in many a cluster OTEL_… are set for programs that can use what this one cannot."""
+    """Whether an endpoint is set. Otherwise OTEL_… may be meant for other programs and are not checked."""
     variables = (f"{OTLP}{signal.upper()}_ENDPOINT" for signal in SIGNALS)
     return "otlp_endpoint" in places(ctx) or any(map(os.environ.get, variables))
 
@@ -139,8 +139,8 @@ def _otlp(name: str, read: Callable[[str], str] = str.strip) -> Alias:
 class Otlp:
     """OTLP push.
 
-    The environment's OTEL_EXPORTER_OTLP_METRICS_… and …_LOGS_… say something of one signal alone, so what is pushed
-    where is in `endpoints`.
+    The environment's OTEL_EXPORTER_OTLP_METRICS_… and …_LOGS_… apply to one signal each. `endpoints` takes them into
+    account.
     """
 
     endpoint: str = setting(
@@ -149,11 +149,11 @@ class Otlp:
         "Where to push metrics and events to, as in http://collector:4318; empty pushes nothing.",
         Alias((), (f"{OTLP}ENDPOINT",), str.strip),
     )
-    protocol: str = setting("http/protobuf", Choice("http/protobuf", "grpc"), "How to push.", _otlp("PROTOCOL"))
+    protocol: str = setting("http/protobuf", Choice("http/protobuf", "grpc"), "Push protocol.", _otlp("PROTOCOL"))
     headers: tuple[tuple[str, str], ...] = setting(
         (),
         Headers(),
-        "Headers to send, such as an authorization. They are never shown; others may see what is on a command line.",
+        "Headers to send, such as an authorization. Never shown, but other users may see a command line.",
         _otlp("HEADERS"),
         secret=True,
     )
@@ -164,20 +164,20 @@ class Otlp:
         Alias((), ("OTEL_METRIC_EXPORT_INTERVAL",), milliseconds, counts=pushes),
     )
     timeout_s: float = setting(
-        10.0, Number(0.1, 300, "seconds"), "Seconds that one try may take.", _otlp("TIMEOUT", milliseconds)
+        10.0, Number(0.1, 300, "seconds"), "Seconds that one attempt may take.", _otlp("TIMEOUT", milliseconds)
     )
-    compression: str = setting("gzip", Choice("gzip", "none"), "How to pack what is pushed.", _otlp("COMPRESSION"))
+    compression: str = setting("gzip", Choice("gzip", "none"), "Compression of pushed data.", _otlp("COMPRESSION"))
     insecure: bool = setting(
-        False, Switch(), "With grpc, for an endpoint without a scheme: without TLS.", _otlp("INSECURE")
+        False, Switch(), "With grpc and an endpoint without a scheme: connect without TLS.", _otlp("INSECURE")
     )
     ca_file: Path | None = setting(
         None, File(), "Certificates to trust, in place of the system's.", _otlp("CERTIFICATE")
     )
     client_cert: Path | None = setting(
-        None, File(), "This exporter's certificate, for a collector that asks for one.", _otlp("CLIENT_CERTIFICATE")
+        None, File(), "This exporter's certificate, for a collector that requires one.", _otlp("CLIENT_CERTIFICATE")
     )
     client_key: Path | None = setting(None, File(), "The key of that certificate.", _otlp("CLIENT_KEY"))
-    #: Where each signal goes to, all told; None: where the settings above say.
+    #: The endpoint of each signal, variables of single signals included. None: the settings above apply.
     resolved: Endpoints | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -187,7 +187,7 @@ class Otlp:
 
     @property
     def endpoints(self) -> Endpoints | None:
-        """Where metrics and events are pushed to, and how; None if nothing is pushed."""
+        """The endpoints of metrics and events with their settings. None if nothing is pushed."""
         if self.resolved is not None or not self.endpoint:
             return self.resolved
         from gpu_profile_exporter.push.settings import Endpoints, endpoint
@@ -198,34 +198,34 @@ class Otlp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forward:
-    """Forwarding of what was received."""
+    """Forwarding of received telemetry."""
 
     endpoint: str = setting(
         "", Text("URL"), "The next receiver over OTLP, as in http://collector:4318.", Alias(("--forward",))
     )
-    protocol: str = setting("http/protobuf", Choice("http/protobuf", "grpc"), "How to send them on.")
+    protocol: str = setting("http/protobuf", Choice("http/protobuf", "grpc"), "Protocol of forwarding.")
     headers: tuple[tuple[str, str], ...] = setting(
         (), Headers(), "Headers to send, such as an authorization; never shown.", secret=True
     )
-    timeout_s: float = setting(10.0, Number(0.1, 300, "seconds"), "Seconds that one try may take.")
+    timeout_s: float = setting(10.0, Number(0.1, 300, "seconds"), "Seconds that one attempt may take.")
     compression: str = setting(
-        "none", Choice("gzip", "none"), "How to pack what is sent on; gzip takes more time than all the rest."
+        "none", Choice("gzip", "none"), "Compression of forwarded data; gzip takes more time than all other steps."
     )
-    insecure: bool = setting(False, Switch(), "With grpc, for an endpoint without a scheme: without TLS.")
+    insecure: bool = setting(False, Switch(), "With grpc and an endpoint without a scheme: connect without TLS.")
     ca_file: Path | None = setting(None, File(), "Certificates to trust, in place of the system's.")
-    client_cert: Path | None = setting(None, File(), "This exporter's certificate, for a receiver that asks for one.")
+    client_cert: Path | None = setting(None, File(), "This exporter's certificate, for a receiver that requires one.")
     client_key: Path | None = setting(None, File(), "The key of that certificate.")
     queue: Path | None = setting(
-        None, File("DIRECTORY"), "Keep what waits here too, so that the next start finds it if this one is killed."
+        None, File("DIRECTORY"), "Keep queued data here too, so that the next start finds it if this one is killed."
     )
-    queue_mib: int = setting(1024, Number(64, 1 << 20, "MiB", whole=True), "The most that may wait there, in MiB.")
+    queue_mib: int = setting(1024, Number(64, 1 << 20, "MiB", whole=True), "Largest size of that queue, in MiB.")
 
     def __post_init__(self) -> None:
         check(self, "forward")
         _ = self.target("traces")
 
     def target(self, signal: str) -> Endpoint | None:
-        """The next receiver of a signal; None without one. UsageError if it cannot be one."""
+        """The next receiver of a signal, None without one. Raises UsageError for an invalid endpoint."""
         if not self.endpoint:
             return None
         from gpu_profile_exporter.push.settings import endpoint
@@ -242,11 +242,11 @@ class Log:
     level: str = setting(
         "info",
         Choice("debug", "info", "warning", "error"),
-        "What to log to standard error.",
+        "Lowest level to log to standard error.",
         Alias(("--debug",), ("DCGM_EXPORTER_DEBUG",), says="debug"),
     )
     format: str = setting(
-        "text", Choice("text", "json"), "How; a record is one line.", Alias((), ("DCGM_EXPORTER_LOG_FORMAT",))
+        "text", Choice("text", "json"), "Log format; each record is one line.", Alias((), ("DCGM_EXPORTER_LOG_FORMAT",))
     )
 
     def __post_init__(self) -> None:
@@ -255,7 +255,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """An exporter's settings; UsageError if one is out of bounds. Times are in seconds."""
+    """An exporter's settings. Raises UsageError if one is out of bounds. Times are in seconds."""
 
     listen: Address = setting(
         Address(),
@@ -266,13 +266,13 @@ class Config:
     web_config_file: Path | None = setting(
         None,
         File(),
-        "TLS and passwords of the listener, as Prometheus' exporter-toolkit has them.",
+        "TLS and passwords of the listener: a web configuration file of Prometheus' exporter-toolkit.",
         Alias(("--web.config.file",), ("DCGM_EXPORTER_WEB_CONFIG_FILE",)),
     )
     driver: str = setting(
         "auto",
         Text("auto|nvml|smi|none|node[:DIR]|simulated[:DIR]|replay:DIR"),
-        "What to read the GPUs through.",
+        "Driver that reads the GPUs.",
         Alias((), ("GPU_PROFILE_BACKEND",)),
     )
     interval_s: float = setting(
@@ -288,15 +288,15 @@ class Config:
     )
     collect: tuple[str, ...] = setting(
         (),
-        Words(known_words, "GROUP,..."),
-        "Groups of metrics to collect besides the default ones; all of them; or none, and the groups named beside it.",
+        Words(group_names, "GROUP,..."),
+        "Groups of metrics to collect besides the default ones; all; or none, to collect only the other named groups.",
     )
-    processes: bool = setting(False, Switch(), "Publish what each process uses.")
+    processes: bool = setting(False, Switch(), "Publish the memory and utilisation of each process.")
     process_names: bool = setting(False, Switch(), "Publish the names of these processes too, never their arguments.")
     series_budget: int = setting(
         SERIES_BUDGET,
         Number(100, 1_000_000, "series", whole=True),
-        "The most series to publish; those beyond it are dropped and counted.",
+        "Most series to publish; further series are dropped and counted.",
     )
     timeline: Path | None = setting(
         None,
@@ -306,7 +306,7 @@ class Config:
     timeline_retention_s: float = setting(
         600.0, Number(10, 86400, "seconds"), "Seconds for which the timeline keeps samples."
     )
-    timeline_mode: str = setting("644", FileMode(), "Who may read the timeline.")
+    timeline_mode: str = setting("644", FileMode(), "Permissions of the timeline's files, in octal.")
     timeline_group: str = setting(
         "", Text("GROUP"), "The timeline's group, by name or number; without it, this process's."
     )
@@ -322,9 +322,9 @@ class Config:
         chosen_groups(self.collect)
 
     def remarks(self) -> Iterator[str]:
-        """What may not be as it was meant, a line each."""
+        """Warnings about settings without effect or with side effects, one line each."""
         if self.interval_s > 1:
-            yield f"with {self.interval_s:g} s between two readings, what happens in between is not seen"
+            yield f"with {self.interval_s:g} s between two readings, shorter events are not seen"
         if self.dcgm.csv is not None and self.names == "semconv":
             yield f"{self.dcgm.csv} is not used: names = semconv has none of dcgm-exporter's names"
         if self.forward.endpoint and not self.receive.any:
@@ -334,7 +334,7 @@ class Config:
 
     @property
     def timeline_group_id(self) -> int | None:
-        """The group's number; None without one. UsageError if there is no such group."""
+        """The group's number, None without a group. Raises UsageError if the group does not exist."""
         name = self.timeline_group
         if not name or (name.isascii() and name.isdecimal()):
             return int(name) if name else None
@@ -353,11 +353,11 @@ class Config:
 
 #: Every setting, in the order of the help page.
 SETTINGS: Final[tuple[Setting, ...]] = tuple(settings_of(Config))
-#: The tables of the file, and what holds them.
+#: The tables of the TOML file, with their dataclasses.
 TOPICS: Final[Mapping[str, Any]] = {
     row.name: row.default_factory for row in fields(Config) if isinstance(row.default_factory, type)
 }
-#: What each part of the settings is about.
+#: The titles of the topics.
 TITLES: Final[Mapping[str, str]] = {
     "": "Sampling and endpoint",
     **{topic: (owner.__doc__ or topic).partition(".")[0] for topic, owner in TOPICS.items()},

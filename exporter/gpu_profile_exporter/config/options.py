@@ -1,4 +1,4 @@
-"""The command line's options, from the table of settings, and the page that explains them."""
+"""The command line's options, made from the table of settings, and the help page."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gpu_profile_exporter.config import toml
 from gpu_profile_exporter.config.model import SETTINGS, TITLES
 from gpu_profile_exporter.config.setting import ENVIRONMENT, Alias, Setting, places
 
-#: Names the file to read: what click makes of `--config`.
+#: Names the file to read. click derives this name from `--config`.
 FILE_VARIABLE: Final = f"{ENVIRONMENT}_CONFIG"
 
 
 def options() -> Iterator[click.Option]:
-    """Every setting, an option for each of its aliases that has flags, `--config` and `--print-config`."""
+    """All settings, a hidden option for each alias with flags, `--config` and `--print-config`."""
     for row in SETTINGS:
         yield row
         for alias in row.aliases:
@@ -42,15 +42,15 @@ def options() -> Iterator[click.Option]:
 def _default_file() -> Path | None:
     try:
         return toml.DEFAULT_FILE if toml.DEFAULT_FILE.exists() else None
-    except OSError:  # in a directory that may not be searched, as /etc may be hardened
+    except OSError:  # the directory may not be searchable, as on hosts with a hardened /etc
         return None
 
 
 def _read_file(ctx: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
-    """Give click the file, before it looks at the other options."""
+    """Pass the file's values to click before it processes the other options."""
     if path is not None and ctx.auto_envvar_prefix is not None:
-        ctx.default_map, found = toml.read_file(path)
-        places(ctx).update(found)
+        ctx.default_map, file_places = toml.read_file(path)
+        places(ctx).update(file_places)
     return path
 
 
@@ -87,5 +87,5 @@ def _line(row: Setting) -> tuple[str, str]:
 
 
 def _flags(row: Setting, alias: Alias) -> str:
-    meant = f" ({alias.says})" if alias.says and not row.switch else ""
-    return f"{'/'.join(alias.flags)} {alias.word}".rstrip() + meant
+    value = f" ({alias.says})" if alias.says and not row.switch else ""
+    return f"{'/'.join(alias.flags)} {alias.word}".rstrip() + value

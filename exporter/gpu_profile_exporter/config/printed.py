@@ -1,4 +1,4 @@
-"""Settings as text: those in force, an example file with every default, and the table of the documentation."""
+"""Settings as text: the settings in force, an example file with every default, and the documentation's table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpu_profile_exporter.config.sources import Loaded
 
 
 def in_force(loaded: Loaded) -> str:
-    """The settings in force as a TOML file, each with where it comes from. Secrets are named, not shown."""
+    """The settings in force as a TOML file, each with its source. Of secrets only the names are shown."""
     lines = [f"# gpu-profile-exporter {version()}: the settings in force, and where each comes from."]
     if loaded.file is not None:
         lines.append(f"# The file that was read: {_comment(str(loaded.file))}")
@@ -34,12 +34,12 @@ def in_force(loaded: Loaded) -> str:
 
 
 def _comment(place: str) -> str:
-    """What a comment in TOML can hold."""
+    """`place` with unprintable characters replaced, which a comment in TOML must not contain."""
     return "".join(letter if letter.isprintable() else "?" for letter in place)
 
 
 def example() -> str:
-    """A file that says what is so without it: every setting with its default."""
+    """A TOML file with every setting at its default."""
     lines = [
         "# Settings of gpu-profile-exporter. This file states every default, so it changes nothing as it is.",
         "# It is read from /etc/gpu-profile/exporter.toml, or from where --config or GPU_PROFILE_EXPORTER_CONFIG says.",
@@ -53,9 +53,9 @@ def example() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _wrapped(said: str) -> list[str]:
-    """A sentence as comments."""
-    text = said.replace("`", "")
+def _wrapped(sentence: str) -> list[str]:
+    """A sentence as comment lines."""
+    text = sentence.replace("`", "")
     return textwrap.wrap(text, 118, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
 
 

@@ -1,6 +1,6 @@
 """The settings of receiving spans."""
 
-# ruff: noqa: RUF009 - what `setting` makes is a field
+# ruff: noqa: RUF009 - `setting` returns a dataclass field
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from gpu_profile_exporter.config.kinds import ListenIfAny, Number, Text, Words
 from gpu_profile_exporter.config.setting import Alias, check, setting
 
 
-def passed_on() -> Sequence[str]:
-    """What `--receive-also` takes."""
+def forwarded_signals() -> Sequence[str]:
+    """The values of `--receive-also`."""
     return ("metrics", "logs")
 
 
@@ -29,7 +29,7 @@ class Receive:
         None, ListenIfAny(), "The same over gRPC, as in :4317; passwords are checked only over HTTP."
     )
     also: tuple[str, ...] = setting(
-        (), Words(passed_on, "SIGNAL,..."), "What to receive besides traces, and to send on as it is."
+        (), Words(forwarded_signals, "SIGNAL,..."), "Signals to receive besides traces and to forward unchanged."
     )
     spans: str = setting(
         "server,consumer",
@@ -40,7 +40,7 @@ class Receive:
     late_s: float = setting(
         10.0,
         Number(0.1, 300, "seconds"),
-        "Seconds after its end until which a span is in its region's numbers; exporters of spans batch for 5 s.",
+        "Seconds after its end in which a span still counts in its region's numbers; span exporters batch for 5 s.",
     )
 
     def __post_init__(self) -> None:

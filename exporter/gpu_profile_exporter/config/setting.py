@@ -1,6 +1,6 @@
-"""A setting: a field of the configuration as an option of click's, with its names and other programs' words for it.
+"""A setting: a field of the configuration as a click option, with the flags and variables of other programs for it.
 
-click decides which source wins: the command line, the environment, the file (its `default_map`), the default.
+click chooses the source: the command line, then the environment, the file (its `default_map`), the default.
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ import click
 from gpu_profile.errors import UsageError
 from gpu_profile_exporter.config.kinds import Headers, Switch, Text, Words, shown
 
-#: The first part of the name of each environment variable of ours. With it as `auto_envvar_prefix` a context reads the
-#: environment; one without it sees the command line alone.
+#: The prefix of this exporter's environment variables. A context with this `auto_envvar_prefix` reads the environment;
+#: a context without it reads the command line alone.
 ENVIRONMENT: Final = "GPU_PROFILE_EXPORTER"
 DEFAULT: Final = "default"
 
 
 def milliseconds(text: str) -> str:
-    """Whole milliseconds as seconds: how many programs have their times."""
+    """Whole milliseconds, the unit of many programs, as seconds."""
     if not re.fullmatch(r"\s*\d{1,12}\s*", text, re.ASCII):
         raise ValueError(f"{shown(text)} is not a whole number of milliseconds")
     return f"{int(text) / 1000:.15g}"
 
 
 def places(ctx: click.Context) -> dict[str, str]:
-    """The place of each setting's value, by click's name of the setting; a default has none."""
-    found: dict[str, str] = ctx.meta.setdefault(f"{__name__}.places", {})
-    return found
+    """The place of each setting's value, by click's name of the setting. Defaults are missing."""
+    by_name: dict[str, str] = ctx.meta.setdefault(f"{__name__}.places", {})
+    return by_name
 
 
-def read(kind: Text, found: Any, place: str, *, toml: bool = False) -> Any:
-    """A value from text, from TOML or from a value; UsageError, which names the place, for what cannot be."""
+def read(kind: Text, raw: Any, place: str, *, toml: bool = False) -> Any:
+    """The value of text, of a TOML value or of a converted value. Raises UsageError with the place if invalid."""
     try:
         if toml:
-            kind.of_toml(found)
-        return kind.convert(found, None, None)
+            kind.of_toml(raw)
+        return kind.convert(raw, None, None)
     except (ValueError, click.BadParameter) as error:
         raise UsageError(f"{place}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """Another program's words for a setting: its flags and variables, and how its text reads in ours.
+    """Another program's flags and variables for a setting, and the conversion `read` of their text.
 
-    With `says`, the flags take no value and stand for that text; a variable that is false then says nothing.
-    The variables count only where `counts` says so.
+    With `says`, the flags take no value and mean that text. A variable with a false value is then ignored.
+    The variables are ignored if `counts` returns False.
     """
 
     flags: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class Alias:
 
     @property
     def flag(self) -> str:
-        """How a message names it; empty without flags."""
+        """The longest flag, for messages; "" without flags."""
         return max(self.flags, key=len, default="")
 
     @property
@@ -71,7 +71,7 @@ class Alias:
         return re.sub(r"\W+", "_", f"by{self.flag}")
 
     def ours(self, text: str, place: str) -> str | None:
-        """`text` in our words; None if it says nothing. UsageError, which names the place, for what cannot be read."""
+        """`text` converted for this exporter, None if it is ignored. Raises UsageError with the place if invalid."""
         try:
             if not self.says:
                 return self.read(text)
@@ -91,7 +91,7 @@ class Setting(click.Option):
         self, topic: str, name: str, default: Any, *, kind: Text, help_: str, aliases: tuple[Alias, ...], secret: bool
     ) -> None:
         self.topic, self.field, self.aliases, self.secret = topic, name, aliases, secret
-        #: The field's name without its unit, and the same with its topic: `otlp.endpoint`.
+        #: The field's name without its unit, alone and with its topic: `otlp.endpoint`.
         self.key = name.removesuffix("_s")
         self.dotted = f"{topic}.{self.key}".lstrip(".")
         #: `--otlp-endpoint` and `GPU_PROFILE_EXPORTER_OTLP_ENDPOINT`.
@@ -110,20 +110,20 @@ class Setting(click.Option):
     def handle_parse_result(
         self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
     ) -> tuple[Any, list[str]]:
-        """As click, with other programs' flags put into our words first. UsageError if two flags say the same."""
+        """As click, after converting other programs' flags. Raises UsageError if two flags set the same setting."""
         given = {self.flag: opts[self.name]} if self.name in opts else {}
         for alias in self.aliases:
             if alias.parameter in opts:
                 given[alias.flag] = alias.ours(str(opts[alias.parameter]), alias.flag)
         if len(given) > 1:
-            raise UsageError(f"{' and '.join(given)} say the same thing twice; leave one out")
+            raise UsageError(f"{' and '.join(given)} set the same setting; leave one out")
         for flag, value in given.items():
             places(ctx)[self.name] = flag
             opts = {**opts, self.name: ",".join(value) if isinstance(value, list | tuple) else value}
         return super().handle_parse_result(ctx, opts, args)
 
     def value_from_envvar(self, ctx: click.Context) -> str | None:
-        """The text of our variable, else of another program's in our words. An empty one says nothing."""
+        """The text of the setting's own variable, else of another program's, converted. Empty variables are ignored."""
         if ctx.auto_envvar_prefix is None:
             return None
         if text := self.resolve_envvar_value(ctx):
@@ -131,10 +131,10 @@ class Setting(click.Option):
             return text
         for name, alias in self.foreign_variables():
             text = os.environ.get(name, "")
-            said = alias.ours(text, name) if text and alias.counts(ctx) else None
-            if said is not None:
+            converted = alias.ours(text, name) if text and alias.counts(ctx) else None
+            if converted is not None:
                 places(ctx)[self.name] = name
-                return said
+                return converted
         return None
 
     def of(self, config: Any) -> Any:
@@ -146,7 +146,7 @@ class Setting(click.Option):
         return ((name, alias) for alias in self.aliases for name in alias.variables)
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
-        """The value for the configuration; UsageError, which names its place, for what cannot be."""
+        """The value for the configuration. Raises UsageError with the place if it is invalid."""
         place = places(ctx).get(self.name)
         return value if place is None else read(self.type, value, place)
 
@@ -163,7 +163,7 @@ def setting(default: Any, kind: Text, help_: str, *aliases: Alias, secret: bool 
 
 
 def settings_of(owner: type[Any], topic: str = "") -> Iterator[Setting]:
-    """The settings of a dataclass, its topics' after its own, in the order in which they are written down."""
+    """The settings of a dataclass in the order of its fields, followed by the settings of its topics."""
     rows = [row for row in fields(owner) if row.metadata]
     yield from (Setting(topic, row.name, row.default, **row.metadata) for row in rows)
     for row in fields(owner):
@@ -172,7 +172,7 @@ def settings_of(owner: type[Any], topic: str = "") -> Iterator[Setting]:
 
 
 def check(owner: Any, topic: str) -> None:
-    """Read every field by its kind; UsageError, which names the flag, for the first whose value cannot be."""
+    """Convert every field by its type. Raises UsageError with the flag at the first invalid value."""
     for row in fields(owner):
         if row.metadata:
             value = read(row.metadata["kind"], getattr(owner, row.name), flag_of(topic, row.name))

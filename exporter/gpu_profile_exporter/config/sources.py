@@ -1,4 +1,4 @@
-"""The settings in force: what click finds on the command line, in the environment and in the file."""
+"""Loads the settings in force: click reads the command line, the environment and the file."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from gpu_profile_exporter.config.setting import DEFAULT, ENVIRONMENT, Setting, p
 if TYPE_CHECKING:
     from gpu_profile_exporter.push.settings import Endpoints
 
-#: What Kubernetes sets in every pod beside a Service that is called gpu-profile-exporter, or begins with that.
+#: Variables that Kubernetes sets in each pod of a namespace with a Service named gpu-profile-exporter[-…].
 _SERVICE: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 _SERVICE_URL: Final = re.compile(r"(tcp|udp|sctp)://")
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The settings in force, where each comes from (by click's names), and the file that was read."""
+    """The settings in force, the source of each (by click's names), and the file that was read."""
 
     config: Config
     places: Mapping[str, str]
@@ -36,10 +36,10 @@ class Loaded:
 
 
 def load(arguments: Sequence[str] = ()) -> Loaded:
-    """The settings that flags, environment and file give together; UsageError for one that is wrong.
+    """The settings from flags, environment and file. Raises UsageError for an invalid setting.
 
-    The file is the one that a flag names; without it, the one that GPU_PROFILE_EXPORTER_CONFIG names, else
-    /etc/gpu-profile/exporter.toml if it is there.
+    The file is named by `--config`, else by GPU_PROFILE_EXPORTER_CONFIG. Without either, it is
+    /etc/gpu-profile/exporter.toml if that exists.
     """
     _check_own()
     command = click.Command("gpu-profile-exporter", params=[*options()])
@@ -56,12 +56,12 @@ def load(arguments: Sequence[str] = ()) -> Loaded:
 
 
 def _endpoints(ctx: click.Context) -> Endpoints | None:
-    """Where each signal is pushed to; None if nothing is."""
+    """The endpoints of the signals. None if nothing is pushed."""
     rows = {row.field: row for row in SETTINGS if row.topic == "otlp"}
     addressed = [signal for signal in SIGNALS if _of_signal(ctx, rows["endpoint"], signal)[0]]
     if not addressed:
         return None
-    # Only who pushes has room for the packages that it takes.
+    # Imported late: an exporter that does not push saves the memory of these packages.
     from gpu_profile_exporter.push.settings import Endpoints, endpoint
 
     return Endpoints(
@@ -74,7 +74,7 @@ def _endpoints(ctx: click.Context) -> Endpoints | None:
 
 
 def _of_signal(ctx: click.Context, row: Setting, signal: str) -> tuple[Any, str]:
-    """A setting for one signal, and how a message names it: its own variable comes before the one for all signals."""
+    """A setting for one signal, and its name for messages. A variable of the signal overrides the general one."""
     place = places(ctx).get(row.name, DEFAULT)
     if place not in (row.flag, row.variable):
         for general, alias in row.foreign_variables():
@@ -87,9 +87,9 @@ def _of_signal(ctx: click.Context, row: Setting, signal: str) -> tuple[Any, str]
 
 
 def _check_own() -> None:
-    """UsageError for a variable `GPU_PROFILE_EXPORTER_…` that is no setting, or whose value cannot be.
+    """Raise UsageError for a variable `GPU_PROFILE_EXPORTER_…` without a setting or with an invalid value.
 
-    A variable is checked even where a flag wins over it. An empty one says nothing.
+    A variable is checked even if a flag overrides it. An empty variable counts as unset.
     """
     rows = {row.variable: row for row in SETTINGS}
     for name, text in sorted(os.environ.items()):

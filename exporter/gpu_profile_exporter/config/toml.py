@@ -1,4 +1,4 @@
-"""Settings from a TOML file: read, each key known, and with the line of each where that is certain."""
+"""Reads settings from a TOML file, rejects unknown keys, and finds the line of each key."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _KEY: Final = re.compile(r"\s*([\w-]+)\s*=")
 
 
 class Written(NamedTuple):
-    """What a file says, and where, by click's names for settings."""
+    """The values of a file and their places, by click's names for settings."""
 
     values: dict[str, Any]
     places: dict[str, str]
 
 
 def read_file(path: Path) -> Written:
-    """What a file says; UsageError with file, line and reason for what is wrong in it."""
+    """The settings of a file. Raises UsageError with file, line and reason if it is invalid."""
     try:
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
@@ -38,7 +38,7 @@ def read_file(path: Path) -> Written:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"cannot read the configuration {ascii(str(path))[1:-1]}: {reason}") from error
     if len(content) > _MOST_BYTES:
-        raise UsageError(f"{path}: larger than 1 MiB, so hardly a configuration")
+        raise UsageError(f"{path}: larger than 1 MiB")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -48,7 +48,7 @@ def read_file(path: Path) -> Written:
 
 
 def parse(text: str, name: str) -> Written:
-    """The same for a file's text; `name` is how its place is told."""
+    """The settings of a file's text. `name` is the file's name in error messages."""
     try:
         tree = tomllib.loads(text)
     except RecursionError as error:
@@ -61,23 +61,23 @@ def parse(text: str, name: str) -> Written:
         raise UsageError(f"{place}: not TOML: {' '.join(_AT.sub('', reason).split())}") from error
     places = {key: f"{name}:{line}" for key, line in _lines(text).items() if line}
     written = Written({}, {})
-    for key, found in _leaves(tree, name, places).items():
+    for key, raw in _leaves(tree, name, places).items():
         row, place = BY_NAME[key], places.get(key, name)
-        read(row.type, found, f"{place}: {key}", toml=True)
-        written.values[row.name], written.places[row.name] = found, place
+        read(row.type, raw, f"{place}: {key}", toml=True)
+        written.values[row.name], written.places[row.name] = raw, place
     return written
 
 
 def _leaves(tree: Mapping[str, Any], name: str, places: Mapping[str, str]) -> dict[str, object]:
-    """The settings in the tree with their values, once all their names are known to be right."""
+    """The settings in the tree, by dotted name, with their TOML values. Raises UsageError for an unknown name."""
     leaves: dict[str, object] = {}
-    for key, found in tree.items():
+    for key, value in tree.items():
         if key not in TOPICS:
-            leaves[key] = found
-        elif isinstance(found, Mapping):
-            leaves |= {f"{key}.{inner}": value for inner, value in found.items()}
+            leaves[key] = value
+        elif isinstance(value, Mapping):
+            leaves |= {f"{key}.{inner}": leaf for inner, leaf in value.items()}
         else:
-            raise UsageError(f"{places.get(key, name)}: {key}: is a table of settings, begun by [{key}]")
+            raise UsageError(f"{places.get(key, name)}: {key}: is a table of settings; write it as [{key}]")
     for key in leaves:
         if key not in BY_NAME:
             raise UsageError(f"{places.get(key, name)}: there is no such setting as {shown(key)}{_meant(key)}")
@@ -85,7 +85,7 @@ def _leaves(tree: Mapping[str, Any], name: str, places: Mapping[str, str]) -> di
 
 
 def _meant(key: str) -> str:
-    """The nearest name: by all of it, or the one setting whose last part this is."""
+    """A suggestion: the only setting with the same last part, else the most similar name."""
     last = key.rpartition(".")[2]
     same = [name for name in BY_NAME if name.rpartition(".")[2] == last]
     if len(same) == 1:
@@ -94,14 +94,14 @@ def _meant(key: str) -> str:
 
 
 def _lines(text: str) -> dict[str, int | None]:
-    """The line of each key, found by looking for it; None where it might be more than one."""
+    """The line of each key, by a search in the text. None if several lines match."""
     lines: dict[str, int | None] = {}
     table = ""
     for number, line in enumerate(text.split("\n"), start=1):
         if header := _TABLE.fullmatch(line.rstrip("\r")):
             table = f"{header[1]}."
             key = header[1]
-        elif line.lstrip().startswith("["):  # a table in a table, or part of a list: whose the next keys are is unsure
+        elif line.lstrip().startswith("["):  # a nested table or a list: the owner of the next keys is uncertain
             table = "?."
             continue
         elif match := _KEY.match(line):

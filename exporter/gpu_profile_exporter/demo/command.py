@@ -1,4 +1,4 @@
-"""`gpu-profile-exporter demo`: starts the exporter and the service as two processes, and shows what they see."""
+"""`gpu-profile-exporter demo`: runs the exporter and the service as two processes and shows their results."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from gpu_profile_exporter.reader.launcher import module_paths
 if TYPE_CHECKING:
     from gpu_profile.driver.simulated.temporary import TemporaryFolder
 
-#: Ports that the demonstration likes; free ones are taken where they are not.
+#: Preferred ports. A port in use is replaced by a free one.
 EXPORTER_PORT, SERVICE_PORT = 9400, 9464
-#: The service has this long for its first word, and for every later one.
+#: Longest wait for the service's first message and for each later one.
 _START_S, _SILENCE_S = 30, 60
 _COLOURS: Final = {
     "COMPUTE_BOUND": "green",
@@ -43,7 +43,7 @@ _COLOURS: Final = {
     "HOST_BOUND": "yellow",
     "OVERHEAD_BOUND": "magenta",
 }
-#: Places of columns that a narrow terminal goes without, the first first.
+#: Indices of the columns to omit on a narrow terminal, in this order.
 _SPARE: Final = [[REGION_COLUMNS.index(name)] for name in ("p95", "busy time", "energy", "mean", "per call", "calls")]
 
 Message = dict[str, Any]
@@ -58,7 +58,7 @@ def demo(seconds: float | None, *, simulated: bool) -> int:
     screen = _Screen()
     folder = None
     try:
-        if simulated or not (found := _real_gpus()):
+        if simulated or not (gpus := _real_gpus()):
             from gpu_profile.driver import simulated as simulation
             from gpu_profile.driver.simulated.temporary import TemporaryFolder
 
@@ -67,10 +67,10 @@ def demo(seconds: float | None, *, simulated: bool) -> int:
             mark = click.style("SIMULATED GPUs", bold=True)
             screen.say(f"{mark}: an H200, an A10G and an H100 with two MIG slices; no real GPU is used.")
         else:
-            screen.say(f"{click.style('Real GPUs', bold=True)}: {', '.join(found)}.")
+            screen.say(f"{click.style('Real GPUs', bold=True)}: {', '.join(gpus)}.")
         with end_signals() as ended, _processes(folder) as (exporter, service, ports):
             _run(_Watch(screen, exporter, service, ports, folder is not None, started, ended), seconds)
-    except BrokenPipeError:  # whoever read it has gone: nothing is left to be told
+    except BrokenPipeError:  # the reader of stdout has closed it
         return 1
     finally:
         if folder is not None:
@@ -79,24 +79,24 @@ def demo(seconds: float | None, *, simulated: bool) -> int:
 
 
 class _Screen:
-    """Standard output. On a terminal a table that changes stands beneath what is said for good."""
+    """Standard output. On a terminal, a table below the permanent lines is updated in place."""
 
     def __init__(self) -> None:
         self.terminal = os.isatty(1) and os.environ.get("TERM") != "dumb"
         self._drawn = 0
 
     def say(self, text: str) -> None:
-        """Lines that stay."""
+        """Print permanent lines."""
         self.draw([])
         click.echo(text, color=self.terminal or bool(os.environ.get("FORCE_COLOR")))
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Put these lines in the place of those that were drawn last, as far as the terminal has room."""
+        """Replace the lines of the last call, cut to the terminal's size. Does nothing without a terminal."""
         if not self.terminal:
             return
         columns, rows = shutil.get_terminal_size()
         shown = [_coloured(line[:columns]) for line in lines[: rows - 1]]
-        # Up to the first line that was drawn, and clear all from there on.
+        # Move up to the first drawn line and clear the screen from there.
         back = f"\x1b[{self._drawn}F\x1b[J" if self._drawn else ""
         click.echo(back + "".join(f"{line}\n" for line in shown), nl=False, color=True)
         self._drawn = len(shown)
@@ -118,40 +118,42 @@ def _real_gpus() -> list[str]:
 
 
 def _free(port: int) -> int:
-    """`port` if nobody listens on it, on any address, else a free one."""
+    """`port` if no process listens on it, on any address, else a free port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))
         except OSError:
             probe.bind(("", 0))
-        found: int = probe.getsockname()[1]
-        return found
+        bound: int = probe.getsockname()[1]
+        return bound
 
 
 @contextmanager
 def _processes(
     folder: TemporaryFolder | None,
 ) -> Iterator[tuple[subprocess.Popen[str], subprocess.Popen[str], tuple[int, int]]]:
-    """The exporter and the service, in sessions of their own so that Ctrl-C reaches only this process."""
+    """The exporter and the service, in their own process sessions, so that Ctrl-C reaches only this process."""
     ports = _free(EXPORTER_PORT), _free(SERVICE_PORT)
-    # As readers are started: nothing is imported from the working directory.
+    # -P, as for readers: nothing is imported from the working directory.
     python = [sys.executable, "-P", "-m"]
     driver = f"simulated:{folder.path}" if folder is not None else "auto"
     exporter = [*python, "gpu_profile_exporter", "--listen", f"127.0.0.1:{ports[0]}", "--driver", driver]
     service = [*python, "gpu_profile_exporter.demo.service", "--metrics", str(ports[1])]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(module_paths())}
-    kept: tuple[int, ...] = ()
+    descriptors: tuple[int, ...] = ()
     if folder is not None:
         service += ["--directory", str(folder.path)]
-        # Whatever an exporter that is killed leaves behind goes with the demonstration's own files.
+        # The files of a killed exporter are removed with the demonstration's own.
         environment["RUNTIME_DIRECTORY"] = str(folder.path)
-        kept = (folder.fd,)
+        descriptors = (folder.fd,)
     started: list[subprocess.Popen[str]] = []
     try:
         for command, out in ((exporter, subprocess.DEVNULL), (service, subprocess.PIPE)):
             started.append(
-                subprocess.Popen(command, stdout=out, text=True, start_new_session=True, env=environment, pass_fds=kept)
+                subprocess.Popen(
+                    command, stdout=out, text=True, start_new_session=True, env=environment, pass_fds=descriptors
+                )
             )
         yield started[0], started[1], ports
     finally:
@@ -168,7 +170,7 @@ def _processes(
 
 @dataclass
 class _Watch:
-    """What the two processes say, as it arrives. `ended` are the signals that ask the demonstration to end."""
+    """The two processes and the service's messages. `ended` contains the received signals to end."""
 
     screen: _Screen
     exporter: subprocess.Popen[str]
@@ -198,9 +200,9 @@ class _Watch:
         return time.monotonic() - self.started
 
     def messages(self, *, until: Callable[[], bool], patience_s: float) -> Iterator[Message]:
-        """Messages until the service has closed its end, `until()` is true or nothing came for `patience_s`."""
-        heard = time.monotonic()
-        while not self.silent and not until() and time.monotonic() - heard < patience_s:
+        """Messages until the service closes its output, `until()` is true or `patience_s` pass without a message."""
+        received = time.monotonic()
+        while not self.silent and not until() and time.monotonic() - received < patience_s:
             try:
                 message = self._messages.get(timeout=0.25)
             except queue.Empty:
@@ -208,7 +210,7 @@ class _Watch:
             if message is None:
                 self.silent = True
                 return
-            heard = time.monotonic()
+            received = time.monotonic()
             self.last = message
             if not self.joined and message.get("joined"):
                 self.joined = True
@@ -216,7 +218,7 @@ class _Watch:
             yield message
 
     def broken(self) -> str:
-        """Which process has ended by itself, and how; empty while both run."""
+        """A message about the process that has ended unexpectedly; "" while both run."""
         if self.silent:
             with suppress(subprocess.TimeoutExpired):
                 self.service.wait(2)
@@ -287,7 +289,7 @@ def _report(last: Message, *, simulated: bool) -> str:
 
 
 def comparison_table(rows: list[Message]) -> str:
-    """The table of `demo.comparison.Comparison` rows: truth, and the error of the two joins."""
+    """The table of `RegionComparison` rows as dicts: the truth and the errors of the two joins."""
     columns = (
         "region", "true busy", "by device intervals", "by host intervals",
         "true energy", "by device intervals", "by host intervals",

@@ -1,4 +1,4 @@
-"""How far the demonstration's numbers are from the simulator's truth, with device intervals and with host intervals."""
+"""Compares the demonstration's numbers, by device intervals and by host intervals, with the simulator's truth."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gpu_profile.regions.session.session import Session
 if TYPE_CHECKING:
     from gpu_profile.driver.simulated import Truth
 
-#: What is compared is kept in memory: longer demonstrations (of about six minutes) are not.
+#: Compared executions are kept in memory. Longer demonstrations (above about six minutes) are not compared.
 MOST_EXECUTIONS: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class RegionComparison:
-    """One region: seconds of GPU busy time and joules, as they were and as the two joins saw them. None: not given."""
+    """GPU busy seconds and joules of one region: the truth and the results of two joins. None: no result."""
 
     region: str
     true_busy_s: float
@@ -32,9 +32,10 @@ class RegionComparison:
 
 
 class HostTwin:
-    """Collects the executions of a session, to join them once more as if only the host's clock were known.
+    """Collects the executions of a session for a second join, by host intervals only.
 
-    `complete` is False once there were too many: the session's totals then hold what this does not know.
+    `complete` is False after more than `MOST_EXECUTIONS`: the session's totals then contain executions that are missing
+    here.
     """
 
     def __init__(self, session: Session) -> None:
@@ -49,10 +50,10 @@ class HostTwin:
             self.complete = False
 
     def activities(self, device: str, *, host: bool) -> list[DeviceExecution]:
-        """What was collected, by the host's clock or by the device's."""
+        """The collected executions with host intervals, or with device intervals where available."""
         if not host:
-            known = ((e, e.active()) for e in self.executions if e.device in (None, device))
-            return [_activity(e, *active) for e, active in known if active is not None]
+            intervals = ((e, e.active()) for e in self.executions if e.device in (None, device))
+            return [_activity(e, *active) for e, active in intervals if active is not None]
         return [_activity(e, e.start_ns, e.end_ns) for e in self.executions]
 
 
@@ -62,10 +63,10 @@ def _activity(execution: Execution, start_ns: int, end_ns: int | None) -> Device
 
 
 def compare(session: Session, twin: HostTwin, truth: Truth) -> list[RegionComparison]:
-    """Every region on the device that the service used, over the time that the session's pool has taken in.
+    """All regions on each device of the session, over the time that its pool covers.
 
-    True busy time is that of the kernels which the region launched. True energy is what the device drew while the
-    region was the innermost one on it, idle draw included, as the join defines it.
+    True busy time is the time of the kernels that the region launched. True energy is the device's energy while the
+    region was innermost on it, idle power included, as the join defines it.
     """
     result = []
     for uuid, pool in session.joiner.pools.items():
@@ -73,17 +74,17 @@ def compare(session: Session, twin: HostTwin, truth: Truth) -> list[RegionCompar
         host.advance(twin.activities(uuid, host=True), pool.frontier_ns, final=True)
         energy = _true_energy(twin.activities(uuid, host=False), truth, uuid, pool.start_ns, pool.frontier_ns)
         for name in pool.regions:
-            seen, blind = pool.pooled(name), host.pooled(name)
+            by_device, by_host = pool.pooled(name), host.pooled(name)
             launched = name in truth.tags
             result.append(
                 RegionComparison(
                     region=name,
                     true_busy_s=truth.tag(uuid, name, pool.start_ns, pool.frontier_ns).busy_s if launched else 0.0,
-                    device_busy_s=_value(seen.busy_s, seen),
-                    host_busy_s=_value(blind.busy_s, blind),
+                    device_busy_s=_value(by_device.busy_s, by_device),
+                    host_busy_s=_value(by_host.busy_s, by_host),
                     true_energy_j=energy.get(name, 0.0),
-                    device_energy_j=_value(seen.energy_j, seen),
-                    host_energy_j=_value(blind.energy_j, blind),
+                    device_energy_j=_value(by_device.energy_j, by_device),
+                    host_energy_j=_value(by_host.energy_j, by_host),
                 )
             )
     return result
@@ -101,5 +102,5 @@ def _true_energy(
 
 
 def _value(shared: float | None, pooled: Pooled) -> float | None:
-    """A region that was never active on the device has a share of nothing: 0, not unknown."""
+    """`shared`, or 0 instead of None for a region that was never active on the device."""
     return 0.0 if shared is None and pooled.active_s == 0.0 else shared

@@ -1,11 +1,11 @@
 """A small inference service with decorated regions: `python -m gpu_profile_exporter.demo.service`.
 
-Requests arrive at random; each is tokenised, prefilled, decoded step by step and post-processed, and now and then the
-service stalls on loading data. The GPU's work is queued asynchronously and no region waits for it, so what a region
-launches runs after the region has left the host: the case in which a stop-watch around the region is wrong.
+Requests arrive at random. Each is tokenised, prefilled, decoded step by step and post-processed. Every fourth one first
+stalls on loading data. GPU work is queued asynchronously and no region waits for it. The kernels of a region therefore
+run after the region has ended on the host, where a stop-watch around the region would measure wrong times.
 
-Every half second a line of JSON on stdout tells the regions; the last one tells how far they are from the truth, if
-the GPU is simulated and there is one.
+Every half second the service prints a line of JSON with the regions to stdout. On a simulated GPU the last line also
+contains the errors against the truth.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WEIGHTS = (8, 10, 12, 14)
 
 
 def open_workload(directory: str | None) -> DemoWorkload:
-    """Work for the simulated node in `directory`, else for this machine's GPU through PyTorch, else for nobody."""
+    """Work on the simulated node in `directory`, else on this machine's GPU through PyTorch, else on the host."""
     if directory is not None:
         return SimulatedWorkload(directory)
     try:
@@ -58,14 +58,14 @@ def open_workload(directory: str | None) -> DemoWorkload:
 
 
 class SpanSample(SpanExporter):
-    """Keeps the newest span of each region, and counts them."""
+    """Keeps the newest span of each region and counts all spans."""
 
     def __init__(self) -> None:
         self.exported = 0
         self.newest: dict[str, ReadableSpan] = {}
 
     def export(self, spans: object) -> SpanExportResult:
-        """Keep the newest of each name."""
+        """Keep the newest span of each name."""
         assert isinstance(spans, (list, tuple))  # noqa: S101 - the SDK's own contract
         for span in spans:
             self.exported += 1
@@ -94,7 +94,7 @@ def prefill(work: DemoWorkload, rng: random.Random) -> None:
 
 
 def decode(work: DemoWorkload, rng: random.Random, tokens: int) -> None:
-    """One step a token, each reading all weights: bound by device memory."""
+    """One step per token, each of which reads all weights: bound by device memory."""
     for _ in range(tokens):
         with region("decode", items=1):
             work.stream(rng.choice(WEIGHTS) * 1e9)
@@ -108,7 +108,7 @@ def postprocess(work: DemoWorkload, rng: random.Random) -> None:
 
 
 def serve(work: DemoWorkload, rng: random.Random, stop: Iterator[bool]) -> None:
-    """Answer requests until `stop` says so."""
+    """Answer requests until `stop` is exhausted."""
     kinds = cycle(range(1, 5))
     for _ in stop:
         with region("request"):
@@ -118,7 +118,7 @@ def serve(work: DemoWorkload, rng: random.Random, stop: Iterator[bool]) -> None:
             prefill(work, rng)
             decode(work, rng, rng.randint(*TOKENS))
             postprocess(work, rng)
-        # The host runs ahead of the GPU, but not for ever: as a server would, it takes on no more than it can answer.
+        # The host may run ahead of the GPU by 0.3 s at most, like a server with a limited queue.
         work.host(rng.expovariate(ARRIVALS_PER_S))
         while work.pending_s > 0.3:
             work.host(0.01)
@@ -126,7 +126,7 @@ def serve(work: DemoWorkload, rng: random.Random, stop: Iterator[bool]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What one line of the service says."""
+    """The content of one line of the service."""
 
     rows: list[tuple[str, ...]]
     joined: bool
@@ -141,7 +141,7 @@ class Status:
 
 
 def status(session: Session, spans: SpanSample) -> Status:
-    """The regions as they are now."""
+    """The current state of the regions."""
     judged = session.regions()
     return Status(
         rows=[region_row(j.summary, j.verdict) for j in judged],
@@ -152,11 +152,11 @@ def status(session: Session, spans: SpanSample) -> Status:
 
 
 def _until(seconds: float | None, stopped: list[bool], session: Session, spans: SpanSample) -> Iterator[bool]:
-    started = told = time.monotonic()
+    started = printed = time.monotonic()
     while not stopped and (seconds is None or time.monotonic() - started < seconds):
         yield True
-        if time.monotonic() - told >= 0.5:
-            told = time.monotonic()
+        if time.monotonic() - printed >= 0.5:
+            printed = time.monotonic()
             click.echo(status(session, spans).line())
 
 
@@ -189,7 +189,7 @@ def main(arguments: list[str] | None = None) -> int:
         click.echo(f"demo service: {error}", err=True)
         return error.exit_code
     except BrokenPipeError:
-        # Whoever read the lines has gone: nothing is left to be told.
+        # The reader of stdout has closed it, so no further output is possible.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 

@@ -45,15 +45,15 @@ class TorchWorkload(DemoWorkload):
 
     @property
     def pending_s(self) -> float:
-        """Seconds cannot be told; a queue that is not empty counts as a little."""
+        """0.1 s for a queue that is not empty: CUDA does not report its length in seconds."""
         return 0.0 if torch.cuda.current_stream().query() else 0.1
 
     @property
     def stream_of_thread(self) -> Stream | None:
-        """The marks of the stream that PyTorch uses in the calling thread."""
+        """The stream that PyTorch uses in the calling thread, on which regions record marks."""
         find = find_stream()
         return None if find is None else find()
 
     def drain(self) -> None:
-        """Synchronise."""
+        """Synchronise the device."""
         torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""What the demonstration's regions ask of a GPU: a simulated one, a real one through PyTorch, or none."""
+"""The GPU work of the demonstration's regions, on a simulated GPU or without a GPU."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from gpu_profile.regions.streams import Stream
 
 
 class DemoWorkload:
-    """Launches work without waiting for it. Here there is no GPU to launch it on: the regions run on the host only."""
+    """Launches GPU work without waiting for it. This base class has no GPU: the regions run on the host only."""
 
     name = "host only: PyTorch with CUDA is not installed"
 
     def host(self, seconds: float) -> None:
-        """Wait; the host's core is left to others."""
+        """Wait without using a CPU core."""
         time.sleep(seconds)
 
     def copy(self, size: float) -> None:
         """Copy `size` bytes to the GPU."""
 
     def matmul(self, flops: float) -> None:
-        """A matrix product of so many FLOPs."""
+        """Launch a matrix product of `flops` FLOPs."""
 
     def stream(self, size: float) -> None:
         """Read `size` bytes of device memory once."""
 
     def tiny(self) -> None:
-        """A kernel that fills a few per cent of the GPU for some microseconds."""
+        """Launch a kernel that fills a few per cent of the GPU for some microseconds."""
 
     @property
     def pending_s(self) -> float:
-        """How far the GPU is behind."""
+        """Seconds of queued GPU work."""
         return 0.0
 
     @property
     def stream_of_thread(self) -> Stream | None:
-        """Whose marks give device intervals; without one, host intervals must do."""
+        """The stream for the marks of device intervals. Without one, the join uses host intervals."""
         return None
 
     def drain(self) -> None:
-        """Wait until the GPU has done all."""
+        """Wait until the GPU has completed all work."""
 
     def truth(self) -> Truth | None:
-        """What really happened; None where nobody knows: only a simulated GPU tells."""
+        """The true busy time and energy. None without a simulated GPU."""
         return None
 
 
@@ -61,12 +61,12 @@ class SimulatedWorkload(DemoWorkload):
 
     @property
     def pending_s(self) -> float:
-        """How far the queue reaches into the future."""
+        """Seconds until the queue's end."""
         return self._queue.pending_ns / 1e9
 
     @property
     def stream_of_thread(self) -> Stream:
-        """The queue itself."""
+        """The simulated queue."""
         return self._queue
 
     def _launch(self, work: Work) -> None:
@@ -93,5 +93,5 @@ class SimulatedWorkload(DemoWorkload):
         self._queue.synchronize()
 
     def truth(self) -> Truth:
-        """The simulator's own account."""
+        """The simulator's record of the true values."""
         return Truth(self._directory)

@@ -96,7 +96,7 @@ def values(row: Setting) -> st.SearchStrategy[Any]:  # noqa: PLR0911 - a strateg
         hosts = st.sampled_from(["127.0.0.1", "::1", "localhost", Address().host])
         return st.builds(Address, hosts, st.integers(0, 65535))
     if isinstance(kind, Words):
-        words = [word for word in kind.known() if word not in ("all", "none")]
+        words = [word for word in kind.choices() if word not in ("all", "none")]
         return st.lists(st.sampled_from(words), min_size=1, unique=True).map(tuple)
     if isinstance(kind, Headers):
         name, value = st.from_regex(r"x-[a-z]{1,6}", fullmatch=True), st.text("ab ,=%\"'\\", min_size=1, max_size=6)

@@ -105,7 +105,7 @@ def test_help_begins_as_it_always_does() -> None:
         "Attribution of GPUs to workloads:",
         "OTLP push:",
         "Receiving spans over OTLP:",
-        "Forwarding of what was received:",
+        "Forwarding of received telemetry:",
         "Logging:",
         "The command:",
         "Commands:",

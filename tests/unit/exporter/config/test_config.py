@@ -305,7 +305,7 @@ def test_every_flag_of_another_program_is_held_by_a_test_above() -> None:
 def test_one_thing_said_by_two_flags_is_an_error() -> None:
     ran = run(["--interval", "1", "-c", "500"])
     assert ran.code == 2
-    assert "--interval and --collect-interval say the same thing twice; leave one out" in ran.err
+    assert "--interval and --collect-interval set the same setting; leave one out" in ran.err
 
 
 @pytest.mark.parametrize("mode", ["666", "646", "662", "755", "400", "6440", "rw", ""])
