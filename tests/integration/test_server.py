@@ -100,7 +100,7 @@ def test_what_fails_is_an_answer_and_a_line_in_the_log(caplog: pytest.LogCapture
         raise RuntimeError(f"no {request.path}")
 
     with serving(fail) as server:
-        assert ask(server)[0::2] == (500, b"internal error; the exporter's log says more\n")
+        assert ask(server)[0::2] == (500, b"internal error; see the exporter's log\n")
         assert ask(server)[0] == 500
     assert [record.message for record in caplog.records] == ["GET /metrics failed: RuntimeError: no /metrics"] * 2
 

@@ -1,16 +1,17 @@
-"""The listener: HTTP/1.1 by h11 over asyncio, under deadlines, in a thread of its own.
+"""The listener: HTTP/1.1 by h11 over asyncio, with deadlines, in its own thread.
 
 Read in this order:
 
-- `listener`: the server's life. `settings` and `web_config` are what it was given; `limits` its bounds.
-- `admission`: which connection is closed where there are too many; `connection`: one that may be slow or silent.
-- `tls`, `auth`: who may ask, and what it may cost to find out.
-- `answers`: requests one by one: who may ask, deadlines, what is counted (`counts`), and a handler that answers.
-- `rendering`: the handler of scrapes: one rendering for all that wait (`worker`).
-- `routes`: paths and what they answer; `page/`: the landing page and the JSON that keeps it fresh.
+- `listener`: starts and stops the server and accepts connections. `limits`: its limits.
+- `settings`, `web_config`: the web configuration file, and its renewal while the server runs.
+- `admission`: chooses the connection to close when too many are open. `connection`: one connection with its deadlines.
+- `tls`, `auth`: certificates and passwords, with a limit on the CPU time of password checks.
+- `answers`: authenticates each request, counts it (`counts`) and passes it to a handler under a deadline.
+- `rendering`: the handler of scrapes. Waiting requests for the same answer share one rendering (`worker`).
+- `routes`: the paths and their answers. `page/`: the landing page and the JSON of the devices.
 
-All but `routes` and `page/` carry requests and know no GPU. Imports the configuration and the readings. A new path is a
-case in `routes.Routes` and an entry of `routes.ROUTES`.
+Only `routes` and `page/` depend on GPUs. Imports the configuration and the readings. A new path is a case in
+`routes.Routes` and an entry of `routes.ROUTES`.
 """
 
 from gpu_profile_exporter.server.limits import Limits

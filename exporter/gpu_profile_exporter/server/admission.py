@@ -1,4 +1,4 @@
-"""Which connections are open, and which one is closed for the sake of the next when there is room for no more."""
+"""Registers open connections, and chooses the one to close for a new one when the limit is reached."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpu_profile_exporter.server.counts import Counts
 
 
 class Admitted(Protocol):
-    """An open connection: `peer` as of `peer_of`, and how many requests it has made so far."""
+    """An open connection: `peer` is the result of `peer_of`, `requests` the number of its requests so far."""
 
     peer: str
     requests: int
@@ -19,31 +19,31 @@ class Admitted(Protocol):
 
 C = TypeVar("C", bound=Admitted)
 
-#: Peers with fewer connections than this are not told apart: two scrapers behind one address are no crowd.
+#: Peers with fewer connections than this count as equal: two scrapers behind one address are normal.
 _SMALL: Final = 8
-#: Requests from which on a connection counts as one that is used again and again, as scrapers do.
+#: Requests from which on a connection counts as reused, like a scraper's.
 _REGULAR: Final = 2
 
 
 @dataclass(slots=True)
 class _Peer(Generic[C]):
-    """`waiting`: those that no answer is being made for, by requests so far (0, 1, more); in each the longest first."""
+    """A client. `waiting`: connections without an answer in progress, by requests (0, 1, more), longest wait first."""
 
     connections: dict[C, None] = field(default_factory=dict)
     waiting: tuple[dict[C, None], ...] = field(default_factory=lambda: tuple({} for _ in range(_REGULAR + 1)))
 
     def first(self) -> int | None:
-        """The first of `waiting` that is not empty."""
+        """The index of the first queue in `waiting` that is not empty."""
         return next((n for n, queue in enumerate(self.waiting) if queue), None)
 
 
 class Admission(Generic[C]):
     """The open connections, at most `limit`.
 
-    Room is made at the peer that has most of them, so that none takes all from the others. Of its connections those
-    that never asked anything go first, then those that asked once, then the others; in each group the one that has
-    been waiting longest. A scraper keeps its connection as long as its own address is no crowd, and is let in anew in
-    any case: all peers may share one address, behind a proxy or in a cluster.
+    The peer with the most connections loses one, so that no peer displaces the others. Its connections without a
+    request are closed first, then connections with one request, then the others, the longest wait first in each group.
+    A scraper keeps its connection unless its address has many. It can always reconnect, because all peers may share one
+    address behind a proxy or in a cluster.
     """
 
     def __init__(self, limit: int, counts: Counts) -> None:
@@ -56,18 +56,18 @@ class Admission(Generic[C]):
 
     @property
     def full(self) -> bool:
-        """Whether there is room for no more."""
+        """Whether the limit is reached."""
         return self._counts.connections >= self._limit
 
     def add(self, connection: C) -> None:
-        """A client has connected."""
+        """Register the connection of a client, as waiting."""
         peer = self._peers.setdefault(connection.peer, _Peer())
         peer.connections[connection] = None
         self._counts.connections += 1
         self.wait(connection)
 
     def remove(self, connection: C) -> None:
-        """A connection is gone, or about to go; it may be said more than once."""
+        """Unregister a connection that is closed or closing. Repeated calls have no effect."""
         peer = self._peers.get(connection.peer)
         if peer is None or connection not in peer.connections:
             return
@@ -78,35 +78,35 @@ class Admission(Generic[C]):
             del self._peers[connection.peer]
 
     def serve(self, connection: C) -> None:
-        """An answer is being made for it: until `wait` it is not closed."""
+        """Exempt a connection from closing while its answer is made, until `wait`."""
         peer = self._peers.get(connection.peer)
         for queue in peer.waiting if peer is not None else ():
             queue.pop(connection, None)
 
     def wait(self, connection: C) -> None:
-        """It has to ask, to say who it is, or to take its answer; from now on, as far as its turn to be closed goes."""
+        """Register a connection as waiting for its client from now on, so that it may be closed for a new one."""
         self.serve(connection)
         peer = self._peers.get(connection.peer)
         if peer is not None and connection in peer.connections:
             peer.waiting[min(connection.requests, _REGULAR)][connection] = None
 
     def make_room(self) -> C | None:
-        """The connection that has to be closed now, no longer counted; None if all are being answered."""
-        crowds = [
+        """Unregister and return the connection to close now. None if all are being answered."""
+        candidates = [
             (-max(len(peer.connections), _SMALL), first, peer)
             for peer in self._peers.values()
             if (first := peer.first()) is not None
         ]
-        if not crowds:
+        if not candidates:
             return None
-        _, first, peer = min(crowds, key=lambda crowd: crowd[:2])
+        _, first, peer = min(candidates, key=lambda candidate: candidate[:2])
         connection = next(iter(peer.waiting[first]))
         self.remove(connection)
         return connection
 
 
 def peer_of(host: str) -> str:
-    """What counts as one client: an IPv4 address, or 64 bits of an IPv6 address, of which one machine may have all."""
+    """The key of a client: its IPv4 address or the /64 prefix of its IPv6 address, which one machine may own."""
     if ":" not in host:
         return host
     packed = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])

@@ -1,4 +1,4 @@
-"""What stands before a handler: who may ask, how long it may take, and what every answer carries."""
+"""Authenticates requests, passes them to a handler under a deadline, and completes the answers' headers."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from gpu_profile_exporter.server.settings import Web
 _log = logging.getLogger("gpu_profile_exporter")
 
 _TIMEOUT: Final = "x-prometheus-scrape-timeout-seconds"
-#: As Prometheus writes it: a plain decimal. `nan`, `inf`, `1e9` and negative numbers are nobody's timeout.
+#: A timeout as Prometheus writes it: a plain decimal. `nan`, `inf`, `1e9` and negative numbers are ignored.
 _DECIMAL: Final = re.compile(r"[0-9]{1,6}(\.[0-9]{1,9})?")
-#: The answer has to travel too.
+#: Part of the client's timeout that is reserved for the transfer of the answer.
 _OFFSET_S: Final = 0.25
-#: After an answer with this header the connection ends.
+#: The header that ends the connection after its answer.
 CLOSE: Final = ("connection", "close")
 _FIXED: Final = (("Server", "gpu-profile-exporter"), ("X-Content-Type-Options", "nosniff"))
 
 
 class Asked(NamedTuple):
-    """A request whose peer may ask. `path` is without the query; header names are in lower case."""
+    """An authenticated request. `path` is without the query. Header names are in lower case."""
 
     method: str
     path: str
@@ -43,21 +43,21 @@ class Asked(NamedTuple):
 
 
 class Handler(Protocol):
-    """Answers the requests of those who may ask. `routes` are the paths that are counted by name."""
+    """Answers authenticated requests. `routes`: the paths that are counted by name."""
 
     routes: Sequence[str]
 
     async def answer(self, asked: Asked, ends_s: float) -> Response | None:
-        """The answer; None if there is none by `ends_s`, in the loop's time."""
+        """The answer, or None if it is not ready by `ends_s` (the loop's time)."""
         ...
 
     def stop(self) -> None:
-        """Let go of threads."""
+        """End the handler's threads."""
         ...
 
 
 class Answers:
-    """Answers requests by a handler. Everything here runs in the loop's thread."""
+    """Answers requests with a handler. All methods run in the loop's thread."""
 
     def __init__(
         self, handler: Handler, web: Web, limits: Limits, counts: Counts, *, loop: asyncio.AbstractEventLoop
@@ -70,17 +70,14 @@ class Answers:
         self._passwords = Passwords(loop)
 
     def stop(self) -> None:
-        """Let the threads end."""
+        """End all threads."""
         self._handler.stop()
         self._passwords.stop()
 
     async def __call__(
         self, request: h11.Request, peer: str, admitted: Callable[[], None], receive_body: ReceiveBody
     ) -> Response:
-        """The whole answer but its framing.
-
-        `admitted` is called once it is known that the peer may ask.
-        """
+        """The complete answer, without its framing. `admitted` is called after the authentication."""
         started_s = time.perf_counter()
         settings = self._web.current()
         method, target = request.method.decode("ascii"), request.target.decode("ascii")
@@ -96,7 +93,7 @@ class Answers:
             elif settings.users is not None:
                 refusal = await self._authenticate(settings.users, headers, peer, patience_s)
             admitted()
-            # Guesses of passwords do not use up the rate of those who may ask.
+            # Requests with wrong passwords do not use up the rate limit.
             if refusal is None and settings.bucket is not None and not settings.bucket.take():
                 refusal = self._reject("rate", 429, "too many requests", ("Retry-After", "1"))
             asked = Asked(method, path, headers, receive_body)
@@ -108,14 +105,14 @@ class Answers:
             self._counts.active -= 1
         route = path if path in self._handler.routes else "other"
         self._counts.answered(route, response.status, time.perf_counter() - started_s)
-        # What the web configuration sets goes before what an answer comes with.
+        # Headers of the web configuration override the answer's headers.
         named = {"Date": formatdate(usegmt=True), **dict((*_FIXED, *response.headers, *settings.headers))}
         return replace(response, headers=tuple(named.items()))
 
     async def _authenticate(
         self, users: Hashes, headers: Mapping[str, str], peer: str, patience_s: float
     ) -> Response | None:
-        """The refusal of a request that is not a user's, or cannot be said to be in time."""
+        """None for a user's request, otherwise the refusal. A check that takes too long is refused too."""
         header = headers.get("authorization", "")
         try:
             if await self._passwords.allow(header, users, peer=peer, patience_s=patience_s):
@@ -123,7 +120,7 @@ class Answers:
         except ChecksPending:
             return self._reject("busy", 503, "too many passwords are being checked", ("Retry-After", "1"))
         self._counts.auth_failures += 1
-        return line(401, "name and password, please", ("WWW-Authenticate", 'Basic realm="gpu-profile-exporter"'))
+        return line(401, "name and password required", ("WWW-Authenticate", 'Basic realm="gpu-profile-exporter"'))
 
     def _patience_s(self, header: str | None) -> float:
         if header is None:
@@ -139,13 +136,13 @@ class Answers:
 
 
 def rejected(counts: Counts, reason: str, status: int, text: str, *headers: tuple[str, str]) -> Response:
-    """The counted refusal of a request, in a line of text."""
+    """The refusal of a request in a line of text. Counts it."""
     counts.rejected[reason] += 1
     return line(status, text, *headers)
 
 
 def failure(method: str, path: str, error: Exception) -> Response:
-    """The answer to a request that met a defect of ours, which is logged."""
+    """The answer after an internal error, which is logged."""
     _log.error("%s %s failed: %s: %s", method, path, type(error).__name__, error)
     _log.debug("it failed here", exc_info=error)
-    return line(500, "internal error; the exporter's log says more")
+    return line(500, "internal error; see the exporter's log")

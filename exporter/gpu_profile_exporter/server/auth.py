@@ -1,4 +1,4 @@
-"""Names and passwords: who is let in, and what finding out may cost."""
+"""Checks user names and passwords, with a limit on the CPU time of the checks."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import Final, TypeVar
 from gpu_profile.errors import UsageError
 from gpu_profile_exporter.server.worker import Worker
 
-#: Share of one core that checks may take: four a second at cost 10.
+#: Share of one core for checks: four checks a second at bcrypt cost 10.
 SHARE: Final = 0.25
-#: Checks that may wait at once: at cost 10 the last of them waits longer than a scrape does.
+#: Most checks that wait at once. At cost 10 the last of them waits longer than a scrape's timeout.
 WAITING: Final = 64
-#: Verdicts that are remembered, right ones and wrong ones apart: guesses do not push a scraper's out.
+#: Cached verdicts, right and wrong ones separately: guesses do not evict a scraper's verdict.
 _REMEMBERED: Final = 256
-#: Peers whose failures, and credentials whose repetitions, are remembered.
+#: Most peers with a count of failures, and most credentials with a count of repetitions.
 _RANKED: Final = 4096
-#: bcrypt itself looks at no more of a password.
+#: bcrypt ignores the rest of a longer password.
 _BCRYPT_BYTES: Final = 72
 
 Check = Callable[[bytes, bytes], bool]
@@ -32,13 +32,13 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class ChecksPending(Exception):  # noqa: N818 - a state, told to the client as such
-    """Too many passwords wait for their check."""
+class ChecksPending(Exception):  # noqa: N818 - a state, which the client gets as an answer
+    """Too many passwords are waiting for their check."""
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A check that is under way or to come; all who send the same credentials wait for the same one."""
+    """A check that is running or queued. Requests with the same credentials share one check."""
 
     peer: str
     action: Callable[[], bool]
@@ -48,16 +48,15 @@ class _Waiting:
 
 
 class Passwords:
-    """Checks names and passwords against bcrypt hashes. A verdict is remembered as long as the user's hash stays.
+    """Checks names and passwords against bcrypt hashes. A verdict stays valid until the user's hash changes.
 
-    bcrypt is slow on purpose, some 60 ms at cost 10, so that whoever guesses could keep the node busy. One check runs
-    at a time, and after each there is a rest, so that checks take at most `SHARE` of a core. Which one is next: that of
-    the peer with the fewest failures, then the credentials that were sent most often, as a scraper repeats its own and
-    guessers do not, then the oldest. Where too many wait, the last in this order is turned away.
+    bcrypt is slow on purpose, some 60 ms at cost 10, so that guessing passwords could overload the node. One check runs
+    at a time, with a pause after each, so that checks take at most `SHARE` of a core. The peer with the fewest failures
+    comes first, then the credentials that were sent most often, then the oldest check. A scraper repeats its
+    credentials, guessers do not. If too many checks wait, the last in this order is rejected.
 
-    What is remembered is a hash under a key that only this process knows. A name that does not exist is checked
-    against some user's hash, so that it takes as long as one that does. Everything but the checks themselves runs in
-    the loop's thread.
+    The cache contains hashes under a key of this process, no passwords. An unknown name is checked against the hash of
+    some user, so that it takes as long as an existing one. Only the checks run outside the loop's thread.
     """
 
     def __init__(
@@ -77,26 +76,26 @@ class Passwords:
         self._wrong: dict[bytes, None] = {}
         self._checks: dict[bytes, _Waiting] = {}
         self._failures: dict[str, int] = {}
-        self._asked: dict[bytes, int] = {}
-        self._at_work = False
+        self._repeats: dict[bytes, int] = {}
+        self._occupied = False
 
     def stop(self) -> None:
-        """Let the thread end."""
+        """End the thread of the checks."""
         if self._worker is not None:
             self._worker.stop()
 
     async def allow(self, header: str, hashes: Hashes, *, peer: str, patience_s: float) -> bool:
-        """Whether an `Authorization` header is that of a user in `hashes` (hash by name; at least one).
+        """Whether an `Authorization` header has the name and password of a user in `hashes` (hash by name, not empty).
 
-        `ChecksPending` after `patience_s` seconds without an answer. The check may still finish later and serve the
-        next request.
+        Raises `ChecksPending` after `patience_s` seconds without a verdict. The check may still finish later and serve
+        the next request.
         """
         credentials = basic(header)
         if credentials is None:
             return False
         name, password = credentials
         hashed = hashes.get(name)
-        # Always the same decoy for a name: else repeated tries would show two different costs.
+        # Always the same decoy for a name: otherwise, repeated attempts could show two different costs.
         decoys = list(hashes.values())
         against = decoys[self._digest(name)[0] % len(decoys)] if hashed is None else hashed
         key = self._digest(name, password, b"decoy" if hashed is None else b"hash", against)
@@ -104,13 +103,13 @@ class Passwords:
             return True
         if key in self._wrong:
             return False
-        _keep(self._asked, key, self._asked.get(key, 0) + 1, _RANKED)
+        _keep(self._repeats, key, self._repeats.get(key, 0) + 1, _RANKED)
         check = self._checks.get(key)
         if check is None:
-            known = hashed is not None
-            check = _Waiting(peer, lambda: self._verdict(password, against) and known, self._loop.create_future())
+            exists = hashed is not None
+            check = _Waiting(peer, lambda: self._verdict(password, against) and exists, self._loop.create_future())
             self._checks[key] = check
-            self._turn_away()
+            self._limit_queue()
             self._start()
         await asyncio.wait((check.verdict,), timeout=patience_s)
         if not check.verdict.done() or check.verdict.cancelled():
@@ -121,29 +120,30 @@ class Passwords:
         self._check = self._check or bcrypt_check()
         return self._check(password[:_BCRYPT_BYTES], hashed)
 
-    # ------------------------------------------------------------------ whose turn it is
+    # ------------------------------------------------------------------ the queue
 
     def _queue(self) -> list[bytes]:
-        """Whatever waits, in the order in which it is to be checked."""
+        """The keys of the waiting checks, in the order of their turns."""
         queue = [key for key, check in self._checks.items() if not check.running]
-        return sorted(queue, key=lambda key: (self._failures.get(self._checks[key].peer, 0), -self._asked.get(key, 0)))
+        failures = {key: self._failures.get(self._checks[key].peer, 0) for key in queue}
+        return sorted(queue, key=lambda key: (failures[key], -self._repeats.get(key, 0)))
 
-    def _turn_away(self) -> None:
+    def _limit_queue(self) -> None:
         queue = self._queue()
         if len(queue) > WAITING:
             self._checks.pop(queue[-1]).verdict.cancel()
 
     def _start(self) -> None:
-        """Have the next one checked, unless one is, or has only just been."""
+        """Start the next check, unless a check or the pause after one is in progress."""
         queue = self._queue()
-        if self._at_work or not queue:
+        if self._occupied or not queue:
             return
-        self._at_work = True
+        self._occupied = True
         self._worker = self._worker or Worker("gpu-profile-passwords", self._loop)
         check = self._checks[queue[0]]
         check.running = True
         done = self._worker.do(lambda: self._run(check))
-        done.add_done_callback(lambda found: self._finish(queue[0], check, found))
+        done.add_done_callback(lambda future: self._finish(queue[0], check, future))
 
     def _run(self, check: _Waiting) -> bool:
         began_s = self._cpu_s()
@@ -152,22 +152,22 @@ class Passwords:
         finally:
             check.spent_s = self._cpu_s() - began_s
 
-    def _finish(self, key: bytes, check: _Waiting, found: asyncio.Future[bool]) -> None:
+    def _finish(self, key: bytes, check: _Waiting, future: asyncio.Future[bool]) -> None:
         del self._checks[key]
-        self._asked.pop(key, None)
-        error = found.exception()
+        self._repeats.pop(key, None)
+        error = future.exception()
         if error is not None:
             check.verdict.set_exception(error)
         else:
-            right = found.result()
+            right = future.result()
             check.verdict.set_result(right)
             _keep(self._right if right else self._wrong, key, None, _REMEMBERED)
             if not right:
                 _keep(self._failures, check.peer, self._failures.get(check.peer, 0) + 1, _RANKED)
-        self._loop.call_later(check.spent_s * (1 / SHARE - 1), self._rested)
+        self._loop.call_later(check.spent_s * (1 / SHARE - 1), self._end_pause)
 
-    def _rested(self) -> None:
-        self._at_work = False
+    def _end_pause(self) -> None:
+        self._occupied = False
         self._start()
 
     def _digest(self, *parts: bytes) -> bytes:
@@ -176,7 +176,7 @@ class Passwords:
 
 
 def _keep(memory: dict[K, V], key: K, value: V, most: int) -> None:
-    """Remember as the newest; the oldest is forgotten where there are more than `most`."""
+    """Set `key` as the newest entry, and remove the oldest one above `most` entries."""
     memory.pop(key, None)
     memory[key] = value
     if len(memory) > most:
@@ -184,7 +184,7 @@ def _keep(memory: dict[K, V], key: K, value: V, most: int) -> None:
 
 
 def basic(header: str) -> tuple[bytes, bytes] | None:
-    """Name and password of a `Basic` header; None if it is none."""
+    """Name and password of a `Basic` header; None for any other header."""
     scheme, _, coded = header.strip().partition(" ")
     if scheme.lower() != "basic":
         return None
@@ -196,7 +196,7 @@ def basic(header: str) -> tuple[bytes, bytes] | None:
 
 
 def bcrypt_check() -> Check:
-    """bcrypt's check of a password; UsageError if the package is missing."""
+    """bcrypt's check of a password. Raises UsageError if the package is missing."""
     try:
         import bcrypt
     except ImportError as error:

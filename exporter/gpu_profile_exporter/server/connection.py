@@ -1,4 +1,4 @@
-"""One connection: HTTP/1.1 by h11, with a deadline on everything that a client can be slow at."""
+"""One connection: HTTP/1.1 by h11, with a deadline for every step that depends on the client."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _log = logging.getLogger("gpu_profile_exporter")
 
 _CLOSE: Final = ("Connection", "close")
 
-#: Receives a request's body and gives each part of it, as it comes, to a function, which may raise.
+#: Receives a request's body and passes each arriving part to a function, which may raise.
 ReceiveBody = Callable[[Callable[[bytes], None]], Awaitable[None]]
-#: Answers a request of a peer; the first function is called once the peer is found to be one that may ask.
+#: Answers a request of a peer. The first function is called after the authentication of the peer.
 Answer = Callable[[h11.Request, str, Callable[[], None], ReceiveBody], Awaitable[Response]]
 
 
-class BrokenBody(Exception):  # noqa: N818 - what happened, not a kind of error that a user meets
-    """A request's body is no HTTP."""
+class BrokenBody(Exception):  # noqa: N818 - an event, not an error for users
+    """A request's body is not valid HTTP."""
 
 
 class Connection(asyncio.Protocol):
-    """A connection that its client cannot hold for longer than `limits` say. `peer` as of `admission.peer_of`.
+    """A connection with deadlines from `limits` for the client. `peer` is the result of `admission.peer_of`.
 
-    One request is answered at a time, and meanwhile nothing is read but its body, if that is asked for. A client that
-    sent more before its answer gets this one answer alone.
+    Answers one request at a time. Meanwhile it reads nothing but the request's body, if the handler receives it.
+    A client that sends another request before its answer gets only the first answer.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Connection(asyncio.Protocol):
         allowed_names: frozenset[str] = frozenset(),
     ) -> None:
         self.peer = peer
-        #: Requests whose head was whole.
+        #: Requests with a complete head.
         self.requests = 0
         self._answer = answer
         self._loop = loop
@@ -65,13 +65,13 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._deadline: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        self._in_head = True
-        #: What waits for more of a body.
-        self._more: asyncio.Future[None] | None = None
-        #: Whether all of the request has come.
-        self._whole = False
+        self._reading_head = True
+        #: Set while the handler waits for more of a body.
+        self._body_wait: asyncio.Future[None] | None = None
+        #: Whether the request has arrived completely.
+        self._complete = False
         self._last = False
-        #: Whether more of an answer waits here than should, as the client does not read.
+        #: Whether the write buffer is full because the client does not read.
         self._blocked = False
 
     @property
@@ -79,11 +79,11 @@ class Connection(asyncio.Protocol):
         """Whether a request waits for its answer."""
         return self._task is not None
 
-    # ------------------------------------------------------------------ what the transport reports
+    # ------------------------------------------------------------------ callbacks of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client came, and speaks TLS by now if it has to."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - of a stream
+        """A client has connected, after the handshake if there is TLS."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - a stream's transport
         self._transport = transport
         if self._allowed_names and not self._allowed_names & peer_names(transport):
             self._drop("client_certificate")
@@ -91,7 +91,7 @@ class Connection(asyncio.Protocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """The connection is gone, whoever ended it."""
+        """The connection was closed by either side."""
         self._admission.remove(self)
         if self._deadline is not None:
             self._deadline.cancel()
@@ -102,46 +102,46 @@ class Connection(asyncio.Protocol):
         """Bytes of a request."""
         if self._transport.is_closing():
             return
-        if self._more is not None:
+        if self._body_wait is not None:
             self._http.receive_data(data)
-            if not self._more.done():
-                self._more.set_result(None)
+            if not self._body_wait.done():
+                self._body_wait.set_result(None)
             return
-        if not self._in_head:
+        if not self._reading_head:
             self._await_head()
         self._http.receive_data(data)
-        self._take_request()
+        self._read_request()
 
     def eof_received(self) -> bool:
-        """The client sends no more: after its last answer the connection ends."""
+        """The client has finished sending. The connection ends after the last answer."""
         return False
 
     def pause_writing(self) -> None:
-        """The client does not read: it gets no further answer until it does."""
+        """The client does not read. It gets no further answer until it does."""
         self._blocked = True
 
     def resume_writing(self) -> None:
-        """The client has read."""
+        """The client has read enough of the answer for the next request."""
         self._blocked = False
         if not self.busy and not self._transport.is_closing() and self._http.our_state is h11.DONE:
             self._begin_next()
 
     # ------------------------------------------------------------------ requests and answers
 
-    def _take_request(self) -> None:
-        """Answer the next request once its head is whole."""
+    def _read_request(self) -> None:
+        """Start the answer to the next request when its head is complete."""
         try:
             event = self._http.next_event()
         except h11.RemoteProtocolError as error:
-            self._answer_no_http(error)
+            self._reject_malformed(error)
             return
-        if not isinstance(event, h11.Request):  # more of it has to come
+        if not isinstance(event, h11.Request):  # the head is still incomplete
             return
-        self._in_head = self._whole = False
+        self._reading_head = self._complete = False
         self.requests += 1
         if self._deadline is not None:
             self._deadline.cancel()
-        # Until it is found to be somebody's who may ask, it may still have to make room.
+        # Until the peer is authenticated, the connection may still be closed for a new one.
         self._admission.wait(self)
         self._transport.pause_reading()
         self._task = self._loop.create_task(self._serve(event))
@@ -150,11 +150,11 @@ class Connection(asyncio.Protocol):
         try:
             admitted = partial(self._admission.serve, self)
             response = await self._answer(request, self.peer, admitted, self._receive_body)
-            # A client that sends requests ahead would take the turns of those that wait for their answers.
+            # Pipelined requests are not answered: such a client would delay the clients that wait for answers.
             self._last = self._last or bool(self._http.trailing_data[0])
             if not self._transport.is_closing():
                 self._send(response, head_only=request.method == b"HEAD")
-        except Exception as error:  # noqa: BLE001 - no defect may leave a connection without a deadline
+        except Exception as error:  # noqa: BLE001 - a defect must not leave a connection without a deadline
             _log.error("%s was not answered: %s: %s", request.target, type(error).__name__, error)
             _log.debug("it failed here", exc_info=error)
             self.abort()
@@ -163,40 +163,40 @@ class Connection(asyncio.Protocol):
         if self._transport.is_closing():
             return
         self._admission.wait(self)
-        self._await_taken()
+        self._await_sent()
         try:
-            self._whole = self._whole or isinstance(self._http.next_event(), h11.EndOfMessage)
+            self._complete = self._complete or isinstance(self._http.next_event(), h11.EndOfMessage)
         except h11.RemoteProtocolError:
-            self._whole = False
-        if self._last or not self._whole or self._http.our_state is not h11.DONE:
+            self._complete = False
+        if self._last or not self._complete or self._http.our_state is not h11.DONE:
             self.end()
         elif not self._blocked:
             self._begin_next()
 
     async def _receive_body(self, take: Callable[[bytes], None]) -> None:
-        """Give each part of the request's body to `take` as it comes. BrokenBody for what is no HTTP."""
+        """Pass each arriving part of the request's body to `take`. Raises BrokenBody for invalid HTTP."""
         self._arm(self._limits.body_s, self._drop, "slow_request")
         if self._http.they_are_waiting_for_100_continue:
             self._transport.write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
         try:
-            while not self._whole:
+            while not self._complete:
                 event = self._http.next_event()
                 if isinstance(event, h11.Data):
                     take(bytes(event.data))
                 elif event is h11.NEED_DATA:
-                    self._more = self._loop.create_future()
+                    self._body_wait = self._loop.create_future()
                     self._transport.resume_reading()
-                    await self._more
-                    self._more = None
+                    await self._body_wait
+                    self._body_wait = None
                     self._transport.pause_reading()
                 else:
-                    self._whole = isinstance(event, h11.EndOfMessage)
-                    if not self._whole:
+                    self._complete = isinstance(event, h11.EndOfMessage)
+                    if not self._complete:
                         raise BrokenBody("the body ends early")
         except h11.RemoteProtocolError as error:
             raise BrokenBody(str(error)) from error
         finally:
-            self._more = None
+            self._body_wait = None
             if self._deadline is not None:
                 self._deadline.cancel()
 
@@ -222,7 +222,7 @@ class Connection(asyncio.Protocol):
         self._http.start_next_cycle()
         self._transport.resume_reading()
 
-    def _answer_no_http(self, error: h11.RemoteProtocolError) -> None:
+    def _reject_malformed(self, error: h11.RemoteProtocolError) -> None:
         too_large = error.error_status_hint == 431
         self._counts.rejected["header_size" if too_large else "bad_request"] += 1
         text = b"the request's head is too large\n" if too_large else b"this is not HTTP/1.1\n"
@@ -233,35 +233,35 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------------ deadlines and ends
 
     def stop(self) -> None:
-        """The server stops: what was asked is answered, nothing is waited for."""
+        """End after the current answer. Without a request in progress, end now."""
         self._last = True
         if not self.busy:
             self.end()
 
     def end(self) -> None:
-        """Close; at the latest when the client has had its time to take what was written."""
+        """Close after the written data has been sent, at the latest after the deadline of writing."""
         self._transport.close()
-        self._await_taken()
+        self._await_sent()
 
     def abort(self) -> None:
-        """Close at once; what the client has not taken yet is lost."""
+        """Close at once. Unsent data is lost."""
         self._transport.abort()
 
     def _await_head(self) -> None:
-        self._in_head = True
+        self._reading_head = True
         self._arm(self._limits.request_s, self._drop, "slow_request")
 
-    def _await_taken(self) -> None:
-        self._arm(self._limits.write_s, self._check_taken, self._loop.time() + self._limits.idle_s)
+    def _await_sent(self) -> None:
+        self._arm(self._limits.write_s, self._check_sent, self._loop.time() + self._limits.idle_s)
 
-    def _check_taken(self, idle_end_s: float) -> None:
+    def _check_sent(self, idle_end_s: float) -> None:
         if self._transport.is_closing() or unsent(self._transport):
             self._drop("slow_reader")
         else:
             self._arm(idle_end_s - self._loop.time(), self.end)
 
     def _arm(self, seconds: float, action: Callable[..., None], *arguments: Any) -> None:
-        """Wait for the client no longer than this; it replaces what it was waited for before."""
+        """Call `action` after `seconds`, instead of at the previous deadline."""
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = self._loop.call_later(seconds, action, *arguments)
@@ -272,7 +272,7 @@ class Connection(asyncio.Protocol):
 
 
 def unsent(transport: asyncio.Transport) -> int:
-    """Bytes that the other side has not acknowledged: also those that a TLS transport no longer counts as its own."""
+    """Bytes that the other side has not acknowledged, including bytes in the kernel's send buffer."""
     connection: Any = transport.get_extra_info("socket")
     if transport.get_write_buffer_size() or connection is None or connection.fileno() < 0:
         return transport.get_write_buffer_size()
@@ -287,7 +287,7 @@ def peer_names(transport: asyncio.BaseTransport) -> frozenset[str]:
 
 
 def address(name: str) -> str:
-    """An IP address in its shortest form, anything else as it is."""
+    """An IP address in its shortest form; any other name unchanged."""
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             return socket.inet_ntop(family, socket.inet_pton(family, name.strip()))

@@ -1,4 +1,4 @@
-"""What the server counts of itself, as readings."""
+"""The server's counters of its requests and connections, as readings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from gpu_profile.catalogue import http as m
 from gpu_profile_exporter.readings.readings import MetricReading
 
-#: Why a connection or a request is turned away. Published from 0 on, so that the first one is seen by increase().
+#: Reasons for rejecting connections and requests. Published from 0 on, so that increase() sees the first rejection.
 REASONS: Final = (
     "bad_request",
     "body",
@@ -30,7 +30,7 @@ REASONS: Final = (
 
 
 class Counts:
-    """Written by the server's thread alone; read from any."""
+    """The counters. Only the server's thread writes them; any thread may read them."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, int]] = Counter({("/metrics", 200): 0})
@@ -52,7 +52,7 @@ class Counts:
         self.time_s[route] = self.time_s.get(route, 0.0) + took_s
 
     def readings(self) -> Iterator[MetricReading]:
-        """All of it, in the catalogue's terms."""
+        """All counters as metrics of the catalogue."""
         for (route, status), n in sorted(dict(self.requests).items()):
             yield MetricReading(m.REQUESTS, {"http.route": route, "http.response.status_code": str(status)}, n)
         for route, time_s in sorted(dict(self.time_s).items()):

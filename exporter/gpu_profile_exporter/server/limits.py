@@ -1,4 +1,4 @@
-"""How much a client may ask for, and how slow it may be."""
+"""Limits on the size, number and duration of requests."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the server grants to its clients. Times are in seconds.
+    """The server's limits for clients. Times are in seconds.
 
-    `connections`: open at once. Above that one is closed for each that comes, as `admission` says; while all are being
+    `connections`: open at once. Each further connection closes one of them (see `admission`). If all are being
     answered, the new one is refused.
-    `tls_connections`: the same with TLS, as asyncio keeps a third of a MiB for each of them.
-    `request_s`: from the first byte of a request, or from the connection, until its head is there; TLS as well.
-    `body_s`: from the head of a request, once its body is asked for, until that is there.
-    `idle_s`: between two requests of one connection; longer than most scrape intervals, so that one handshake serves.
-    `write_s`: until the client's side has taken in an answer.
-    `answer_s`: for an answer if the client names no timeout of its own; `longest_s`: if it names a long one.
+    `tls_connections`: the same with TLS, because asyncio needs a third of a MiB per TLS connection.
+    `request_s`: from the connection or the first byte of a request until its head is complete. Also for TLS handshakes.
+    `body_s`: from the start of receiving a request's body until its end.
+    `idle_s`: between two requests of a connection. Longer than most scrape intervals, so that one handshake suffices.
+    `write_s`: until the client has acknowledged an answer.
+    `answer_s`: for an answer if the client names no timeout. `longest_s`: at most, if the client names one.
     `header_bytes`, `headers`: size and number of a request's header lines.
-    `renderings`: different answers that may be waited for at once.
+    `renderings`: different answers that may be pending at once.
     """
 
     connections: int = 512

@@ -1,4 +1,4 @@
-"""The server: a socket, an event loop in a thread of its own, and the connections on it."""
+"""The server: a listening socket, an event loop in its own thread, and the open connections."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from gpu_profile_exporter.server.settings import Web, WebSettings
 _log = logging.getLogger("gpu_profile_exporter")
 
 _BACKLOG: Final = 512
-#: How long nothing is accepted after a failure.
+#: Pause of accepting after a failure.
 _PAUSE_S: Final = 0.1
-#: What is being answered at the end gets this long.
+#: Time at the end for answers in progress.
 _GRACE_S: Final = 0.8
 _JOIN_S: Final = 1.5
-#: A refused client has this long to read why; this many do at once.
+#: Time for a refused client to read the reason, and the most such clients at once.
 _REFUSAL_S: Final = 1.0
 _REFUSALS: Final = 64
 _REFUSAL: Final = (
@@ -42,9 +42,9 @@ _REFUSAL: Final = (
 class Server:
     """Listens from construction on, answers from `start()` on.
 
-    `handle` makes what answers requests, such as `Rendering`, in the server's thread. `web_config` is a file in the
-    exporter-toolkit's format, `flag` the option that names the address. UsageError if the address cannot be had or
-    that file cannot be used.
+    `handle` makes the handler of requests, such as `Rendering`, in the server's thread. `web_config` is a file in the
+    exporter-toolkit's format. `flag` is the option of the address, for messages. Raises UsageError if the address is
+    not available or the file is invalid.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Server:
         try:
             self._socket = _listen(address)
         except OSError as error:
-            raise UsageError(_why(address, error, flag)) from error
+            raise UsageError(_listen_error(address, error, flag)) from error
         self.address = Address(address.host, int(self._socket.getsockname()[1]))
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -71,18 +71,18 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where it answers, as the start of a URL."""
+        """The URL without a path."""
         return f"{'https' if self._web.current().tls is not None else 'http'}://{self.address}"
 
     def start(self) -> None:
-        """Answer requests."""
+        """Answer requests in a new thread."""
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="gpu-profile-server", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no more requests, and give those under way a moment. Takes less than 2 s."""
+        """Accept no more requests, and end after those in progress. Takes less than 2 s."""
         thread, self._thread = self._thread, None
         if thread is not None and self._loop is not None and self._stopping is not None:
             try:
@@ -93,11 +93,11 @@ class Server:
         self._socket.close()
 
     def reload(self) -> bool:
-        """Read the web configuration again. False if it cannot be used: then the old one stays. From any thread."""
+        """Read the web configuration again. False if it is invalid; the old one then stays. From any thread."""
         return self._web.reload()
 
-    def readings(self, now_ns: int) -> Iterator[MetricReading]:  # noqa: ARG002 - as every room's
-        """What the server counts of itself."""
+    def readings(self, now_ns: int) -> Iterator[MetricReading]:  # noqa: ARG002 - the common signature
+        """The server's counters."""
         yield from self.counts.readings()
 
     # ------------------------------------------------------------------ in the server's thread
@@ -120,7 +120,7 @@ class Server:
 
 
 class Acceptor:
-    """Lets connections in, and closes others for them where `limits` leave no room."""
+    """Accepts connections. Above the limit it closes others for them."""
 
     def __init__(
         self,
@@ -140,20 +140,20 @@ class Acceptor:
         self._loop = loop
         most = limits.connections if web.current().tls is None else limits.tls_connections
         self._open: Admission[Connection] = Admission(most, counts)
-        #: Those whose TLS handshake is not over.
-        self._entering: dict[Connection, asyncio.Task[None]] = {}
+        #: Connections before the end of their TLS handshake.
+        self._handshakes: dict[Connection, asyncio.Task[None]] = {}
         self._pause: asyncio.TimerHandle | None = None
         self._refused: set[socket.socket] = set()
 
     def open(self) -> None:
-        """Take connections from now on."""
+        """Start accepting connections."""
         self._loop.add_reader(self._socket, self._accept)
 
     def _accept(self) -> None:
-        """Take one connection, so that those that are open have their turn in between."""
+        """Accept one connection per call, so that the loop serves open ones in between."""
         try:
             accepted, address = self._socket.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):  # it has gone away again
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):  # the client has disconnected already
             return
         except OSError as error:
             # No descriptor or no memory is left.
@@ -170,17 +170,17 @@ class Acceptor:
             self._admit(accepted, peer_of(address[0]))
 
     async def close(self, grace_s: float) -> None:
-        """Take no more, and end all: at once those that ask nothing, in `grace_s` seconds the others."""
+        """Stop accepting and close all connections: idle ones now, answers in progress within `grace_s` seconds."""
         self._loop.remove_reader(self._socket)
         self._socket.close()
         if self._pause is not None:
             self._pause.cancel()
-        # A task that is cancelled before its first step would never close its socket.
+        # A task that is cancelled before its first step would not close its socket.
         await asyncio.sleep(0)
         for refused in tuple(self._refused):
-            self._let_go(refused)
+            self._close_refused(refused)
         for connection in self._open:
-            if connection in self._entering:
+            if connection in self._handshakes:
                 self._end(connection)
             else:
                 connection.stop()
@@ -203,7 +203,7 @@ class Acceptor:
             allowed_names=settings.allowed_names,
         )
         self._open.add(connection)
-        self._entering[connection] = self._loop.create_task(self._enter(accepted, connection, settings))
+        self._handshakes[connection] = self._loop.create_task(self._enter(accepted, connection, settings))
 
     async def _enter(self, accepted: socket.socket, connection: Connection, settings: WebSettings) -> None:
         timeout_s = None if settings.tls is None else self._limits.request_s
@@ -217,12 +217,12 @@ class Acceptor:
             )
         except BaseException as error:
             self._open.remove(connection)
-            if not isinstance(error, OSError):  # as are those of TLS, and of time
+            if not isinstance(error, OSError):  # TLS errors and timeouts are OSErrors
                 raise
             self._counts.rejected["handshake"] += 1
             _log.debug("no TLS connection: %s", error)
         finally:
-            del self._entering[connection]
+            del self._handshakes[connection]
 
     def _make_room(self) -> bool:
         connection = self._open.make_room()
@@ -233,9 +233,9 @@ class Acceptor:
         return True
 
     def _end(self, connection: Connection) -> None:
-        entering = self._entering.get(connection)
-        if entering is not None:
-            entering.cancel()
+        handshake = self._handshakes.get(connection)
+        if handshake is not None:
+            handshake.cancel()
         else:
             connection.abort()
 
@@ -251,9 +251,9 @@ class Acceptor:
             connection.close()
             return
         self._refused.add(connection)
-        self._loop.call_later(_REFUSAL_S, self._let_go, connection)
+        self._loop.call_later(_REFUSAL_S, self._close_refused, connection)
 
-    def _let_go(self, connection: socket.socket) -> None:
+    def _close_refused(self, connection: socket.socket) -> None:
         self._refused.discard(connection)
         connection.close()
 
@@ -262,8 +262,8 @@ def _listen(address: Address) -> socket.socket:
     listening = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # asyncio sets it on connections only where the listening socket names its protocol, which this one does not:
-        # without it, the end of an answer waits up to 40 ms for the client's acknowledgement of its beginning.
+        # asyncio sets TCP_NODELAY only if the listening socket names its protocol, and this one does not. Without it,
+        # the end of an answer waits up to 40 ms for the client's acknowledgement of its beginning.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listening.bind((address.host, address.port))
         listening.listen(_BACKLOG)
@@ -274,7 +274,7 @@ def _listen(address: Address) -> socket.socket:
     return listening
 
 
-def _why(address: Address, error: OSError, flag: str) -> str:
+def _listen_error(address: Address, error: OSError, flag: str) -> str:
     advice = f"choose another with {flag}, as in {flag} :9401"
     if error.errno == errno.EADDRINUSE:
         return f"port {address.port} is taken on {address.host}: {advice}"

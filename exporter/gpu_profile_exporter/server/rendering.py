@@ -1,4 +1,4 @@
-"""What a scrape asks for: one rendering at a time, shared by all that ask the same."""
+"""Renders the answers to scrapes, one at a time. Waiting requests for the same answer share one rendering."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from gpu_profile_exporter.server.limits import Limits
 from gpu_profile_exporter.server.routes import ROUTES, Request, Response
 from gpu_profile_exporter.server.worker import Worker
 
-#: What an answer may depend on, besides method and path: requests that agree in these share one rendering.
-_TELLING: Final = ("accept", "accept-encoding")
+#: Headers that an answer may depend on, besides method and path. Requests with equal ones share a rendering.
+_RELEVANT: Final = ("accept", "accept-encoding")
 
 Respond = Callable[[Request], Response]
 Key = tuple[str, str, str, str]
 
 
 class Rendering:
-    """Answers GET and HEAD. `respond` runs in a thread of its own, one call at a time."""
+    """Answers GET and HEAD. `respond` runs in its own thread, one call at a time."""
 
     routes: Sequence[str] = ROUTES
 
@@ -34,20 +34,20 @@ class Rendering:
         self._waiting: dict[Key, asyncio.Future[Response]] = {}
 
     def stop(self) -> None:
-        """Let the thread end."""
+        """End the thread of the renderings."""
         self._renderer.stop()
 
     async def answer(self, asked: Asked, ends_s: float) -> Response | None:
-        """The answer; None if there is none by `ends_s`, in the loop's time. A request's body is never received."""
+        """The answer, or None if it is not ready by `ends_s` (the loop's time). A request with a body is rejected."""
         if asked.method not in ("GET", "HEAD"):
             return rejected(
-                self._counts, "method", 405, f"{asked.method} is not possible here", CLOSE, ("Allow", "GET, HEAD")
+                self._counts, "method", 405, f"{asked.method} is not allowed here", CLOSE, ("Allow", "GET, HEAD")
             )
         if asked.headers.get("content-length", "0") != "0" or "transfer-encoding" in asked.headers:
-            return rejected(self._counts, "body", 413, "no request here has a body", CLOSE)
-        telling = {name: asked.headers[name] for name in _TELLING if name in asked.headers}
-        request = Request(asked.method, asked.path, telling)
-        key = (request.method, request.path, telling.get("accept", ""), telling.get("accept-encoding", ""))
+            return rejected(self._counts, "body", 413, "requests must not have a body", CLOSE)
+        relevant = {name: asked.headers[name] for name in _RELEVANT if name in asked.headers}
+        request = Request(asked.method, asked.path, relevant)
+        key = (request.method, request.path, relevant.get("accept", ""), relevant.get("accept-encoding", ""))
         rendering = self._waiting.get(key)
         if rendering is not None:
             self._counts.coalesced += 1
@@ -56,19 +56,19 @@ class Rendering:
                 self._counts, "busy", 503, "too many different answers are being rendered", ("Retry-After", "1")
             )
         else:
-            # First of all: the thread may have rendered it, and taken it out again, before this one goes on.
+            # Registered first: the thread may render and unregister it before this one continues.
             rendering = self._waiting[key] = self._loop.create_future()
             self._renderer.do(lambda: self._render(key, request), rendering)
         done, _ = await asyncio.wait((rendering,), timeout=max(0.0, ends_s - self._loop.time()))
         return rendering.result() if done else None
 
     def _render(self, key: Key, request: Request) -> Response:
-        # From here on nobody joins: an answer is never older than the question.
+        # No further request joins from here on: an answer is never older than its request.
         self._waiting.pop(key, None)
         started_s = time.perf_counter()
         try:
             return self._respond(request)
-        except Exception as error:  # noqa: BLE001 - told once for all that wait
+        except Exception as error:  # noqa: BLE001 - logged once for all waiting requests
             return failure(request.method, request.path, error)
         finally:
             self._counts.renderings += 1

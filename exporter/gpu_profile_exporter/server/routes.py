@@ -1,4 +1,4 @@
-"""The routes: a pure function from request to response, whatever server carries them."""
+"""The routes: a pure function from request to response, independent of the server."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _TEXT: Final = "text/plain; charset=utf-8"
 _HTML: Final = "text/html; charset=utf-8"
 _JSON: Final = "application/json"
 _COMPRESS_FROM: Final = 1024
-#: A tenth more bytes than at level 5, in less than half of the time.
+#: Output a tenth larger than at level 5, in less than half of the time.
 GZIP_LEVEL: Final = 3
-#: Every path that is there.
+#: All paths with an answer.
 ROUTES: Final = ("/", "/metrics", "/-/ready", "/-/healthy", "/api/devices")
-#: The page is one file: nothing may come from elsewhere, and nobody may frame it.
+#: The page is one file. It may load nothing from other hosts, and no other page may frame it.
 _PAGE_POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -28,7 +28,7 @@ _PAGE_POLICY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`path` is without the query; header names are in lower case."""
+    """A request. `path` is without the query. Header names are in lower case."""
 
     method: str
     path: str
@@ -37,7 +37,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What goes back. `content_type` is the only header that differs by route, besides those in `headers`."""
+    """An answer. `headers` are additional headers of the route."""
 
     status: int
     body: bytes
@@ -47,10 +47,10 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """What the listener's answers are made of.
+    """The routes with their sources.
 
-    `metrics` gives the exposition and its content type for an `Accept` header, `health` the exporter's state, `page`
-    what the landing page and /api/devices tell.
+    `metrics` returns the exposition and its content type for an `Accept` header. `health` returns the exporter's state,
+    `page` the data of the landing page and of /api/devices.
     """
 
     metrics: Callable[[str], tuple[bytes, str]]
@@ -60,7 +60,7 @@ class Routes:
     def respond(self, request: Request) -> Response:
         """Answer one request."""
         if request.method not in ("GET", "HEAD"):
-            return line(405, f"{request.method} is not possible here", ("Allow", "GET, HEAD"))
+            return line(405, f"{request.method} is not allowed here", ("Allow", "GET, HEAD"))
         response = self._route(request)
         wants_gzip = _accepts_gzip(request.headers.get("accept-encoding", ""))
         if wants_gzip and len(response.body) >= _COMPRESS_FROM:

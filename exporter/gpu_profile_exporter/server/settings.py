@@ -1,4 +1,4 @@
-"""What of the web configuration holds now, and how it is read again."""
+"""The web configuration in force, and its renewal from the file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger("gpu_profile_exporter")
 
 
 class Bucket:
-    """A token bucket: one more request each `interval_s`, and `burst` at once."""
+    """A token bucket: one request per `interval_s` on average, and up to `burst` at once."""
 
     def __init__(self, interval_s: float, burst: int, *, now: Callable[[], float] = time.monotonic) -> None:
         self._interval_s = interval_s
@@ -43,7 +43,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebSettings:
-    """A web configuration, ready for use. Without one everybody may ask, in plain HTTP."""
+    """A web configuration, ready for use. The default is plain HTTP without passwords."""
 
     tls: ssl.SSLContext | None = None
     certificate_ends_s: float | None = None
@@ -54,7 +54,7 @@ class WebSettings:
 
 
 class Web:
-    """The settings from a file, kept up to date. UsageError if the file cannot be used at the start."""
+    """The settings from a file, kept up to date. Raises UsageError if the file is invalid at the start."""
 
     def __init__(self, path: Path | None, counts: Counts) -> None:
         self._path = path
@@ -65,13 +65,13 @@ class Web:
         counts.certificate_ends_s = self._settings.certificate_ends_s
 
     def current(self) -> WebSettings:
-        """The settings, from the files as they are now, or as they last could be used."""
+        """The settings from the current files, or from their last valid state."""
         if self._path is not None and self._files.changed():
             self.reload()
         return self._settings
 
     def reload(self) -> bool:
-        """Read the files again. False if they cannot be used: the old settings stay. From any thread."""
+        """Read the files again. False if they are invalid; the old settings then stay. From any thread."""
         if self._path is None:
             return True
         with self._lock:
@@ -81,10 +81,10 @@ class Web:
                 if (settings.tls is None) != (self._settings.tls is None):
                     raise UsageError(f"{self._path}: TLS can be switched on or off only by a restart")
             except UsageError as error:
-                # Those of before as well: a file that is put back is a change too.
+                # The old files are kept too: restoring one of them must count as a change.
                 self._files = Files({**self._files.seen, **files.seen})
                 self._counts.reloads["failed"] += 1
-                _log.error("%s; the web configuration from before stays", error)
+                _log.error("%s; the previous web configuration stays in use", error)
                 return False
             self._files, self._settings = files, settings
             self._counts.reloads["ok"] += 1

@@ -1,7 +1,7 @@
 """The web configuration file of Prometheus' exporter-toolkit: TLS, users, headers and a rate limit, in YAML.
 
-The format is described at https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md. What
-Python's `ssl` cannot do is refused with a reason, never done by half.
+The format is described at https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md.
+Options that Python's `ssl` does not support are rejected with a reason.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from yaml import Node
 
 _SIZE: Final = 1 << 20
-#: One check of cost 14 takes about a second, which is already more than a scrape should.
+#: Permitted bcrypt costs. A check of cost 14 takes about a second, which is already long for a scrape.
 COSTS: Final = range(4, 15)
 _BCRYPT: Final = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}")
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)")
 _SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-#: The headers that the toolkit lets a user set, and the values that it takes; none listed: any.
+#: The headers that the toolkit permits, with their permitted values. An empty tuple permits any value.
 _HEADERS: Final[Mapping[str, tuple[str, ...]]] = {
     "Strict-Transport-Security": (),
     "Content-Security-Policy": (),
@@ -50,12 +50,12 @@ Stamp = tuple[int, int, int]
 
 @dataclass(slots=True)
 class Files:
-    """The files that a configuration was read from, and how they looked before."""
+    """The files of a configuration, with their stamps at the time of reading."""
 
     seen: dict[Path, Stamp | None] = field(default_factory=dict)
 
     def read(self, path: Path, at: str) -> bytes:
-        """A file's content; UsageError, which begins with `at`, if it cannot be had."""
+        """A file's content. Raises UsageError, which begins with `at`, if it cannot be read."""
         self.seen[path] = _stamp(path)
         try:
             with path.open("rb") as file:
@@ -63,11 +63,11 @@ class Files:
         except OSError as error:
             raise UsageError(f"{at}: cannot read {path}: {error.strerror or error}") from error
         if len(data) > _SIZE:
-            raise UsageError(f"{at}: {path} is larger than 1 MiB, which no such file is")
+            raise UsageError(f"{at}: {path} is larger than 1 MiB")
         return data
 
     def changed(self) -> bool:
-        """Whether one of them looks different by now."""
+        """Whether one of the files has changed since it was read."""
         return any(_stamp(path) != stamp for path, stamp in self.seen.items())
 
 
@@ -81,7 +81,7 @@ def _stamp(path: Path) -> Stamp | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebConfig:
-    """What the file says. `users`: bcrypt hash by name. `rate`: seconds between two requests, and the burst."""
+    """The content of the file. `users`: bcrypt hash by name. `rate`: seconds between two requests, and the burst."""
 
     tls: TlsConfig | None = None
     users: Mapping[bytes, bytes] = field(default_factory=dict)
@@ -91,9 +91,9 @@ class WebConfig:
 
 
 def read(path: Path, files: Files) -> WebConfig:
-    """The configuration in `path`; UsageError with file, line and reason if something in it cannot be meant.
+    """The configuration in `path`. Raises UsageError with file, line and reason if it is invalid.
 
-    Every file that counts, also one that is missing, is left in `files`.
+    Adds every file of the configuration to `files`, missing ones included.
     """
     data = files.read(path, "the web configuration")
     try:
@@ -120,8 +120,8 @@ class _Reader:
         self._warnings: list[str] = []
 
     def config(self, root: Node) -> WebConfig:
-        known = ("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit")
-        parts = self._mapping(root, "the file", known)
+        keys = ("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit")
+        parts = self._mapping(root, "the file", keys)
         tls = self._tls(parts["tls_server_config"]) if "tls_server_config" in parts else None
         headers = self._http(parts["http_server_config"]) if "http_server_config" in parts else ()
         users = self._users(parts["basic_auth_users"]) if "basic_auth_users" in parts else {}
@@ -140,16 +140,16 @@ class _Reader:
         key = key or self._fail(node, "tls_server_config has neither key_file nor key")
         verify, ca = self._client_auth(parts), self._pem(parts, "client_ca")
         if ca is not None and verify is Verify.NONE:
-            raise UsageError(f"{ca.at}: a client_ca without client_auth_type: say RequireAndVerifyClientCert")
+            raise UsageError(f"{ca.at}: a client_ca without client_auth_type: use RequireAndVerifyClientCert")
         if ca is None and verify is not Verify.NONE:
-            self._fail(parts["client_auth_type"], "client_auth_type needs client_ca_file, to verify certificates with")
+            self._fail(parts["client_auth_type"], "client_auth_type needs client_ca_file to verify certificates")
         names = self._texts(parts.get("client_allowed_sans"), "client_allowed_sans")
         if names and verify is not Verify.REQUIRED:
             self._fail(parts["client_allowed_sans"], "client_allowed_sans needs RequireAndVerifyClientCert")
         low, high = self._version(parts, "min_version", "TLS12"), self._version(parts, "max_version", "TLS13")
         if low > high:
             self._fail(parts["min_version"], f"min_version {low} lies above max_version {high}")
-        suites = self._known_texts(parts.get("cipher_suites"), "cipher_suites", SUITES)
+        suites = self._choices(parts.get("cipher_suites"), "cipher_suites", SUITES)
         return TlsConfig(
             at=self._at(node),
             cert=cert,
@@ -183,8 +183,8 @@ class _Reader:
         if node is not None and text in _UNVERIFIED:
             self._fail(
                 node,
-                f"client_auth_type {text} would take certificates unverified, which Python's ssl cannot: "
-                "use RequireAndVerifyClientCert, or leave it out",
+                f"client_auth_type {text} accepts unverified certificates, which Python's ssl does not support: "
+                "use RequireAndVerifyClientCert, or omit it",
             )
         if text not in _CLIENT_AUTH:
             self._fail(node, f"unknown client_auth_type {text!r}{_nearest(text, _CLIENT_AUTH)}")
@@ -200,14 +200,14 @@ class _Reader:
 
     def _curve(self, parts: Mapping[str, Node]) -> str | None:
         node = parts.get("curve_preferences")
-        names = self._known_texts(node, "curve_preferences", (*CURVES, "X25519"))
+        names = self._choices(node, "curve_preferences", (*CURVES, "X25519"))
         if not names:
             return None
         if len(names) > 1 or names[0] not in CURVES:
             self._fail(
                 node,
-                f"curve_preferences: Python's ssl can be held to one of {', '.join(CURVES)}, not to "
-                f"{', '.join(names)}: name one, or leave it out for OpenSSL's own order",
+                f"curve_preferences: Python's ssl supports one of {', '.join(CURVES)}, not {', '.join(names)}: "
+                "name one, or omit it for OpenSSL's own order",
             )
         return names[0]
 
@@ -222,7 +222,7 @@ class _Reader:
                 if _HEADERS[name] and text not in ("", *_HEADERS[name]):
                     self._fail(value, f"{name} can be {' or '.join(_HEADERS[name])}, not {text!r}")
                 if not text.isascii() or not text.isprintable():
-                    self._fail(value, f"{name}: only printable ASCII can stand in a header")
+                    self._fail(value, f"{name}: only printable ASCII is allowed in a header")
                 if text:
                     headers.append((name, text))
         return tuple(headers)
@@ -231,19 +231,19 @@ class _Reader:
         users = {}
         for name, value in self._mapping(node, "basic_auth_users", None).items():
             text = self._text(value, name)
-            found = _BCRYPT.fullmatch(text)
+            bcrypt = _BCRYPT.fullmatch(text)
             if ":" in name:
                 self._fail(value, f"user {name!r}: a name with a colon cannot be sent")
-            if found is None:
+            if bcrypt is None:
                 self._fail(value, f"user {name!r}: no bcrypt hash of the form $2y$10$…; make one with htpasswd -nBC 10")
-            if int(found[1]) not in COSTS:
+            if int(bcrypt[1]) not in COSTS:
                 self._fail(
-                    value, f"user {name!r}: bcrypt cost {int(found[1])} lies outside {COSTS[0]} to {COSTS[-1]}; use 10"
+                    value, f"user {name!r}: bcrypt cost {int(bcrypt[1])} lies outside {COSTS[0]} to {COSTS[-1]}; use 10"
                 )
             users[name.encode()] = text.encode()
         if not users:
             self._warnings.append(
-                f"{self._at(node)}: basic_auth_users names nobody: whoever reaches the port may ask, without a password"
+                f"{self._at(node)}: basic_auth_users is empty: all clients get answers without a password"
             )
         return users
 
@@ -258,7 +258,7 @@ class _Reader:
             return None
         burst = self._text(parts["burst"], "burst") if "burst" in parts else "0"
         if not (burst.isascii() and burst.isdigit() and 1 <= int(burst[:9]) <= 1_000_000):
-            self._fail(parts.get("burst", node), f"burst {burst} would let no request pass: 1 or more")
+            self._fail(parts.get("burst", node), f"burst {burst} is not a number from 1 to 1000000")
         return interval_s, int(burst)
 
     # ------------------------------------------------------------------ YAML
@@ -270,45 +270,45 @@ class _Reader:
     def _fail(self, node: Node | None, reason: str) -> NoReturn:
         raise UsageError(f"{self._at(node)}: {reason}")
 
-    def _mapping(self, node: Node, what: str, known: Iterable[str] | None) -> dict[str, Node]:
+    def _mapping(self, node: Node, what: str, allowed: Iterable[str] | None) -> dict[str, Node]:
         if node.tag.endswith(":null"):
             return {}
         if _form(node) != "mapping":
-            self._fail(node, f"{what} has to be keys and values")
-        found: dict[str, Node] = {}
+            self._fail(node, f"{what} must be a mapping of keys to values")
+        nodes: dict[str, Node] = {}
         for key, value in node.value:
             name = self._text(key, "a key")
-            if known is not None and name not in known:
-                self._fail(key, f"unknown key {name!r} in {what}{_nearest(name, known)}")
-            if name in found:
-                self._fail(key, f"{name!r} is there twice")
-            found[name] = value
-        return found
+            if allowed is not None and name not in allowed:
+                self._fail(key, f"unknown key {name!r} in {what}{_nearest(name, allowed)}")
+            if name in nodes:
+                self._fail(key, f"{name!r} is given twice")
+            nodes[name] = value
+        return nodes
 
     def _text(self, node: Node, what: str) -> str:
         if _form(node) != "scalar":
-            self._fail(node, f"{what} has to be a text")
+            self._fail(node, f"{what} must be a text")
         return "" if node.tag.endswith(":null") else str(node.value)
 
     def _flag(self, node: Node | None, what: str, default: bool) -> bool:
         if node is None:
             return default
         if not node.tag.endswith(":bool"):
-            self._fail(node, f"{what} has to be true or false")
+            self._fail(node, f"{what} must be true or false")
         return self._text(node, what).lower() in ("true", "yes", "on")
 
     def _texts(self, node: Node | None, what: str) -> tuple[str, ...]:
         if node is None or node.tag.endswith(":null"):
             return ()
         if _form(node) != "sequence":
-            self._fail(node, f"{what} has to be a list")
+            self._fail(node, f"{what} must be a list")
         return tuple(self._text(item, f"an item of {what}") for item in node.value)
 
-    def _known_texts(self, node: Node | None, what: str, known: Iterable[str]) -> tuple[str, ...]:
+    def _choices(self, node: Node | None, what: str, allowed: Iterable[str]) -> tuple[str, ...]:
         texts = self._texts(node, what)
         for text in texts:
-            if text not in known:
-                self._fail(node, f"unknown name {text!r} in {what}{_nearest(text, known)}")
+            if text not in allowed:
+                self._fail(node, f"unknown name {text!r} in {what}{_nearest(text, allowed)}")
         return texts
 
 
@@ -316,7 +316,7 @@ def _form(node: Node) -> str:
     return str(getattr(node, "id", ""))  # the base class of yaml's nodes has none
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    choices = [word for word in known if word]
-    found = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
-    return f": did you mean {found[0]}?" if found else f": one of {', '.join(choices)}"
+def _nearest(name: str, allowed: Iterable[str]) -> str:
+    choices = [word for word in allowed if word]
+    close = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
+    return f": did you mean {close[0]}?" if close else f": one of {', '.join(choices)}"

@@ -1,4 +1,4 @@
-"""A thread that does one thing after the other for an event loop."""
+"""A thread that runs blocking functions for an event loop, one after the other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Worker(Generic[T]):
-    """Runs what would hold the loop up. Unlike an executor's, its thread does not keep the process from ending."""
+    """Runs functions that would block the loop. Unlike an executor's thread, its thread does not delay process exit."""
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -20,16 +20,16 @@ class Worker(Generic[T]):
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def do(self, action: Callable[[], T], future: asyncio.Future[T] | None = None) -> asyncio.Future[T]:
-        """The result of `action`, once its turn has come. Only from the loop's thread.
+        """A future of the result of `action`, which runs after all earlier actions. Only from the loop's thread.
 
-        `future`: where the result goes, for who must have it at hand before `action` may begin.
+        `future`: an existing future for the result, for callers that need the future before `action` may begin.
         """
         future = self._loop.create_future() if future is None else future
         self._queue.put((future, action))
         return future
 
     def stop(self) -> None:
-        """End after what is waiting now. What runs is not waited for."""
+        """End the thread after all queued actions. Does not wait for them."""
         self._queue.put(None)
 
     def _run(self) -> None:
@@ -37,7 +37,7 @@ class Worker(Generic[T]):
             future, action = item
             try:
                 result, error = action(), None
-            except Exception as caught:  # noqa: BLE001 - it is raised where the result is awaited
+            except Exception as caught:  # noqa: BLE001 - raised where the result is awaited
                 result, error = None, caught
             try:
                 self._loop.call_soon_threadsafe(_settle, future, result, error)

@@ -1,4 +1,4 @@
-"""What /api/devices tells: one object per device, in base units. What is not known is null, with a reason."""
+"""The JSON of /api/devices: one object per device, in base units. Unknown values are null."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpu_profile_exporter.readings.readings import Identity, base
 
 
 class DeviceData(TypedDict):
-    """One device now. `busy` is the mean ratio of the last second, `age_s` the age of its newest sample."""
+    """The state of one device. `busy`: mean ratio (0 to 1) of the last second. `age_s`: age of the newest sample."""
 
     uuid: str
     index: int | None
@@ -41,7 +41,7 @@ class DeviceData(TypedDict):
 
 
 class PageData(TypedDict):
-    """The node now. `reason` says why it is not ready."""
+    """The state of the node. `reason`: why it is not ready, or ""."""
 
     version: str
     driver: str
@@ -53,10 +53,10 @@ class PageData(TypedDict):
 
 @runtime_checkable
 class BusyColumn(Protocol):
-    """A column that has the newest second's rows."""
+    """A column that contains the rows of the last second."""
 
     def integral(self, a_ns: int, b_ns: int) -> tuple[int, int]:
-        """Mass of the rows within `(a, b]` and the ns of it that they cover."""
+        """The sum of the rows over `(a, b]` and the ns of the interval that they cover."""
         ...
 
 

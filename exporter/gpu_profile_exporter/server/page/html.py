@@ -1,6 +1,6 @@
-"""The landing page as text: `index.html` with what is known now already in it, so that it needs no scripts.
+"""The landing page as text: `index.html` with the current values, so that it needs no scripts.
 
-The page's script asks for the page again and takes over what has changed.
+The page's script requests the page again every 2 s and takes over the changed elements.
 """
 
 from __future__ import annotations
