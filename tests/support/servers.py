@@ -15,7 +15,7 @@ from typing import Any
 from gpu_profile_exporter.config import Address
 from gpu_profile_exporter.server import Limits, Rendering, Server
 from gpu_profile_exporter.server.admission import Admission
-from gpu_profile_exporter.server.answers import Answers, Asked, Handler
+from gpu_profile_exporter.server.answers import Answers, AuthorizedRequest, Handler
 from gpu_profile_exporter.server.connection import Connection
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.server.routes import Request, Response
@@ -26,7 +26,7 @@ Respond = Callable[[Request], Response]
 
 
 def echo(request: Request) -> Response:
-    """Tells the path that was asked for."""
+    """Tells the path that was request for."""
     return Response(200, f"{request.path}\n".encode())
 
 
@@ -215,9 +215,9 @@ class Receiving:
     def __init__(self, *_: object) -> None:
         self.bodies: list[bytes] = []
 
-    async def answer(self, asked: Asked, ends_s: float) -> Response:
+    async def answer(self, request: AuthorizedRequest, ends_s: float) -> Response:
         parts: list[bytes] = []
-        await asked.receive_body(parts.append)
+        await request.receive_body(parts.append)
         self.bodies.append(b"".join(parts))
         return Response(200, self.bodies[-1])
 

@@ -33,7 +33,7 @@ CLOSE: Final = ("connection", "close")
 _FIXED: Final = (("Server", "gpu-profile-exporter"), ("X-Content-Type-Options", "nosniff"))
 
 
-class Asked(NamedTuple):
+class AuthorizedRequest(NamedTuple):
     """An authenticated request. `path` is without the query. Header names are in lower case."""
 
     method: str
@@ -47,7 +47,7 @@ class Handler(Protocol):
 
     routes: Sequence[str]
 
-    async def answer(self, asked: Asked, ends_s: float) -> Response | None:
+    async def answer(self, request: AuthorizedRequest, ends_s: float) -> Response | None:
         """The answer, or None if it is not ready by `ends_s` (the loop's time)."""
         ...
 
@@ -96,8 +96,8 @@ class Answers:
             # Requests with wrong passwords do not use up the rate limit.
             if refusal is None and settings.bucket is not None and not settings.bucket.take():
                 refusal = self._reject("rate", 429, "too many requests", ("Retry-After", "1"))
-            asked = Asked(method, path, headers, receive_body)
-            response = refusal or await self._handler.answer(asked, ends_s)
+            authorized = AuthorizedRequest(method, path, headers, receive_body)
+            response = refusal or await self._handler.answer(authorized, ends_s)
             response = response or self._reject("timeout", 503, f"no answer was ready within {patience_s:g} s")
         except Exception as error:  # noqa: BLE001 - one request's failure must not end the others
             response = failure(method, path, error)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from gpu_profile_exporter.server.answers import CLOSE, Asked, failure, rejected
+from gpu_profile_exporter.server.answers import CLOSE, AuthorizedRequest, failure, rejected
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.server.limits import Limits
 from gpu_profile_exporter.server.routes import ROUTES, Request, Response
@@ -37,17 +37,17 @@ class Rendering:
         """End the thread of the renderings."""
         self._renderer.stop()
 
-    async def answer(self, asked: Asked, ends_s: float) -> Response | None:
+    async def answer(self, request: AuthorizedRequest, ends_s: float) -> Response | None:
         """The answer, or None if it is not ready by `ends_s` (the loop's time). A request with a body is rejected."""
-        if asked.method not in ("GET", "HEAD"):
+        if request.method not in ("GET", "HEAD"):
             return rejected(
-                self._counts, "method", 405, f"{asked.method} is not allowed here", CLOSE, ("Allow", "GET, HEAD")
+                self._counts, "method", 405, f"{request.method} is not allowed here", CLOSE, ("Allow", "GET, HEAD")
             )
-        if asked.headers.get("content-length", "0") != "0" or "transfer-encoding" in asked.headers:
+        if request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers:
             return rejected(self._counts, "body", 413, "requests must not have a body", CLOSE)
-        relevant = {name: asked.headers[name] for name in _RELEVANT if name in asked.headers}
-        request = Request(asked.method, asked.path, relevant)
-        key = (request.method, request.path, relevant.get("accept", ""), relevant.get("accept-encoding", ""))
+        relevant = {name: request.headers[name] for name in _RELEVANT if name in request.headers}
+        scrape = Request(request.method, request.path, relevant)
+        key = (scrape.method, scrape.path, relevant.get("accept", ""), relevant.get("accept-encoding", ""))
         rendering = self._waiting.get(key)
         if rendering is not None:
             self._counts.coalesced += 1
@@ -58,7 +58,7 @@ class Rendering:
         else:
             # Registered first: the thread may render and unregister it before this one continues.
             rendering = self._waiting[key] = self._loop.create_future()
-            self._renderer.do(lambda: self._render(key, request), rendering)
+            self._renderer.do(lambda: self._render(key, scrape), rendering)
         done, _ = await asyncio.wait((rendering,), timeout=max(0.0, ends_s - self._loop.time()))
         return rendering.result() if done else None
 

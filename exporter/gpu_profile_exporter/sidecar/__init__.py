@@ -1,19 +1,19 @@
-"""The sidecar: spans of any program come in over OTLP, and go on with what the node's GPUs did during them.
+"""The sidecar: receives spans of any program over OTLP, adds GPU attributes from the node's samples, and forwards them.
 
-Metrics and logs go on as they are, if they are asked for.
+On request it also forwards metrics and logs, unchanged.
 
 Read in this order:
 
-- `trace_request`: a request as bytes, where its spans are in it, and the same bytes with attributes added.
-- `receiver`: OTLP over HTTP: what is decoded, what is refused and how. `grpc_receiver`: the same over gRPC.
-- `encodings`: what bodies are packed in. `messages`: requests as the protobuf library reads them, from JSON too.
-- `placing`: on which devices a span ran. `ancestry`: which span was inside which.
-- `joining`: spans as executions of the library's join, and what it says of each. `attributes`: that as bytes.
-- `region_metrics`: the regions of received spans on /metrics.
-- `pipeline`: what was received waits for samples, and goes to a sender.
-- `sidecar`: all of it, put together from the settings.
+- `trace_request`: a request as bytes, the positions of its spans, and the same bytes with added attributes.
+- `receiver`: OTLP over HTTP: decodes requests, and accepts or refuses them. `grpc_receiver`: the same over gRPC.
+- `encodings`: decompresses bodies. `messages`: converts requests from JSON and counts their items.
+- `placing`: the devices of a span. `ancestry`: the parents of spans.
+- `joining`: joins spans as executions of regions. `attributes`: encodes the resulting attributes.
+- `region_metrics`: the metrics of the regions of received spans.
+- `pipeline`: keeps requests until the samples of their spans have arrived, then passes them to a sender.
+- `sidecar`: builds all parts from the settings.
 
-Imports the server, the push, and the library's regions. Loaded only where spans are received.
+Imports the server, the push, and the library's regions. Loaded only if the exporter receives spans.
 """
 
 from gpu_profile_exporter.sidecar.sidecar import Sidecar

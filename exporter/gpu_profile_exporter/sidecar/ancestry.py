@@ -1,4 +1,4 @@
-"""Which of the executions that spans became is inside which, in whatever order they come."""
+"""Finds the parent execution of each execution, for spans in any order of arrival."""
 
 from __future__ import annotations
 
@@ -6,81 +6,81 @@ from typing import Final
 
 from gpu_profile.regions.execution import Execution
 
-#: How many spans deep an execution around another is looked for.
+#: Most levels of spans in the search for a parent execution.
 _MOST_DEEP: Final = 64
-#: How many executions may be inside one another: what the join takes for each grows with it.
+#: Most nested executions. The cost of the join per execution grows with this depth.
 MOST_NESTED: Final = 32
-#: What begins a key: a trace's id. A key that is no longer has no span's id in it.
+#: Bytes of a trace's id at the start of a key. A key of this length contains no span id.
 _TRACE_ID: Final = 16
 _NO_ID: Final = bytes(8)
 
 
 class Ancestry:
-    """Spans of the last while: executions by their span's id, and the parents of those that became none.
+    """Recent spans: executions by key, and the parents of spans without executions.
 
-    A child mostly comes before its parent, as it ends first, and often in another request. A key is a trace's id and a
-    span's, one after the other.
+    A key is a trace's id followed by a span's id. A child usually arrives before its parent, because it ends first, and
+    often in another request.
     """
 
     def __init__(self, *, keep_ns: int) -> None:
         self._keep_ns = keep_ns
-        self._turned_ns = 0
-        self._taken: dict[bytes, Execution] = {}
-        self._passed: dict[bytes, bytes] = {}
+        self._renewed_ns = 0
+        self._executions: dict[bytes, Execution] = {}
+        self._skipped: dict[bytes, bytes] = {}
         self._waiting: dict[bytes, list[Execution]] = {}
-        #: How many executions are inside one another at most in an execution, by its `id`.
+        #: Levels of nested executions in an execution, itself included, by its `id`.
         self._heights: dict[int, int] = {}
         self._before: tuple[dict[bytes, Execution], dict[bytes, bytes]] = {}, {}
 
-    def turn(self, now_ns: int) -> None:
-        """Forget what came more than twice `keep_ns` ago."""
-        if not 0 <= now_ns - self._turned_ns < self._keep_ns:
-            self._turned_ns = now_ns
-            self._before = self._taken, self._passed
-            self._taken, self._passed, self._waiting, self._heights = {}, {}, {}, {}
+    def expire(self, now_ns: int) -> None:
+        """Remove spans that arrived more than twice `keep_ns` ago."""
+        if not 0 <= now_ns - self._renewed_ns < self._keep_ns:
+            self._renewed_ns = now_ns
+            self._before = self._executions, self._skipped
+            self._executions, self._skipped, self._waiting, self._heights = {}, {}, {}, {}
 
     def find(self, span: bytes) -> Execution | None:
-        """The execution that a span became which has come before."""
-        return self._taken.get(span) or self._before[0].get(span)
+        """The execution of a recent span, or None."""
+        return self._executions.get(span) or self._before[0].get(span)
 
-    def take(self, span: bytes, parent: bytes, execution: Execution) -> None:
-        """A span became an execution."""
+    def add(self, span: bytes, parent: bytes, execution: Execution) -> None:
+        """Add a span with its execution."""
         if len(span) > _TRACE_ID and not span.endswith(_NO_ID):
-            self._taken[span] = execution
+            self._executions[span] = execution
         if self._waiting:
             for inside in self._waiting.pop(span, ()):
-                self._put(inside, execution)
+                self._set_parent(inside, execution)
         if parent:
-            self._place(execution, parent)
+            self._find_parent(execution, parent)
 
-    def leave(self, span: bytes, parent: bytes) -> None:
-        """A span became none."""
+    def skip(self, span: bytes, parent: bytes) -> None:
+        """Add a span without an execution. Its children get its nearest ancestor's execution as parent."""
         if parent:
-            self._passed[span] = parent
+            self._skipped[span] = parent
         if self._waiting:
             for inside in self._waiting.pop(span, ()):
                 if parent:
-                    self._place(inside, parent)
+                    self._find_parent(inside, parent)
 
-    def _place(self, execution: Execution, parent: bytes) -> None:
+    def _find_parent(self, execution: Execution, parent: bytes) -> None:
         for _ in range(_MOST_DEEP):
             around = self.find(parent)
             if around is not None:
-                self._put(execution, around)
+                self._set_parent(execution, around)
                 return
-            above = self._passed.get(parent) or self._before[1].get(parent)
+            above = self._skipped.get(parent) or self._before[1].get(parent)
             if above is None:
                 self._waiting.setdefault(parent, []).append(execution)
                 return
             parent = above
 
-    def _put(self, execution: Execution, around: Execution) -> None:
-        """Have one be inside the other, if that does not nest too many."""
+    def _set_parent(self, execution: Execution, around: Execution) -> None:
+        """Set the parent of `execution` to `around`, unless that nests too deep or in a cycle."""
         chain = [around]
         while chain[-1].parent is not None and len(chain) <= MOST_NESTED:
             chain.append(chain[-1].parent)
         height = self._heights.get(id(execution), 1)
-        # Spans that name each other as parents would have the join go round for ever.
+        # Spans that are each other's parents would make the join loop forever.
         if execution in chain or height + len(chain) > MOST_NESTED:
             return
         execution.parent = around

@@ -1,4 +1,4 @@
-"""The attributes that joined spans get, as OTLP has them in bytes."""
+"""Encodes the attributes of joined spans in OTLP's protobuf format."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.telemetry.enrichment import SHORTEST_S, AttributeValues, Enricher, RegionValues
 from gpu_profile.units import NS_PER_S
 
-#: Regions whose values are kept as bytes.
-_MOST_KEPT: Final = 4_096
-#: The field of a span that its attributes are.
+#: Most cached regions.
+_MOST_CACHED: Final = 4_096
+#: The number of a span's field `attributes`.
 _ATTRIBUTES: Final = 9
 _DOUBLE: Final = struct.Struct("<d")
 _REGION: Final = names.REGION.name
 
 
 class Encoder:
-    """Gives the attributes of executions. What the spans of one region share is encoded once a second.
+    """Encodes the attributes of executions. Attributes that all spans of a region share are encoded once a second.
 
-    `region` gives the name that is told of an execution's region.
+    `region` returns the name of an execution's region for its spans.
     """
 
     def __init__(self, enricher: Enricher, region: Callable[[Execution], str]) -> None:
         self._enricher = enricher
         self._region = region
-        self._kept: dict[tuple[str, Hashable], tuple[RegionValues, bytes]] = {}
+        self._cache: dict[tuple[str, Hashable], tuple[RegionValues, bytes]] = {}
 
     def attributes(self, execution: Execution, *, own: bool = True) -> bytes:
-        """All that `Enricher.attributes` gives for it, as fields of its span.
+        """The attributes from `Enricher.attributes`, as fields of the span.
 
-        Without `own`, what its region is told by must do: readings of its own cost a hundred times as much.
+        Without `own`, only the values of its region are used: the span's own samples cost a hundred times as much.
         """
         shared = self._enricher.region_of(execution)
         length_ns = execution.end_ns - execution.start_ns
         long = length_ns >= shared.resolved_ns or (not shared.known and length_ns >= SHORTEST_S * NS_PER_S)
         if own and long:
-            # It may have readings of its own.
+            # The span is long enough for samples of its own.
             return encoded({**self._enricher.attributes(execution), _REGION: self._region(execution)})
         key = execution.name, execution.device
-        kept = self._kept.get(key)
-        if kept is None or kept[0] is not shared:
-            if len(self._kept) >= _MOST_KEPT:
-                self._kept.clear()
-            kept = self._kept[key] = shared, self._shared(execution, shared)
+        cached = self._cache.get(key)
+        if cached is None or cached[0] is not shared:
+            if len(self._cache) >= _MOST_CACHED:
+                self._cache.clear()
+            cached = self._cache[key] = shared, self._shared(execution, shared)
         if not shared.devices:
-            return kept[1]
+            return cached[1]
         length_s = length_ns / NS_PER_S
-        parts = [kept[1], _BEFORE_LENGTH, _DOUBLE.pack(length_s)]
+        parts = [cached[1], _BEFORE_LENGTH, _DOUBLE.pack(length_s)]
         if shared.power_w is not None:
             parts += _BEFORE_ENERGY, _DOUBLE.pack(shared.power_w * length_s)
             parts += _BEFORE_HALF_WIDTH, _DOUBLE.pack(shared.power_half_width * length_s)
@@ -77,9 +77,9 @@ def encoded(values: Mapping[str, AttributeValues]) -> bytes:
 
 @cache
 def _before_double(key: str) -> bytes:
-    """All of a KeyValue with a double but the double, which is at its end."""
+    """A KeyValue with a double, without the 8 bytes of the double at its end."""
     name = string(1, key)
-    # An AnyValue with a double has 9 bytes: the key of its field 4, and the value.
+    # An AnyValue with a double has 9 bytes: the key of field 4 and the value.
     return head(_ATTRIBUTES, len(name) + 2 + 9) + name + head(2, 9) + bytes([4 << 3 | 1])
 
 

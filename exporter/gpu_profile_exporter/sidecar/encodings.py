@@ -1,4 +1,4 @@
-"""What a body may be packed in: gzip, and zstd where its package is. None unpacks to more than a request may have."""
+"""Decompresses request bodies: gzip, and zstd if its package is installed. The decompressed size is limited."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Final
 
 from gpu_profile_exporter.sidecar.messages import Refused
 
-#: What a request may have in bytes, packed and unpacked. The Collector takes 20 MiB by default.
+#: Most bytes of a request, compressed and decompressed. The Collector accepts 20 MiB by default.
 MOST_BYTES: Final = 20 << 20
 _GZIP: Final = 31
-#: Telemetry packs to a tenth or so. What unpacks to so many times its size, and to more than this, is made to harm.
+#: Telemetry compresses to about a tenth. A body with a much higher ratio above 1 MiB is treated as an attack.
 _MOST_TIMES: Final = 300
 _HARMLESS: Final = 1 << 20
-#: Gzip may have several members; each costs a copy of what follows.
+#: Most members of a gzip body. Each costs a copy of the remaining bytes.
 _MOST_MEMBERS: Final = 64
-_TOO_LARGE: Final = f"a request has at most {MOST_BYTES} bytes when it is unpacked"
+_TOO_LARGE: Final = f"a request has at most {MOST_BYTES} bytes after decompression"
 
 
 def unpacked(data: bytes, encoding: str) -> bytes:
-    """The content of a body; Refused if it cannot be had."""
+    """The decompressed body. Raises Refused if it is invalid or too large."""
     if encoding in ("", "identity"):
         return data
     unpack = {"gzip": _from_gzip, "zstd": _from_zstd}.get(encoding)
@@ -27,7 +27,7 @@ def unpacked(data: bytes, encoding: str) -> bytes:
         raise Refused(415, "content_encoding", f"the content encoding is {encoding}, not gzip or zstd")
     content = unpack(data)
     if len(content) > max(_HARMLESS, _MOST_TIMES * len(data)):
-        raise Refused(413, "body", f"it unpacks to more than {_MOST_TIMES} times its size")
+        raise Refused(413, "body", f"it decompresses to more than {_MOST_TIMES} times its size")
     return content
 
 
@@ -61,5 +61,5 @@ def _from_zstd(data: bytes) -> bytes:
         unpacker = zstandard.ZstdDecompressor(max_window_size=MOST_BYTES)
         return unpacker.decompress(data, max_output_size=MOST_BYTES, allow_extra_data=False)
     except zstandard.ZstdError as error:
-        # A frame that does not tell its size looks the same where it is cut off and where it is too large.
+        # For a frame without a size, truncated and too large frames raise the same error.
         raise Refused(400, "undecodable", f"not one frame of zstd of at most {MOST_BYTES} bytes: {error}") from error

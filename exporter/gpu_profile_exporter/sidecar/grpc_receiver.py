@@ -1,4 +1,4 @@
-"""OTLP over gRPC: grpcio carries the bytes, `receiver` says what is taken.
+"""OTLP over gRPC: grpcio transports the bytes, functions of `receiver` accept or refuse them.
 
 Specification: OpenTelemetry, "OTLP/gRPC Response" and "OTLP/gRPC Throttling".
 """
@@ -23,17 +23,17 @@ from gpu_profile_exporter.sidecar.receiver import PROTOBUF, Take
 if TYPE_CHECKING:
     import grpc
 
-#: Requests of one connection at a time; others wait. One is received and worked on, so that one is held in bytes.
+#: Most concurrent requests of a connection. Others wait. One thread processes them, one after the other.
 _MOST_AT_ONCE: Final = 64
-#: gRPC's names of the codes that go with HTTP's: only UNAVAILABLE has senders try again.
+#: gRPC's codes by HTTP's status. Senders retry only after UNAVAILABLE.
 _CODES: Final = {400: "INVALID_ARGUMENT", 413: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}
 
 
 class GrpcReceiver:
     """Listens from construction on, answers from `start` on.
 
-    UsageError if the address cannot be had, for a web configuration that only the listener for HTTP can follow, and
-    without the package.
+    Raises UsageError if the address is not available, if the package is missing, or if the web configuration has parts
+    that only the HTTP listener supports.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class GrpcReceiver:
             options=[
                 ("grpc.max_receive_message_length", MOST_BYTES),
                 ("grpc.max_concurrent_streams", _MOST_AT_ONCE),
-                # A port that somebody listens on is taken.
+                # Without this, a port in use would be shared instead of refused.
                 ("grpc.so_reuseport", 0),
             ],
         )
@@ -87,19 +87,19 @@ class GrpcReceiver:
         self._server.start()
 
     def stop(self) -> None:
-        """Take no more requests, and give those under way a moment."""
+        """Accept no more requests, and end after those in progress, within 1 s."""
         self._server.stop(0.5).wait(1.0)
 
 
 def _credentials(module: Any, path: Path) -> grpc.ServerCredentials | None:
     config = web_config.read(path, web_config.Files())
     if config.users or config.rate is not None:
-        raise UsageError(f"--receive-grpc: {path} has users or a rate limit, which only --receive-http can follow")
+        raise UsageError(f"--receive-grpc: {path} has users or a rate limit, which only --receive-http supports")
     tls = config.tls
     if tls is None:
         return None
     if tls.allowed_names or tls.verify is Verify.IF_GIVEN:
-        raise UsageError(f"--receive-grpc: {path} asks of clients' certificates what only --receive-http can check")
+        raise UsageError(f"--receive-grpc: {path} has certificate checks that only --receive-http supports")
     credentials: grpc.ServerCredentials = module.ssl_server_credentials(
         [(tls.key.data, tls.cert.data)],
         root_certificates=None if tls.ca is None else tls.ca.data,

@@ -1,4 +1,4 @@
-"""The join of received spans: executions of regions named by service, and what the node's samples say of them."""
+"""Joins received spans, as executions of regions named by service, with the node's samples."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("gpu_profile_exporter")
 
-#: How often executions are joined.
+#: Seconds between two joins.
 STEP_S: Final = 0.1
-#: Spans that our library has joined already: they go on as they are.
+#: Attribute prefix of spans that the library has joined already. They are forwarded unchanged.
 _OURS: Final = b"gpu_profile."
 _HW_ID: Final = HW_ID.encode()
 _GEN_AI: Final = b"gen_ai."
-#: OTLP's kinds are OpenTelemetry's, one further on; its 0 says nothing.
+#: Span kinds by OTLP's number: OpenTelemetry's number plus 1. OTLP's 0 means unspecified.
 _KINDS: Final = {kind.value + 1: kind for kind in SpanKind}
-#: OpenTelemetry's sampling threshold in a trace state: all zeros keep every trace.
+#: OpenTelemetry's sampling threshold in a trace state, unless it keeps every trace (all zeros).
 _SAMPLED: Final = re.compile(r"(?:^|,)\s*ot=(?:[^,]*;)?th:(?!0*(?:[;,]|$))")
-#: A span that ends later than this from now was stamped by another clock.
+#: A span that ends further in the future was stamped by another clock.
 _AHEAD_NS: Final = NS_PER_S
-#: A span that took longer was stamped wrongly.
+#: A longer span has wrong times.
 _LONGEST_NS: Final = 30 * 86_400 * NS_PER_S
 _FAILED: Final = 2
 
 
 class JoinedRequest(NamedTuple):
-    """A request with the executions that its spans became: by scope and by span, None for one that stays as it is.
+    """A request with the executions of its spans, by scope and by span. None for a span that stays unchanged.
 
-    What it is joined with is there from `covered_ns` on.
+    All samples for its spans have arrived at `covered_ns`.
     """
 
     request: TraceRequest
@@ -65,16 +65,16 @@ class JoinedRequest(NamedTuple):
 
 
 class SpanJoin:
-    """Takes in requests, joins their spans with the node's timeline in `directory`, and gives attributes.
+    """Joins the spans of requests with the node's timeline in `directory`, and returns their attributes.
 
-    `rule` says which spans count. Spans come up to `late_s` after their end. Later ones and those with impossible times
-    are left out of their region's numbers, and counted in `counts["late"]` and `counts["impossible"]`. `take` and
-    `added` are called by one thread at a time each.
+    `rule` selects spans. Spans that arrive more than `late_s` after their end do not count in their region's numbers,
+    only in `counts["late"]`. The same applies to impossible times and `counts["impossible"]`. `take` and `added` may be
+    called by one thread at a time each.
     """
 
     def __init__(self, directory: Path, rule: ForeignRule, *, late_s: float, retention_s: float, clock: Clock) -> None:
         self.counts: Counter[str] = Counter()
-        #: Whether there is no time for readings of single spans.
+        #: Set at the end, when there is no time for samples of single spans.
         self.hurried = False
         self._clock = clock
         self._late_ns = nanoseconds(late_s)
@@ -90,9 +90,9 @@ class SpanJoin:
         self._ancestry = Ancestry(keep_ns=2 * self._late_ns)
         self._began: deque[Execution] = deque()
         self._regions = RegionMetrics(self._joiner)
-        #: Their readings, made by the joining thread: a scrape waits for none of its locks.
-        self._told: list[MetricReading] = []
-        self._told_ns = 0
+        #: Region metrics, computed by the joining thread, so that a scrape waits for none of its locks.
+        self._readings: list[MetricReading] = []
+        self._readings_ns = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -103,13 +103,13 @@ class SpanJoin:
     # ------------------------------------------------------------------ life
 
     def start(self) -> None:
-        """Sample and join in threads of their own until `stop()`."""
+        """Sample and join in two threads until `stop()`."""
         self._sampler.start()
         self._thread = threading.Thread(target=self._run, name="gpu-profile-join", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End both."""
+        """End both threads."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(2.0)
@@ -121,42 +121,42 @@ class SpanJoin:
             self.step()
 
     def step(self) -> None:
-        """Join what has come."""
+        """Join the new executions."""
         try:
             self._holders.renew()
             self._joiner.join(self._began, final=False)
-            if self._joiner.judged_ns != self._told_ns:
-                self._told_ns, self._told = self._joiner.judged_ns, list(self._regions.readings())
-        except Exception:  # noqa: BLE001 - a defect of ours must not end the joining of all spans
+            if self._joiner.judged_ns != self._readings_ns:
+                self._readings_ns, self._readings = self._joiner.judged_ns, list(self._regions.readings())
+        except Exception:  # noqa: BLE001 - a defect must not end the join of all spans
             if not self.counts["internal errors"]:
-                _log.exception("the join of received spans failed; it goes on")
+                _log.exception("the join of received spans failed; the next join follows")
             self.counts["internal errors"] += 1
 
     # ------------------------------------------------------------------ spans
 
     def take(self, request: TraceRequest) -> JoinedRequest:
-        """Have the spans of a request count."""
+        """Add the spans of a request to the join."""
         now_ns = self._clock.now_ns()
-        self._ancestry.turn(now_ns)
+        self._ancestry.expire(now_ns)
         executions = [self._executions(request.data, scope, now_ns) for scope in request.scopes]
         long_ns = SHORTEST_S * NS_PER_S
-        ends = (e.end_ns for found in executions for e in found if e is not None and e.end_ns - e.start_ns >= long_ns)
+        ends = (e.end_ns for scope in executions for e in scope if e is not None and e.end_ns - e.start_ns >= long_ns)
         needed_ns = max(ends, default=0)
         lag_ns = nanoseconds(lag_s(self._sampler.driver)) if needed_ns else 0
         return JoinedRequest(request, executions, needed_ns + lag_ns)
 
     def _executions(self, data: bytes, scope: Scope, now_ns: int) -> list[Execution | None]:
-        """What each span became; None for one that stays as it is. Written for speed: a span has 5 µs in all."""
+        """The execution of each span, None for an unchanged span. Written for speed: 5 µs per span in total."""
         if not scope.places:
             return []
         start, end, scope_name = scope.places[0].content, scope.places[-1].end, scope.name
-        # What none of the spans has need not be looked for in each.
+        # Text that is missing in the whole scope need not be searched in each span.
         gen_ai, ours, names_device = (data.find(text, start, end) >= 0 for text in (_GEN_AI, _OURS, _HW_ID))
         earliest_ns, latest_ns, frontier_ns = now_ns - self._oldest_ns, now_ns + _AHEAD_NS, self._joiner.frontier_ns
         resource = scope.resource.attributes
         service, devices = service_prefix(resource), self._holders.devices_of(resource)
         fits, ancestry, began = self._choice.fits, self._ancestry, self._began
-        found: list[Execution | None] = []
+        executions: list[Execution | None] = []
         newest: dict[str, tuple[Execution, Span]] = {}
         for span in scope.spans:
             name, trace_id = span.name, span.trace_id
@@ -167,65 +167,64 @@ class SpanJoin:
                 or fits(_KINDS.get(span.kind, SpanKind.INTERNAL), scope_name, name)
                 or (gen_ai and _has(span, "gen_ai.") and self._choice.allows(scope_name, name))
             ):
-                ancestry.leave(span_id, parent_id)
-                found.append(None)
+                ancestry.skip(span_id, parent_id)
+                executions.append(None)
                 continue
             start_ns, end_ns = span.start_time_unix_nano, span.end_time_unix_nano
             execution = ancestry.find(span_id)
-            # Else it was sent again. Some tracers have a client and its server share an id.
+            # Otherwise the span was sent twice. With some tracers, a client span and its server span share an id.
             if execution is None or (execution.start_ns, execution.end_ns) != (start_ns, end_ns):
                 execution = Execution(service + region_name(name))
                 execution.device = devices
                 execution.start_ns, execution.end_ns = start_ns, end_ns
                 if names_device:
-                    told = named_devices({pair.key: pair.value for pair in span.attributes})
-                    execution.device = told or devices
+                    execution.device = named_devices({pair.key: pair.value for pair in span.attributes}) or devices
                 if span.status.code == _FAILED:
                     execution.failed = True
                 state, possible = span.trace_state, True
                 if not earliest_ns <= start_ns <= end_ns <= latest_ns:
-                    possible = _be_nowhen(execution, now_ns)
+                    possible = _move_to_now(execution, now_ns)
                     self.counts["impossible"] += not possible
                 elif state and _SAMPLED.search(state):
                     execution.device = "not identifiable: its traces were sampled, so that other spans are missing"
                 elif end_ns <= frontier_ns:
                     self.counts["late"] += 1
-                ancestry.take(span_id, parent_id, execution)
+                ancestry.add(span_id, parent_id, execution)
                 if possible:
                     began.append(execution)
                     newest[execution.name] = execution, span
-            found.append(None if joined else execution)
+            executions.append(None if joined else execution)
         self._regions.remember(newest)
-        return found
+        return executions
 
     def added(self, joined: JoinedRequest) -> list[list[bytes]]:
-        """The attributes to add to each span, encoded; by scope and by span."""
+        """The encoded attributes to add to each span, by scope and by span."""
         encode = self._encoder.attributes
         return [
-            [b"" if execution is None else encode(execution, own=not self.hurried) for execution in found]
-            for found in joined.executions
+            [b"" if execution is None else encode(execution, own=not self.hurried) for execution in scope]
+            for scope in joined.executions
         ]
 
-    # ------------------------------------------------------------------ what it says
+    # ------------------------------------------------------------------ metrics
 
-    def readings(self, now_ns: int) -> Iterator[MetricReading]:  # noqa: ARG002 - as every room's
-        """The metrics of every region, by service, as of the last second."""
-        yield from self._told
+    def readings(self, now_ns: int) -> Iterator[MetricReading]:  # noqa: ARG002 - the common signature
+        """The metrics of every region, by service. Updated about once a second."""
+        yield from self._readings
 
 
-def _be_nowhen(execution: Execution, now_ns: int) -> bool:
-    """There are no samples for its times: it is taken to end now. Whether its length is possible."""
+def _move_to_now(execution: Execution, now_ns: int) -> bool:
+    """Move an execution without samples so that it ends now. Returns whether its times are possible."""
     length_ns = execution.end_ns - execution.start_ns
     possible = execution.start_ns > 0 and execution.end_ns <= now_ns + _AHEAD_NS and 0 <= length_ns <= _LONGEST_NS
     if possible:
-        execution.device = "it began before what the timeline keeps"
+        execution.device = "it began before the oldest sample that the timeline keeps"
     else:
-        execution.device = "its times cannot be: it ends before it begins, in the future, or more than 30 days later"
+        execution.device = "its times are impossible: they are reversed, in the future, or more than 30 days apart"
         length_ns = 0
     execution.start_ns, execution.end_ns = now_ns - length_ns, now_ns
     return possible
 
 
 def _has(span: Span, prefix: str) -> bool:
-    """Whether an attribute's name begins so."""
+    """Whether an attribute's name begins with `prefix`."""
     return any(pair.key.startswith(prefix) for pair in span.attributes)

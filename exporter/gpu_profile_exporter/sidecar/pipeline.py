@@ -1,4 +1,4 @@
-"""Requests on their way: taken, held until the samples of their spans are there, given attributes, and sent on."""
+"""Queues requests until the samples of their spans have arrived, adds attributes, and forwards them."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from gpu_profile_exporter.sidecar.trace_request import TraceRequest
 
 _log = logging.getLogger("gpu_profile_exporter")
 
-#: A request waits at most this long for samples; then what is there must do.
+#: Longest wait of a request for samples. Then it is joined with the samples that have arrived.
 DEADLINE_S: Final = 2.5
-#: What may be held here, in bytes of requests with attributes.
+#: Most bytes of waiting requests, attributes included.
 MOST_HELD: Final = 128 * MIB
-#: Requests are sent on together up to so many bytes, which saves connections.
+#: Requests are forwarded together up to this size, which saves connections.
 MOST_SENT: Final = 2 * MIB
-#: One that is larger with its attributes is sent on in parts: collectors take 4 MiB over gRPC, 20 MiB over HTTP.
+#: Larger requests are forwarded in parts: collectors accept 4 MiB over gRPC and 20 MiB over HTTP.
 _LARGEST: Final = 4 * MIB - (1 << 16)
-#: The attributes of a span have no more bytes than this: room for them is kept before they are known.
+#: Most bytes of a span's attributes. Room for them is reserved in advance.
 _MOST_ADDED: Final = 1_024
 _IDLE_S: Final = 3600.0
-#: How long nothing is taken in after the sender's disk took no more.
+#: Pause of receiving after the sender's disk queue was full.
 _FULL_S: Final = 1.0
 _UNJOINED: Final = names.UNJOINED.name.encode()
 _OUTCOMES: Final = ("joined", "unjoined", "passed")
 
 
-class _HeldRequest(NamedTuple):
+class _WaitingRequest(NamedTuple):
     joined: JoinedRequest
     deadline_ns: int
     reserved: int
@@ -46,9 +46,9 @@ class _HeldRequest(NamedTuple):
 
 
 class _Ready(NamedTuple):
-    """A request that need not wait any more: what to send on of it, and what became of its spans."""
+    """A request with attributes. `parts`: (bytes, number of spans) to forward. `outcomes`: spans by outcome."""
 
-    held: _HeldRequest
+    held: _WaitingRequest
     parts: list[tuple[bytes, int]]
     outcomes: Counter[str]
 
@@ -58,10 +58,10 @@ class _Ready(NamedTuple):
 
 
 class SpanPipeline:
-    """What is received goes to `sender` with what GPUs did. `gzip`: whether the sender packs what it sends.
+    """Passes received requests with GPU attributes to `sender`. `gzip`: whether the sender compresses.
 
-    With `disk`, what was taken in is there until it is in the sender's queue, and what an earlier process left there is
-    taken in anew.
+    With `disk`, each request stays on disk until it is in the sender's queue. Requests that an earlier process left on
+    disk are processed again.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class SpanPipeline:
         self._gzip = gzip
         self._disk = disk
         self._left = deque(disk.left if disk is not None else ())
-        self._held: deque[_HeldRequest] = deque()
+        self._held: deque[_WaitingRequest] = deque()
         self._reserved = self._spans = 0
-        #: Until when nothing is taken in, as the sender's disk did not take what was there.
+        #: Nothing is received until this time, because the sender's disk queue was full.
         self._full_until_ns = 0
         self._taking, self._lock = threading.Lock(), threading.Lock()
         self._wake, self._stop = threading.Event(), threading.Event()
@@ -85,7 +85,7 @@ class SpanPipeline:
     # ------------------------------------------------------------------ in
 
     def take(self, request: TraceRequest) -> bool:
-        """Take a request in; False if there is no room, here or on the way on. From any thread."""
+        """Accept a request. False if there is no room here or in the sender. From any thread."""
         with self._taking:
             reserved = self._room(request)
             if not reserved:
@@ -111,12 +111,12 @@ class SpanPipeline:
         joined = self.join.take(request)
         with self._lock:
             deadline_ns = self._clock.now_ns() + nanoseconds(DEADLINE_S)
-            self._held.append(_HeldRequest(joined, deadline_ns, reserved, record))
-            self._reserved += reserved  # some of it may have gone on meanwhile
+            self._held.append(_WaitingRequest(joined, deadline_ns, reserved, record))
+            self._reserved += reserved  # `step` may have released a part meanwhile
             self._spans += len(request)
 
     def _restore(self) -> None:
-        """Take in what an earlier process left, as far as there is room."""
+        """Process the requests that an earlier process left on disk, while there is room."""
         while self._left and self._disk is not None:
             record = self._left[0]
             content = self._disk.read(record)
@@ -139,17 +139,17 @@ class SpanPipeline:
     # ------------------------------------------------------------------ out
 
     def step(self, *, final: bool = False) -> float:
-        """Send on what need not wait any more, in the order in which it came; the seconds until there may be more."""
+        """Forward the requests that need not wait, in order of arrival. Returns the seconds until the next ones."""
         if self._left and not final:
             self._restore()
         now_ns = self._clock.now_ns()
-        ready: list[_HeldRequest] = []
+        ready: list[_WaitingRequest] = []
         size, wait_s = 0, 0.1 if self._left else _IDLE_S
         with self._lock:
             while self._held and size < MOST_SENT:
                 held = self._held[0]
                 until_ns = min(held.joined.covered_ns, held.deadline_ns)
-                # Where the clock was set back, a deadline may be hours away.
+                # After the clock was set back, a deadline may be hours away.
                 if not final and now_ns < until_ns <= now_ns + nanoseconds(DEADLINE_S):
                     wait_s = min(wait_s, (until_ns - now_ns) / NS_PER_S)
                     break
@@ -159,7 +159,7 @@ class SpanPipeline:
             return wait_s
         together: list[_Ready] = []
         for one in (_Ready(held, *self._with_attributes(held.joined)) for held in ready):
-            # What comes in parts goes alone: it has gone on once all of them have.
+            # A request in parts is sent alone: it is done when all its parts are.
             if together and (len(one.parts) > 1 or sum(each.size for each in (*together, one)) > MOST_SENT):
                 self._send(together)
                 together = []
@@ -169,18 +169,18 @@ class SpanPipeline:
                 together = []
         self._send(together)
         with self._lock:
-            # Only now: until it is in the sender's queue, its room there is taken.
+            # Only now: until a request is in the sender's queue, its reservation covers its room there.
             self._reserved -= sum(held.reserved for held in ready)
             self._spans -= sum(len(held.joined.request) for held in ready)
         return 0.0 if self._held else wait_s
 
     def _send(self, together: list[_Ready]) -> None:
-        """Hand requests to the sender. What its disk does not take stays in our files, and is taken in again later."""
+        """Pass requests to the sender. Requests that its disk queue rejects stay on disk and are sent later."""
         parts = together[0].parts if len(together) == 1 else [part for one in together for part in one.parts]
         if len(together) > 1:
-            # A request is a list of ResourceSpans: two after one another are one.
+            # A request is a list of ResourceSpans, so concatenated requests are one request.
             parts = [(b"".join(content for content, _ in parts), sum(spans for _, spans in parts))]
-        if all(self._handed_over(content, spans) for content, spans in parts):
+        if all(self._offer(content, spans) for content, spans in parts):
             for one in together:
                 self.outcomes.update(one.outcomes)
                 if one.held.record is not None and self._disk is not None:
@@ -189,7 +189,7 @@ class SpanPipeline:
             self._full_until_ns = self._clock.now_ns() + nanoseconds(_FULL_S)
             self._left.extendleft(one.held.record for one in reversed(together) if one.held.record is not None)
 
-    def _handed_over(self, content: bytes, spans: int) -> bool:
+    def _offer(self, content: bytes, spans: int) -> bool:
         batch = Batch.of(content, spans) if self._gzip else Batch(content, spans, plain=True)
         if self._disk is not None:
             return self.sender.offer(batch)
@@ -197,13 +197,12 @@ class SpanPipeline:
         return True
 
     def _with_attributes(self, joined: JoinedRequest) -> tuple[list[tuple[bytes, int]], Counter[str]]:
-        """The request with attributes, in parts if it is too large for one, each with its number of spans; and what
-        became of the spans."""
+        """The request with attributes as (bytes, number of spans), in parts if it is too large; spans by outcome."""
         request = joined.request
         try:
             added = self.join.added(joined)
             parts = request.parts(added, _LARGEST)
-        except Exception as error:  # noqa: BLE001 - spans must not be lost to a defect of ours
+        except Exception as error:  # noqa: BLE001 - a defect must not lose spans
             if not self.join.counts["join errors"]:
                 _log.exception("received spans could not be joined: %s", error)
             self.join.counts["join errors"] += 1
@@ -216,7 +215,7 @@ class SpanPipeline:
     # ------------------------------------------------------------------ the thread
 
     def start(self) -> None:
-        """Join and send on in threads of their own until `stop()`."""
+        """Join and forward in background threads until `stop()`."""
         self.join.start()
         self.sender.start()
         self._thread = threading.Thread(target=self._run, name="gpu-profile-spans", daemon=True)
@@ -231,12 +230,12 @@ class SpanPipeline:
                 break
             try:
                 delay_s = self.step()
-            except Exception:  # noqa: BLE001 - a defect with one request must not keep all that follow
+            except Exception:  # noqa: BLE001 - a defect with one request must not block the following ones
                 _log.exception("received spans were not sent on; the next ones are")
                 delay_s = 0.0
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """Send on what is held, within this time; what the next receiver does not take by then is dropped."""
+        """Forward the waiting requests within `timeout_s`. Later, they stay on disk or are dropped without one."""
         end_ns = self._clock.now_ns() + nanoseconds(timeout_s)
         self.join.hurried = True
         self._stop.set()
@@ -256,15 +255,15 @@ class SpanPipeline:
         if self._disk is not None:
             self._disk.close()
 
-    # ------------------------------------------------------------------ what it says
+    # ------------------------------------------------------------------ metrics
 
     @property
     def _waiting(self) -> int:
-        """Spans that are not in the sender's queue yet: those that are held, and those that are on disk alone."""
+        """Spans that are not yet in the sender's queue, in memory or on disk only."""
         return self._spans + sum(record.items for record in list(self._left))
 
     def readings(self, now_ns: int) -> Iterator[MetricReading]:
-        """What came in, what waits, and what went on."""
+        """Counts of received, waiting and forwarded spans."""
         for outcome in _OUTCOMES:
             yield MetricReading(rows.RECEIVED, {"outcome": outcome}, self.outcomes[outcome])
         for reason in ("late", "impossible", "too_many"):

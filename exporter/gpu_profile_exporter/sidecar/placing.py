@@ -1,4 +1,4 @@
-"""On which devices a span ran: what it says itself, or who holds which device by the node's timeline."""
+"""Finds the devices of a span: from its own attributes, or by the holders of devices in the node's timeline."""
 
 from __future__ import annotations
 
@@ -14,57 +14,57 @@ from gpu_profile.regions.session.placement import Placement
 if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
-#: What names devices on a span or a resource.
+#: Attributes of spans and resources that name devices.
 HW_ID: Final = "hw.id"
 _NAMES: Final = (HW_ID, names.DEVICE_IDS.name)
-#: What identifies a holder of devices, in the order in which it is looked at.
+#: Attributes that identify a holder of devices, in the order of the search.
 _HOLDERS: Final = (("k8s.pod.uid",), ("container.id",), ("k8s.namespace.name", "k8s.pod.name"))
 
 
 class NodePlacement(Placement):
     """All devices of the node.
 
-    Executions name theirs by a tuple of UUIDs; one that is on none gives the reason in words instead.
+    An execution names its devices by a tuple of UUIDs. An execution without a device has the reason as text instead.
     """
 
     def __init__(self) -> None:
         super().__init__(environ={})
         self._devices: dict[str, Device] = {}
 
-    def update(self, known: Sequence[Device], used: Sequence[str] | None = None, *, simulated: bool = False) -> None:  # noqa: ARG002
-        """`known` is all that the driver lists."""
-        devices = {device.uuid: device for device in known}
+    def update(self, listed: Sequence[Device], used: object = None, *, simulated: bool = False) -> None:  # noqa: ARG002
+        """Set the devices to `listed`, the driver's list."""
+        devices = {device.uuid: device for device in listed}
         if devices != self._devices:
             self._devices = devices
             self.version += 1
 
     @property
     def read(self) -> set[str]:
-        """All of them."""
+        """The UUIDs of all devices."""
         return set(self._devices)
 
     def add(self, uuids: Iterable[str]) -> bool:  # noqa: ARG002
-        """All are read already."""
+        """Always False, because all devices are read already."""
         return False
 
     def has(self, device: Device) -> bool:
-        """Whether the driver lists it."""
+        """Whether the driver lists the device."""
         return device.uuid in self._devices
 
     def of(self, device: Hashable) -> tuple[Device, ...]:
-        """The devices with these UUIDs, if the driver lists all of them."""
+        """The devices with these UUIDs, or () if the driver does not list all of them."""
         if not isinstance(device, tuple):
             return ()
-        found = tuple(self._devices[uuid] for uuid in device if uuid in self._devices)
-        return found if len(found) == len(device) else ()
+        devices = tuple(self._devices[uuid] for uuid in device if uuid in self._devices)
+        return devices if len(devices) == len(device) else ()
 
     def why(self, device: Hashable) -> str:
-        """Why an execution with this in place of devices is on none."""
+        """The reason why an execution has no device. `device`: the execution's tuple of UUIDs or reason."""
         return device if isinstance(device, str) else "a device that this node does not have"
 
 
 class Holders:
-    """Who holds which device, as the node's timeline says; read again where that has changed."""
+    """The holders of devices from the node's timeline, reread after changes."""
 
     def __init__(self, table: TableFile) -> None:
         self._file = table
@@ -73,7 +73,7 @@ class Holders:
         self._only: tuple[str, ...] = ()
 
     def renew(self) -> None:
-        """Look whether the table has changed. Without one, what was known last stays."""
+        """Read the table again if it has changed. If it is not readable, the last holders stay."""
         try:
             table = self._file.read()
         except GpuBackendError:
@@ -81,43 +81,43 @@ class Holders:
         if table is self._table:
             return
         self._table = table
-        found: dict[tuple[str, ...], list[str]] = {}
+        by_holder: dict[tuple[str, ...], list[str]] = {}
         for one in table.devices:
             for holder in one.holders:
                 for keys in _HOLDERS:
                     values = tuple(holder.get(key, "") for key in keys)
                     if all(values):
-                        held = found.setdefault((*keys, *values), [])
-                        if one.device.uuid not in held:
-                            held.append(one.device.uuid)
-        self._by_holder = {key: tuple(uuids) for key, uuids in found.items()}
+                        uuids = by_holder.setdefault((*keys, *values), [])
+                        if one.device.uuid not in uuids:
+                            uuids.append(one.device.uuid)
+        self._by_holder = {key: tuple(uuids) for key, uuids in by_holder.items()}
         cut = {one.device.parent for one in table.devices}
         whole = [one.device.uuid for one in table.devices if one.device.uuid not in cut]
         self._only = tuple(whole) if len(whole) == 1 else ()
 
     def devices_of(self, resource: Iterable[KeyValue]) -> tuple[str, ...] | str:
-        """The UUIDs of the devices that a resource's spans are on; a reason if that is not known."""
+        """The UUIDs of the devices of a resource's spans, or the reason why they are unknown."""
         attributes = {pair.key: pair.value for pair in resource}
         named = named_devices(attributes)
         if named:
             return named
-        told = False
+        identified = False
         for keys in _HOLDERS:
             values = tuple(attributes[key].string_value if key in attributes else "" for key in keys)
             if all(values):
-                told = True
-                found = self._by_holder.get((*keys, *values))
-                if found is not None:
-                    return found
+                identified = True
+                uuids = self._by_holder.get((*keys, *values))
+                if uuids is not None:
+                    return uuids
         if self._only:
             return self._only
-        if told:
-            return "nobody says that its pod or container holds a device of this node"
-        return "nothing says which device it is on: its resource needs hw.id, k8s.pod.uid or container.id"
+        if identified:
+            return "no source reports that its pod or container holds a device of this node"
+        return "no attribute identifies its device: its resource needs hw.id, k8s.pod.uid or container.id"
 
 
 def named_devices(attributes: Mapping[str, AnyValue]) -> tuple[str, ...]:
-    """The devices that attributes name; none if they name none."""
+    """The UUIDs of the devices that attributes name, or ()."""
     for name in _NAMES:
         value = attributes.get(name)
         if value is not None:

@@ -1,4 +1,4 @@
-"""OTLP over HTTP: requests come in, are decoded, and are taken or refused as the specification says.
+"""OTLP over HTTP: decodes requests, and accepts or refuses them as specified.
 
 Specification: OpenTelemetry, "OTLP/HTTP Request", "OTLP/HTTP Response" and "OTLP/HTTP Throttling".
 """
@@ -13,7 +13,7 @@ from typing import Final
 from gpu_profile.protobuf import number, string
 from gpu_profile_exporter.push.batch import Batch
 from gpu_profile_exporter.push.sender import Sender
-from gpu_profile_exporter.server.answers import CLOSE, Asked, rejected
+from gpu_profile_exporter.server.answers import CLOSE, AuthorizedRequest, rejected
 from gpu_profile_exporter.server.connection import BrokenBody
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.server.limits import Limits
@@ -25,27 +25,27 @@ from gpu_profile_exporter.sidecar.trace_request import TooManyError, TraceReques
 
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
-#: What a request may have in spans, each of which grows by its attributes: more would never find room.
+#: Most spans in a request. Each grows by its attributes, so that the pipeline would never have room for more.
 MOST_SPANS: Final = 100_000
-#: What all bodies that are on their way may have together.
+#: Most bytes of all bodies that are being received.
 MOST_ARRIVING: Final = 64 << 20
-#: A body that is refused is still received, so that its sender gets to read why; beyond this the connection ends.
+#: A refused body is received up to this size, so that the sender can read the reason. Then the connection ends.
 _MOST_DISCARDED: Final = 4 * MOST_BYTES
 _RETRY: Final = ("Retry-After", "1")
 _FULL: Final = "the queue to the next receiver is full"
-#: google.rpc.Code: the kinds of refusals.
+#: Values of google.rpc.Code for refusals.
 _INVALID, _EXHAUSTED, _UNAVAILABLE = 3, 8, 14
 _CODES: Final = {400: _INVALID, 413: _EXHAUSTED, 415: _INVALID, 503: _UNAVAILABLE}
 
-#: Why a request is refused, besides what any is refused for. Published from 0 on.
+#: Reasons of refusals in addition to the server's reasons. Published from 0 on.
 REASONS: Final = ("content_encoding", "content_type", "full", "path", "undecodable")
 
-#: Takes the content of a request, which is of this content type; Refused if it cannot be.
+#: Accepts the content of a request with its content type. Raises Refused.
 Take = Callable[[bytes, str], None]
 
 
 class Receiver:
-    """Answers POSTs of each signal that `takes` has. They run in a thread of their own, one request at a time."""
+    """Answers POSTs for each signal in `takes`. These functions run in one thread, one request at a time."""
 
     def __init__(self, takes: Mapping[str, Take], _: Limits, counts: Counts, loop: asyncio.AbstractEventLoop) -> None:
         self._takes = {f"/v1/{signal}": take for signal, take in takes.items()}
@@ -55,33 +55,33 @@ class Receiver:
         self._worker: Worker[None] = Worker("gpu-profile-receive", loop)
 
     def stop(self) -> None:
-        """Let the thread end."""
+        """End the thread."""
         self._worker.stop()
 
-    async def answer(self, asked: Asked, ends_s: float) -> Response | None:  # noqa: ARG002 - a body has its own deadline
+    async def answer(self, request: AuthorizedRequest, ends_s: float) -> Response | None:  # noqa: ARG002 - a body has its own deadline
         """The answer, in the encoding of the request."""
-        take = self._takes.get(asked.path)
+        take = self._takes.get(request.path)
         if take is None:
             text = f"not found: this is an OTLP receiver at {', '.join(self.routes)}"
             return rejected(self._counts, "path", 404, text, CLOSE)
-        if asked.method != "POST":
-            text = f"{asked.method} is not possible here"
+        if request.method != "POST":
+            text = f"{request.method} is not allowed here"
             return rejected(self._counts, "method", 405, text, CLOSE, ("Allow", "POST"))
-        kind = asked.headers.get("content-type", "").partition(";")[0].strip().lower()
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         body = _RequestBody(self)
         try:
-            await asked.receive_body(body.add)
+            await request.receive_body(body.add)
             data = body.whole()
             if kind not in (PROTOBUF, JSON):
                 raise Refused(415, "content_type", f"the content type is {kind or 'missing'}, not {PROTOBUF} or {JSON}")
-            encoding = asked.headers.get("content-encoding", "identity").strip().lower()
+            encoding = request.headers.get("content-encoding", "identity").strip().lower()
             await self._worker.do(lambda: take(unpacked(data, encoding), kind))
         except BrokenBody as broken:
             return _refusal(kind, self._counted(Refused(400, "bad_request", str(broken))), CLOSE)
         except Refused as refused:
             return _refusal(kind, self._counted(refused), *((CLOSE,) if body.endless else ()))
         finally:
-            body.let_go()
+            body.discard()
         return Response(200, b"{}" if kind == JSON else b"", kind)
 
     def _counted(self, refused: Refused) -> Refused:
@@ -89,57 +89,57 @@ class Receiver:
         return refused
 
     def arrive(self, n: int) -> bool:
-        """Whether there is room for so many more bytes."""
+        """Reserve room for `n` more bytes. False if there is none."""
         if self._arriving + n > MOST_ARRIVING:
             return False
         self._arriving += n
         return True
 
     def leave(self, n: int) -> None:
-        """So many bytes need no room any more."""
+        """Release the room of `n` bytes."""
         self._arriving -= n
 
 
 class _RequestBody:
-    """A body as it arrives. What is too much is received and let go, so that the sender gets its answer."""
+    """A body as it arrives. A body that is too large is received and discarded, so that the sender gets its answer."""
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
         self._parts: list[bytes] = []
-        self._size = self._held = 0
-        self._why: Refused | None = None
+        self._size = self._reserved = 0
+        self._refused: Refused | None = None
         self.endless = False
 
     def add(self, part: bytes) -> None:
         self._size += len(part)
         if self._size > _MOST_DISCARDED:
             self.endless = True
-            raise self._why or Refused(413, "body", "too large")
-        if self._why is None:
+            raise self._refused or Refused(413, "body", "too large")
+        if self._refused is None:
             if self._size > MOST_BYTES:
-                self._why = Refused(413, "body", f"a request has at most {MOST_BYTES} bytes")
+                self._refused = Refused(413, "body", f"a request has at most {MOST_BYTES} bytes")
             elif not self._receiver.arrive(len(part)):
-                self._why = Refused(503, "busy", "too much is being received")
+                self._refused = Refused(503, "busy", "too much is being received")
             else:
-                self._held += len(part)
+                self._reserved += len(part)
                 self._parts.append(part)
                 return
-            self.let_go()
+            self.discard()
 
     def whole(self) -> bytes:
-        """All of it; Refused if it was too much."""
-        if self._why is not None:
-            raise self._why
+        """The complete body. Raises Refused if it was too large."""
+        if self._refused is not None:
+            raise self._refused
         return b"".join(self._parts)
 
-    def let_go(self) -> None:
-        self._receiver.leave(self._held)
-        self._held = 0
+    def discard(self) -> None:
+        self._receiver.leave(self._reserved)
+        self._reserved = 0
         self._parts.clear()
 
 
 def spans_to(take: Callable[[TraceRequest], bool]) -> Take:
-    """Decodes requests with spans for `take`, which says False if there is no room for them now."""
+    """A `Take` that passes decoded spans to `take`, which returns False if there is no room."""
 
     def taken(content: bytes, kind: str) -> None:
         request = decoded(content, kind)
@@ -152,7 +152,7 @@ def spans_to(take: Callable[[TraceRequest], bool]) -> Take:
 
 
 def passed_to(sender: Sender, signal: str, *, gzip: bool) -> Take:
-    """Has `sender` send the requests of another signal on as they are."""
+    """A `Take` that passes the requests of another signal to `sender`, unchanged."""
 
     def taken(content: bytes, kind: str) -> None:
         try:
@@ -170,7 +170,7 @@ def passed_to(sender: Sender, signal: str, *, gzip: bool) -> Take:
 
 
 def decoded(content: bytes, kind: str) -> TraceRequest:
-    """The spans of a request; Refused if it has none that can be read."""
+    """The spans of a request. Raises Refused if it is malformed or too large."""
     try:
         return TraceRequest(from_json(content, "traces") if kind == JSON else content)
     except TooManyError as error:
@@ -180,7 +180,7 @@ def decoded(content: bytes, kind: str) -> TraceRequest:
 
 
 def _refusal(kind: str, refused: Refused, *headers: tuple[str, str]) -> Response:
-    """A google.rpc.Status, as OTLP has it, in the encoding of the request."""
+    """A refusal as a google.rpc.Status, as OTLP specifies, in the encoding of the request."""
     code, text = _CODES[refused.status], str(refused)
     headers = (*headers, *((_RETRY,) if refused.status == 503 else ()))
     if kind == JSON:

@@ -1,4 +1,4 @@
-"""Receiving, joining and sending on, put together from the settings."""
+"""Builds receiving, joining and forwarding from the settings."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ from gpu_profile_exporter.sidecar.joining import SpanJoin
 from gpu_profile_exporter.sidecar.pipeline import MOST_HELD, MOST_SENT, SpanPipeline
 from gpu_profile_exporter.sidecar.receiver import REASONS, Receiver, passed_to, spans_to
 
-#: What of a signal may wait for the next receiver in memory.
+#: Most bytes and batches per signal that wait for the next receiver in memory.
 _MOST_BYTES: Final = 256 * MIB
 _MOST_BATCHES: Final = 4_096
-_EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - to be recognised
+_EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - only compared
 _HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-#: Files on disk of which a part is done already.
+#: Additional size on disk for files that are partly processed.
 _FILES: Final = 32 * MIB
 
 
 class Sidecar:
-    """Receives spans, joins them with the node's timeline, and sends them on, from `start` to `stop`; other signals, if
-    they are asked for, as they are.
+    """Receives spans, joins them with the node's timeline, and forwards them, from `start` to `stop`.
 
-    UsageError if the settings do not say where from, with what, or where to; or without the packages.
+    Forwards other signals of `receive.also` unchanged. Raises UsageError if the settings lack the next receiver or the
+    samples, or if packages are missing.
     """
 
     def __init__(self, config: Config, *, version: str, clock: Clock, environ: dict[str, str]) -> None:
         settings = config.receive
-        asked = "--receive-http" if settings.http is not None else "--receive-grpc"
+        flag = "--receive-http" if settings.http is not None else "--receive-grpc"
         if not config.forward.endpoint:
-            raise UsageError(f"{asked}: needs --forward, where the spans go on to")
+            raise UsageError(f"{flag}: needs --forward, the next receiver of the spans")
         try:
             import opentelemetry.proto.collector.trace.v1.trace_service_pb2  # noqa: F401
         except ImportError as error:
@@ -60,7 +60,7 @@ class Sidecar:
         except UsageError as error:
             raise UsageError(f"--receive-spans: {error}") from error
         join = SpanJoin(
-            _timeline(config, asked, environ),
+            _timeline(config, flag, environ),
             rule,
             late_s=settings.late_s,
             retention_s=config.timeline_retention_s,
@@ -88,8 +88,8 @@ class Sidecar:
         _refuse_own(config.forward.endpoint, [server.address for server in self._servers])
 
     @property
-    def _passing(self) -> list[Sender]:
-        """The senders of what goes on as it is."""
+    def _unchanged(self) -> list[Sender]:
+        """The senders of the signals that are forwarded unchanged."""
         return [sender for signal, sender in self._senders.items() if signal != "traces"]
 
     @property
@@ -97,21 +97,21 @@ class Sidecar:
         return [server for server in (self.server, self.grpc_server) if server is not None]
 
     def start(self) -> None:
-        """Receive, join and send on."""
+        """Start receiving, joining and forwarding."""
         self.pipeline.start()
-        for sender in self._passing:
+        for sender in self._unchanged:
             sender.start()
         for server in self._servers:
             server.start()
 
     def stop(self, timeout_s: float) -> None:
-        """Take no more, and send on what is held as far as the next receiver takes it within the time."""
+        """Receive no more, and forward the queued data within `timeout_s`."""
         for server in self._servers:
             server.stop()
-        for sender in self._passing:
+        for sender in self._unchanged:
             sender.ask_to_stop(timeout_s)
         self.pipeline.stop(timeout_s)
-        for sender in self._passing:
+        for sender in self._unchanged:
             sender.wait_until_stopped(0.1)
 
     def reload(self) -> None:
@@ -120,7 +120,7 @@ class Sidecar:
             self.server.reload()
 
     def readings(self, now_ns: int) -> Iterator[MetricReading]:
-        """What it says of itself, and of the regions of what it received."""
+        """The sidecar's own metrics, and the metrics of the received regions."""
         answered: Counter[int] = Counter()
         refused: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         for counts in self.counts:
@@ -132,13 +132,13 @@ class Sidecar:
         for reason, n in sorted(refused.items()):
             yield MetricReading(rows.REFUSED, {"reason": reason}, n)
         yield from self.pipeline.readings(now_ns)
-        for sender in self._passing:
+        for sender in self._unchanged:
             yield from sender.readings(now_ns)
         yield from self.pipeline.join.readings(now_ns)
 
 
 def _refuse_own(endpoint: str, addresses: Iterable[Address]) -> None:
-    """What a receiver sent to itself would go round for ever."""
+    """Raise UsageError if `endpoint` is one of `addresses`: the data would circulate forever."""
     parts = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}")
     for address in addresses:
         names = {address.host} if address.host not in _EVERYWHERE else {*_HERE, socket.gethostname()}
@@ -172,11 +172,11 @@ def _on_disk(settings: Forward, name: str, most_bytes: int) -> DiskQueue | None:
         raise UsageError(f"--forward-queue: {error}") from error
 
 
-def _timeline(config: Config, asked: str, environ: dict[str, str]) -> Path:
-    """The directory of the timeline that spans are joined with: this exporter's own, or the one that it reads."""
+def _timeline(config: Config, flag: str, environ: dict[str, str]) -> Path:
+    """The directory of the timeline for the join: this exporter's own, or its driver's."""
     if config.timeline is not None:
         return config.timeline
     kind, _, argument = config.driver.strip().partition(":")
     if kind == "node":
         return directory_of(argument or None, environ)
-    raise UsageError(f"{asked}: needs samples to join with: --timeline DIRECTORY, or --driver node:DIRECTORY")
+    raise UsageError(f"{flag}: needs samples to join with: --timeline DIRECTORY, or --driver node:DIRECTORY")

@@ -1,7 +1,7 @@
-"""A request with spans as bytes: where its spans are, what they say, and the same bytes with attributes added.
+"""A request with spans as bytes: finds its spans, parses them, and inserts attributes into the bytes.
 
-What a receiver does not know must come out as it came in: unknown fields, their order, and how each is encoded. So the
-bytes are kept, and only lengths and added attributes are new. OpenTelemetry's own classes read what the spans say.
+Unknown fields, the order of fields and their encoding must survive. So the original bytes are kept, and only lengths
+and added attributes are new. OpenTelemetry's own classes parse the spans.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from opentelemetry.proto.resource.v1.resource_pb2 import Resource
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-#: Field 1 of a request is its ResourceSpans; field 2 of each its ScopeSpans, and of each of these its spans.
+#: Field 1 of a request contains ResourceSpans. Field 2 of these contains ScopeSpans; field 2 of those, spans.
 _OF_RESOURCE: Final = 1
 _NESTED: Final = 2
 _VARINT, _FIXED64, _BYTES, _GROUP, _GROUP_END, _FIXED32 = range(6)
 _head: Final = cache(head)
 
 
-#: ResourceSpans, ScopeSpans and spans of one request together: read, each takes some 500 bytes, however short it is.
+#: Most ResourceSpans, ScopeSpans and spans in a request. Each takes about 500 bytes of memory when parsed.
 MOST_MESSAGES: Final = 200_000
 
 
 class TooManyError(ValueError):
-    """A request has more messages than may be read."""
+    """A request has more messages than permitted."""
 
 
 class FieldPosition(NamedTuple):
-    """Where a message inside another is: its key, its content, and the end of both, as offsets."""
+    """The offsets of a nested message: of its key, of its content, and of its end."""
 
     key: int
     content: int
@@ -40,7 +40,7 @@ class FieldPosition(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """Spans of one resource and one instrumentation scope, and where each is in the request."""
+    """The spans of one resource and one instrumentation scope, and their positions in the request."""
 
     resource: Resource
     name: str
@@ -49,7 +49,7 @@ class Scope(NamedTuple):
 
 
 class TraceRequest:
-    """An ExportTraceServiceRequest. ValueError if the bytes are none."""
+    """An ExportTraceServiceRequest. Raises ValueError for invalid bytes."""
 
     def __init__(self, data: bytes) -> None:
         from google.protobuf.message import DecodeError
@@ -60,12 +60,12 @@ class TraceRequest:
 
         def inside(place: FieldPosition, field: int) -> list[FieldPosition]:
             nonlocal room
-            found = places(data, place.content, place.end, field, room)
-            room -= len(found)
-            return found
+            nested = places(data, place.content, place.end, field, room)
+            room -= len(nested)
+            return nested
 
         resources = inside(FieldPosition(0, 0, len(data)), _OF_RESOURCE)
-        #: The places of the ResourceSpans, each with those of its ScopeSpans.
+        #: The positions of the ResourceSpans, each with the positions of its ScopeSpans.
         self._places = [(place, inside(place, _NESTED)) for place in resources]
         spans = [inside(scope, _NESTED) for _, scopes in self._places for scope in scopes]
         try:
@@ -79,14 +79,14 @@ class TraceRequest:
         ]
 
     def __len__(self) -> int:
-        """How many spans there are."""
+        """The number of spans."""
         return sum(len(scope.places) for scope in self.scopes)
 
     def with_attributes(self, added: Sequence[Sequence[bytes]]) -> bytes:
         """The request with encoded attributes (field 9 of a span) at the end of each span.
 
-        `added` has for each scope one entry for each span, empty for a span that stays as it is; or no entries for a
-        scope that stays as it is.
+        `added` has one sequence per scope with one entry per span. An empty entry or sequence leaves the span or scope
+        unchanged.
         """
         if not any(map(any, added)):
             return self.data
@@ -94,7 +94,7 @@ class TraceRequest:
         return b"".join(_spliced(self.data, 0, len(self.data), self._resources(scopes)))
 
     def parts(self, added: Sequence[Sequence[bytes]], most: int) -> list[tuple[bytes, int]]:
-        """The request with these attributes, in requests of about `most` bytes if it has more, each with its spans."""
+        """The request with these attributes as (bytes, number of spans), split into parts of about `most` bytes."""
         whole = self.with_attributes(added)
         if len(whole) <= most or len(self) < 2:
             return [(whole, len(self))]
@@ -103,7 +103,7 @@ class TraceRequest:
             for scope, mores in zip(self.scopes, added, strict=True)
             for place, more in zip(scope.places, mores or [b""] * len(scope.places), strict=True)
         ]
-        around = len(whole) - sum(sizes)  # what stands around the spans comes with each part
+        around = len(whole) - sum(sizes)  # every part repeats the bytes around the spans
         part, filled, number = [], 0, 0
         for size in sizes:
             if filled and filled + size + around > most:
@@ -113,14 +113,14 @@ class TraceRequest:
         return [self._part(added, part, i) for i in range(number + 1)]
 
     def _part(self, added: Sequence[Sequence[bytes]], part: Sequence[int], number: int) -> tuple[bytes, int]:
-        """The request without the spans of other parts."""
+        """The request with the spans of part `number` only, and the number of its spans."""
         data, at = self.data, 0
         kept: list[list[bytes | None]] = []
         for scope, mores in zip(self.scopes, added, strict=True):
-            mine = part[at : at + len(scope.places)]
+            numbers = part[at : at + len(scope.places)]
             at += len(scope.places)
             kept.append(
-                [more if i == number else None for i, more in zip(mine, mores or [b""] * len(mine), strict=True)]
+                [more if i == number else None for i, more in zip(numbers, mores or [b""] * len(numbers), strict=True)]
             )
         scopes = iter(zip(self.scopes, kept, strict=True))
         resources = []
@@ -147,7 +147,7 @@ class TraceRequest:
 def _scope_spans(
     data: bytes, around: FieldPosition, places: Sequence[FieldPosition], added: Sequence[bytes | None]
 ) -> bytes:
-    """The ScopeSpans with these attributes added to its spans; None takes the span away."""
+    """The ScopeSpans with these attributes added to its spans. None removes the span."""
     grown = [
         (
             place,
@@ -172,7 +172,7 @@ def _spliced(
     end: int,
     replaced: Sequence[tuple[FieldPosition, bytes]] | Iterator[tuple[FieldPosition, bytes]],
 ) -> list[bytes]:
-    """The bytes from `start` to `end` with these messages in place of those that were there."""
+    """The bytes from `start` to `end`, with new messages at the replaced positions."""
     parts = []
     for place, message in replaced:
         if place.key > start:
@@ -184,16 +184,15 @@ def _spliced(
 
 
 def places(data: bytes, at: int, end: int, field: int, most: int) -> list[FieldPosition]:
-    """The messages of this field from `at` to `end`. ValueError where that is no message, TooManyError with more."""
+    """The messages of this field from `at` to `end`. Raises ValueError if malformed, TooManyError above `most`."""
     try:
-        found = _places(data, at, end, field, most)
+        return _places(data, at, end, field, most)
     except IndexError as error:
         raise ValueError("it is cut off") from error
-    return found
 
 
 def _places(data: bytes, at: int, end: int, field: int, most: int) -> list[FieldPosition]:
-    wanted, found = field << 3 | _BYTES, list[FieldPosition]()
+    wanted, positions = field << 3 | _BYTES, list[FieldPosition]()
     while at < end:
         start = at
         key = data[at]
@@ -206,26 +205,26 @@ def _places(data: bytes, at: int, end: int, field: int, most: int) -> list[Field
             if size > 0x7F:
                 size, at = _varint(data, at - 1)
             if key == wanted:
-                if len(found) >= most:
+                if len(positions) >= most:
                     raise TooManyError(f"more than {MOST_MESSAGES} resources, scopes and items")
-                found.append(FieldPosition(start, at, at + size))
+                positions.append(FieldPosition(start, at, at + size))
             at += size
         else:
             at = _after(data, at, key)
     if at > end:
         raise ValueError("it is cut off")
-    return found
+    return positions
 
 
 def _after(data: bytes, at: int, key: int) -> int:
-    """Where the field ends whose content, of another kind than bytes, begins at `at`."""
+    """The end of a field with content at `at` that is not length-delimited."""
     kind = key & 7
     if kind == _VARINT:
         return _varint(data, at)[1]
     if kind in (_FIXED64, _FIXED32):
         return at + (8 if kind == _FIXED64 else 4)
     if kind != _GROUP:
-        raise ValueError(f"a field of a kind that there is not: {kind}")
+        raise ValueError(f"invalid wire type {kind}")
     while True:
         key, at = _varint(data, at)
         if key & 7 == _GROUP_END:

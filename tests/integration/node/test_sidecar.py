@@ -213,7 +213,7 @@ def test_what_was_acknowledged_outlives_kill_9_with_a_queue_on_disk(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--receive-http=:0"], "--receive-http: needs --forward, where the spans go on to"),
+        (["--receive-http=:0"], "--receive-http: needs --forward, the next receiver of the spans"),
         (["--receive-http=:0", "--forward=http://x:1"], "--receive-http: needs samples to join with: --timeline"),
         (["--receive-http=:0", "--forward=x"], "--forward"),
         (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpu_profile_exporter.server import Limits, Rendering, worker
-from gpu_profile_exporter.server.answers import Asked
+from gpu_profile_exporter.server.answers import AuthorizedRequest
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.server.routes import Request, Response
 
@@ -41,7 +41,7 @@ def test_an_answer_that_is_rendered_at_once_is_not_given_to_who_asks_later(monke
     async def ask() -> list[bytes]:
         loop = asyncio.get_running_loop()
         rendering = Rendering(respond, Limits(), Counts(), loop)
-        asked = Asked("GET", "/metrics", {}, never)
+        asked = AuthorizedRequest("GET", "/metrics", {}, never)
         found = [await rendering.answer(asked, loop.time() + 10) for _ in range(3)]
         rendering.stop()
         return [answer.body for answer in found if answer is not None]

@@ -20,9 +20,9 @@ def test_a_chain_is_found_in_every_order() -> None:
         outer, inner = Execution("outer"), Execution("inner")
         ancestry = Ancestry(keep_ns=SECOND)
         steps = (
-            lambda a=ancestry, e=outer: a.take(OUTER, b"", e),
-            lambda a=ancestry: a.leave(BETWEEN, OUTER),
-            lambda a=ancestry, e=inner: a.take(INNER, BETWEEN, e),
+            lambda a=ancestry, e=outer: a.add(OUTER, b"", e),
+            lambda a=ancestry: a.skip(BETWEEN, OUTER),
+            lambda a=ancestry, e=inner: a.add(INNER, BETWEEN, e),
         )
         for i in order:
             steps[i]()
@@ -36,9 +36,9 @@ def test_whatever_spans_say_of_their_parents_no_execution_is_inside_itself(said:
     for own, parent, taken in said:
         if taken and ancestry.find(TRACE + bytes([own])) is None:
             made.append(Execution(str(own)))
-            ancestry.take(TRACE + bytes([own]), TRACE + bytes([parent]), made[-1])
+            ancestry.add(TRACE + bytes([own]), TRACE + bytes([parent]), made[-1])
         else:
-            ancestry.leave(TRACE + bytes([own]), TRACE + bytes([parent]))
+            ancestry.skip(TRACE + bytes([own]), TRACE + bytes([parent]))
     for execution in made:
         seen = set()
         around: Execution | None = execution
@@ -50,11 +50,11 @@ def test_whatever_spans_say_of_their_parents_no_execution_is_inside_itself(said:
 
 def test_what_came_long_ago_is_forgotten() -> None:
     ancestry, outer = Ancestry(keep_ns=SECOND), Execution("outer")
-    ancestry.turn(10 * SECOND)
-    ancestry.take(OUTER, b"", outer)
-    ancestry.turn(11 * SECOND)
+    ancestry.expire(10 * SECOND)
+    ancestry.add(OUTER, b"", outer)
+    ancestry.expire(11 * SECOND)
     assert ancestry.find(OUTER) is outer
-    ancestry.turn(12 * SECOND)
+    ancestry.expire(12 * SECOND)
     assert ancestry.find(OUTER) is None
 
 
@@ -63,7 +63,7 @@ def test_no_more_are_inside_one_another_than_the_join_can_take(inner_first: bool
     ancestry, made = Ancestry(keep_ns=SECOND), [Execution(str(i)) for i in range(200)]
     keys = [TRACE + i.to_bytes(8, "big") for i in range(1, 202)]
     for i in sorted(range(200), reverse=inner_first):
-        ancestry.take(keys[i], keys[i - 1] if i else b"", made[i])
+        ancestry.add(keys[i], keys[i - 1] if i else b"", made[i])
     depths = []
     for execution in made:
         depth, around = 1, execution.parent
@@ -77,5 +77,5 @@ def test_no_more_are_inside_one_another_than_the_join_can_take(inner_first: bool
 @pytest.mark.parametrize("span_id", [b"", bytes(8)])
 def test_spans_without_an_id_are_not_taken_for_one_another(span_id: bytes) -> None:
     ancestry = Ancestry(keep_ns=SECOND)
-    ancestry.take(TRACE + span_id, b"", Execution("first"))
+    ancestry.add(TRACE + span_id, b"", Execution("first"))
     assert ancestry.find(TRACE + span_id) is None

@@ -119,7 +119,7 @@ def test_with_tls_a_client_needs_the_certificate_that_is_asked_for(tmp_path: Pat
     ("more", "says"),
     [
         ("basic_auth_users:\n  a: $2y$10$abcdefghijklmnopqrstuuB8mXkR5NxQ7jXcVbN1mQwErTyUiOpAs\n", "has users"),
-        ("  client_ca_file: ca.pem\n  client_auth_type: VerifyClientCertIfGiven\n", "asks of clients' certificates"),
+        ("  client_ca_file: ca.pem\n  client_auth_type: VerifyClientCertIfGiven\n", "certificate checks"),
         ("rate_limit:\n  interval: 1s\n  burst: 2\n", "or a rate limit"),
     ],
 )

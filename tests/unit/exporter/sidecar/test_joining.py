@@ -212,12 +212,12 @@ def test_a_span_that_is_sent_again_counts_once(node: Node) -> None:
     [
         ({"trace_state": "vendor=1,ot=th:8;rv:1"}, "sampled"),
         ({"trace_state": "ot=rv:1;th:c8"}, "sampled"),
-        ({"start_time_unix_nano": 1 << 62, "end_time_unix_nano": 1 << 63}, "times cannot be"),
-        ({"end_time_unix_nano": 5}, "times cannot be"),
-        ({"end_time_unix_nano": (1 << 64) - 1}, "times cannot be"),
-        ({"end_time_unix_nano": (1 << 64) - 1, "trace_state": "ot=th:8"}, "times cannot be"),
-        ({"start_time_unix_nano": 0}, "times cannot be"),
-        ({"start_time_unix_nano": 5, "end_time_unix_nano": 9}, "before what the timeline keeps"),
+        ({"start_time_unix_nano": 1 << 62, "end_time_unix_nano": 1 << 63}, "times are impossible"),
+        ({"end_time_unix_nano": 5}, "times are impossible"),
+        ({"end_time_unix_nano": (1 << 64) - 1}, "times are impossible"),
+        ({"end_time_unix_nano": (1 << 64) - 1, "trace_state": "ot=th:8"}, "times are impossible"),
+        ({"start_time_unix_nano": 0}, "times are impossible"),
+        ({"start_time_unix_nano": 5, "end_time_unix_nano": 9}, "before the oldest sample that the timeline keeps"),
     ],
     ids=str,
 )
@@ -242,7 +242,7 @@ def test_traces_that_are_all_kept_are_joined(node: Node, state: str) -> None:
 def test_on_a_node_with_two_gpus_a_span_is_where_it_or_its_resource_says_and_else_says_why(node: Node) -> None:
     node.devices.append(listed(OTHER))
     node.run(None, 6.0)
-    assert "nothing says which device" in node.joined(node.newest())["gpu_profile.unjoined"]
+    assert "no attribute identifies its device" in node.joined(node.newest())["gpu_profile.unjoined"]
     assert node.joined(node.newest(), hw__id=OTHER.uuid)["gpu_profile.device.ids"] == [OTHER.uuid]
     assert node.joined(node.newest(hw__id=GPU.uuid), hw__id=OTHER.uuid)["gpu_profile.device.ids"] == [GPU.uuid]
     gone = node.joined(node.newest(hw__id="GPU-gone"))
@@ -254,7 +254,7 @@ def test_one_span_with_impossible_times_ends_no_other_s_join(node: Node) -> None
     for end_ns in ((1 << 64) - 1, 1 << 63, node.clock.now_ns() + 86_400 * 10**9):
         made = node.newest()
         made.end_time_unix_nano = end_ns
-        assert "times cannot be" in node.joined(made)["gpu_profile.unjoined"]
+        assert "times are impossible" in node.joined(made)["gpu_profile.unjoined"]
     before = node.joined(node.newest(), service__name="a")["gpu_profile.pooled.n"]
     node.mixture(20.0)
     assert node.joined(node.newest(), service__name="a")["gpu_profile.pooled.n"] > 1.5 * before
@@ -385,7 +385,7 @@ def test_a_span_of_hours_ago_counts_with_its_length(node: Node) -> None:
     made = node.newest()
     made.start_time_unix_nano -= 7_200 * 10**9
     made.end_time_unix_nano -= 7_200 * 10**9
-    assert "before what the timeline keeps" in node.joined(made, service__name="old")["gpu_profile.unjoined"]
+    assert "before the oldest sample that the timeline keeps" in node.joined(made, service__name="old")["gpu_profile.unjoined"]
     node.run(None, LATE_S + 2)
     samples = families_of(node)["gpu_profile_region_duration_seconds"].samples
     assert [s.value for s in samples if s.name.endswith("_sum")] == [pytest.approx(0.1)]

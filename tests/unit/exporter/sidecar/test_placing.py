@@ -75,10 +75,10 @@ def test_a_pod_with_two_devices_is_on_both() -> None:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        ({}, "nothing says which device"),
-        ({"process__pid": 1}, "nothing says which device"),
-        ({"k8s__pod__name": "pod"}, "nothing says which device"),
-        ({"k8s__pod__uid": "uid-9"}, "nobody says that its pod or container holds a device"),
+        ({}, "no attribute identifies its device"),
+        ({"process__pid": 1}, "no attribute identifies its device"),
+        ({"k8s__pod__name": "pod"}, "no attribute identifies its device"),
+        ({"k8s__pod__uid": "uid-9"}, "no source reports that its pod or container holds a device"),
     ],
 )
 def test_without_a_holder_there_is_a_reason_and_no_guess(said: dict[str, Any], reason: str) -> None:
