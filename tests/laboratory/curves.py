@@ -1,7 +1,7 @@
-"""What a device does, on a grid of 0.1 ms: power, busy and activity, and who each moment belongs to.
+"""Power, busy and activity of a device on a grid of 0.1 ms, and each region's share of every moment.
 
-A moment belongs in equal parts to the marked executions that run without one inside them (`shares`); work that nobody
-marked has curves of its own. Curves begin `LEAD_S` before the recording, with an idle device.
+A moment belongs in equal parts to the innermost marked executions (`shares`). Unmarked work has curves of its own.
+Curves begin `LEAD_S` before the recording, with an idle device.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ Quantity = Literal["power", "busy", "activity"]
 
 #: Blocks of slow physics: 5 ms, a tenth of the controller's memory.
 _BLOCK: Final = 5 * PER_MS
-#: The controller of a power cap looks at so many blocks: 50 ms.
+#: Blocks in the memory of a power cap's controller: 50 ms.
 _CAP_BLOCKS: Final = 10
 
 
-#: Many steps of several curves: half the memory of `Floats`, which is what takes time.
+#: Many steps of several curves. Half the memory of `Floats`, because memory traffic limits the speed.
 Singles = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Shares:
-    """Of every region the part of each step that is its own, by exclusive shares, and with the regions inside it."""
+    """The share of each step by region: exclusive (`own`), and with nested regions (`inclusive`)."""
 
     own: Singles
     inclusive: Singles
@@ -38,8 +38,8 @@ class Shares:
 class World:
     """A device that ran a program.
 
-    `unmarked` are watts that unmarked work adds, one row for each source; `chance` is by how much the power differs
-    from that of executions which all draw what their length and region say.
+    `unmarked`: watts of unmarked work, one row per source. `chance`: the random part of the power, beyond the power
+    that follows from each execution's length and region.
     """
 
     program: Program
@@ -54,12 +54,12 @@ class World:
 
     def curve(self, quantity: Quantity) -> Floats:
         """The curve of a quantity, in W or as a ratio."""
-        found: Floats = getattr(self, quantity)
-        return found
+        curve: Floats = getattr(self, quantity)
+        return curve
 
 
 def sums(curve: Floats) -> Floats:
-    """The integral up to each edge of a grid, in units times its steps: one more than there are steps."""
+    """The integral up to each edge of the grid, in units times steps. One value more than there are steps."""
     result = np.zeros((*curve.shape[:-1], curve.shape[-1] + 1))
     np.cumsum(curve, axis=-1, out=result[..., 1:])
     return result
@@ -98,13 +98,13 @@ def make(program: Program, seconds: float, rng: np.random.Generator) -> World:
 def _work(
     program: Program, ran: Executions, thread: int, watts: Floats, busy: Floats, activity: Floats, lone: Floats
 ) -> None:
-    """Add the work of one thread's regions, whose executions never overlap: unmarked to `lone[0]`, chance to `[3]`."""
+    """Add the work of one thread, where executions never overlap. `lone[0]` gets unmarked work, `[3]` chance."""
     for k, region in enumerate(program.regions):
-        mine = np.flatnonzero((ran.regions == k) & (ran.threads == thread))
-        if not len(mine):
+        selected = np.flatnonzero((ran.regions == k) & (ran.threads == thread))
+        if not len(selected):
             continue
-        starts, lengths = ran.starts[mine] + LEAD_S * PER_S, (ran.ends - ran.starts)[mine]
-        which = np.repeat(np.arange(len(mine)), lengths)
+        starts, lengths = ran.starts[selected] + LEAD_S * PER_S, (ran.ends - ran.starts)[selected]
+        which = np.repeat(np.arange(len(selected)), lengths)
         first = np.concatenate(([0], np.cumsum(lengths)[:-1]))
         within = np.arange(len(which)) - first[which]
         at = starts[which] + within
@@ -112,14 +112,14 @@ def _work(
         level = _profile(region.profile, part)
         if region.duty < 1:
             level = level * (within % PER_MS < round(region.duty * PER_MS))
-        added = (ran.power_w[mine][which] - program.physics.idle_w) * level
+        added = (ran.power_w[selected][which] - program.physics.idle_w) * level
         watts[at] += added
         if region.varies:
-            lone[3, at] += np.where(ran.marked[mine], ran.chance_w[mine], 0.0)[which] * level
+            lone[3, at] += np.where(ran.marked[selected], ran.chance_w[selected], 0.0)[which] * level
         busy[at] = np.maximum(busy[at], level > 0)
         activity[at] += region.activity * level
-        if not ran.marked[mine].all():
-            lone[0, at] += np.where(ran.marked[mine][which], 0.0, added)
+        if not ran.marked[selected].all():
+            lone[0, at] += np.where(ran.marked[selected][which], 0.0, added)
 
 
 def _profile(profile: str, part: Floats) -> Floats:
@@ -132,7 +132,7 @@ def _profile(profile: str, part: Floats) -> Floats:
 
 
 def shares_of(starts: Ints, ends: Ints, ran: Executions, count: int, steps: int) -> Shares:
-    """Who each moment belongs to, if the marked ones of `ran` had these edges (in steps from the recording's start)."""
+    """The shares if the marked executions of `ran` had these edges (in steps from the recording's start)."""
     own = np.zeros((count, steps + 1), np.int8)
     low = np.clip(starts + LEAD_S * PER_S, 0, steps)
     high = np.clip(ends + LEAD_S * PER_S, 0, steps)
@@ -185,7 +185,7 @@ def _clock(program: Program, steps: int) -> Floats:
 
 
 def _slow(program: Program, watts: Floats, busy: Floats) -> Floats:
-    """The power, from what is above idle: wakefulness that decays, leakage that warms up, a controller that caps."""
+    """The power from the watts above idle, with decaying idle power, leakage by warming, and a power cap."""
     physics = program.physics
     power = watts + physics.idle_w
     if not (physics.awake_w or physics.warming or physics.cap_w):
@@ -194,11 +194,11 @@ def _slow(program: Program, watts: Floats, busy: Floats) -> Floats:
     length = blocks * _BLOCK
 
     def means(curve: Floats) -> list[float]:
-        found: list[float] = np.pad(curve, (0, length - len(curve)), mode="edge").reshape(-1, _BLOCK).mean(1).tolist()
-        return found
+        padded = np.pad(curve, (0, length - len(curve)), mode="edge")
+        return list(padded.reshape(-1, _BLOCK).mean(1).tolist())
 
     if physics.awake_w:
-        # Work keeps the device awake within 50 ms.
+        # Work wakes the device up within 50 ms.
         awake = _low_pass(means(busy), 10.0, physics.awake_s * PER_S / _BLOCK)
         power = power + physics.awake_w * np.repeat(awake, _BLOCK)[: len(power)] * (1 - busy)
     if physics.warming:

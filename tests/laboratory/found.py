@@ -1,4 +1,4 @@
-"""Cases in which `search` or an attack found confident errors, kept as rows, with the seed in which each was found."""
+"""Cases with confident errors from `search` or from attacks, as rows, each with its original seed."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ def _case(seed: int, sensors: tuple[Sensor, ...], seconds: float, *regions: Regi
 
 
 FOUND: Final[Mapping[str, Case]] = {
-    # A part of a period fitted what no period near the nominal one does: windows of two periods contradict it.
+    # A part of a period fitted windows that no period near the nominal one fits. Windows of two periods contradict it.
     "counter renewed every 105 ms": _case(
         1, (replace(COUNTER, period_ms=105.0),), 45.0,
         Region("a", 20.0, 300.0, spread=0.3), Region("b", 7.0, 500.0, spread=0.3), Region("c", 4.0, 400.0, spread=0.3),
         jitter=0.1, gap_ms=(0.5, 0.5),
     ),
-    # A part of a period makes less of late stamps than all of it, and shows the same in a loop.
+    # A part of a period is less sensitive to late stamps than the whole, and gives the same readings in a loop.
     "loop of 73.5 ms, late stamps": _case(
         23, (COUNTER, GPM), 40.0,
         Region("a", 4.43, 342.6, duty=0.4), Region("b", 10.69, 426.7), Region("c", 23.56, 343.6, duty=0.6),
         loop_ms=73.5, jitter=0.005, gap_ms=(0.2, 0.2), stamps=Stamps((0.2, 1.0), tail=0.02),
     ),
-    # The few windows that tell regions apart were taken for outliers.
+    # The few windows that distinguish the regions were treated as outliers.
     "loop of 250.25 ms": _case(
         24, (COUNTER,), 40.0,
         Region("a", 8.98, 621.7), Region("b", 3.45, 164.7, varies=0.02), Region("c", 7.12, 156.3),
         Region("d", 6.0, 554.3, duty=0.7, varies=0.02),
         loop_ms=250.25, jitter=0.001, gap_ms=(2.0, 2.0), stamps=Stamps((0.2, 1.5)),
     ),
-    # Nearly all readings of the utilisation were 87 %: what they differ by is rounded away.
+    # Nearly all readings of the utilisation were 87 %: rounding hides their differences.
     "loop of 75 ms, utilisation": _case(
         21, (POWER, UTILIZATION), 45.0,
         Region("a", 3.82, 333.8, varies=0.02), Region("b", 11.81, 337.2, varies=0.02),
         Region("c", 13.39, 340.5, varies=0.02), Region("d", 20.94, 343.8, varies=0.02),
         loop_ms=75.0, jitter=0.002, gap_ms=(2.0, 2.0),
     ),
-    # Another part of a period, and another lag, show the same in a loop: what is left of the loop.
+    # Another part of a period with another lag gives the same readings in a loop.
     "loop of 88.4 ms, counter measures 67.8 ms": _case(
         55, (replace(COUNTER, window_ms=67.8), GPM), 45.0,
         Region("a", 10.36, 432.9, varies=0.02), Region("b", 6.44, 592.6), Region("c", 20.9, 367.1, duty=0.7),

@@ -1,10 +1,10 @@
-"""Kinds of programs, hosts and sensors that neither `rows` nor `mixes` name: what services do beside the usual faults.
+"""Kinds of programs, hosts and sensors beyond `rows` and `mixes`: further behaviour of real services.
 
-A kind draws a case from a seed, as one of the mixed: `draw("fan hunts", 3).outcomes()`. Its program is a usual one (3
-to 7 regions, half of them in a fixed order) on usual sensors, of 20 to 40 s, and one thing is unlike what the
-laboratory describes: `Bent` changes executions before the device runs them, `Staged` curves and stamps after that,
-`Erratic` what a sensor makes of them. The truth is what it is everywhere: the mean of the curve over a region's
-executions. So what others add meanwhile is part of it, and what goes on after an execution is not.
+A kind draws a case from a seed, like a mixed case: `draw("fan hunts", 3).outcomes()`. The program is a usual one (3 to
+7 regions, half of the programs in a fixed order) on usual sensors, 20 to 40 s long. One property differs: `Bent`
+changes executions before the device runs them, `Staged` curves and stamps after that, `Erratic` a sensor's readings.
+The truth is defined as everywhere: the mean of the curve over a region's executions. So the power that other work adds
+meanwhile is part of it, and work that continues after an execution is not.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from laboratory.sensors import COUNTER, GPM, POWER, UTILIZATION, Readings, Senso
 
 Bend = Callable[[Executions], Executions]
 Device = Callable[[World], World]
-#: The host's stamps, from those that the laboratory gives: starts and ends in ns.
+#: Changes the host's stamps: starts and ends in ns.
 Host = Callable[[World, Ints], Ints]
-#: Of each step of each execution by how much its power changes: by whose it is, and how many ms it is into it.
+#: The factor of the power in each step of each execution, by execution and by ms since its start.
 Shape = Callable[[Executions, Ints, Floats], Floats]
-#: Where each stretch of time begins, in s, and how long it is, in ms.
+#: Intervals as (start in s, length in ms).
 Stretches = tuple[tuple[float, float], ...]
 
 _LEAD: Final = LEAD_S * PER_S
@@ -40,40 +40,40 @@ _LEAD: Final = LEAD_S * PER_S
 
 @dataclass(frozen=True)
 class Bent(Program):
-    """A program whose executions `bend` changes. It draws `spare` times as long, as a bend may shorten them."""
+    """A program with executions that `bend` changes. Draws `spare` times as many, because `bend` may shorten them."""
 
     bend: Bend = field(kw_only=True)
     spare: float = 1.0
 
     def draw(self, seconds: float, rng: Rng) -> Executions:
-        """What runs in so many seconds."""
+        """The executions in a recording of `seconds`."""
         ran = self.bend(super().draw(seconds * self.spare, rng))
         return _only(ran, ran.ends <= int((seconds - 0.5) * PER_S))
 
 
 @dataclass(frozen=True)
 class Staged(Case):
-    """A case of a device and a host that do more than its program says."""
+    """A case with a device and a host that deviate from the program."""
 
     device: Device | None = None
     late: Host | None = None
 
     def run(self) -> Run:
-        """As of any case."""
+        """As `Case.run`, with the deviations."""
         plain = Case(self.program, (), self.seconds, self.seed).run()
         world = self.device(plain.world) if self.device else plain.world
         rng = np.random.default_rng([self.seed, 1])
-        readings = [(sensor, *found) for sensor in self.sensors for found in sensor.read(world, rng)]
+        readings = [(sensor, *signal) for sensor in self.sensors for signal in sensor.read(world, rng)]
         starts, ends = self.late(world, np.stack(plain.host)) if self.late else plain.host
         return plain._replace(case=self, world=world, readings=readings, host=(starts, ends))
 
 
 @dataclass(frozen=True)
 class Erratic(Sensor):
-    """A sensor that is polled. From `change_s` on it renews its value every `later_ms`.
+    """A polled sensor. From `change_s` on it renews its value every `later_ms`.
 
-    While `stuck` it renews nothing, and catches up afterwards; while `stalled` nobody polls. A share `twice` of the
-    polls is asked again at once.
+    It renews nothing while `stuck` and catches up afterwards. There are no polls while `stalled`. A share `twice` of
+    the polls is repeated at once.
     """
 
     change_s: float = 1e6
@@ -118,7 +118,7 @@ def _gaps(ran: Executions) -> Ints:
 
 
 def _paced(ran: Executions, longer: Floats) -> Executions:
-    """One after the other with the gaps between them, each so many times as long."""
+    """The executions with lengths times `longer` and unchanged gaps."""
     lengths = (ran.ends - ran.starts) * longer
     ends = np.cumsum(_gaps(ran) + lengths)
     starts = np.rint(ends - lengths).astype(np.int64)
@@ -126,13 +126,13 @@ def _paced(ran: Executions, longer: Floats) -> Executions:
 
 
 def _powered(ran: Executions, made: Program, factor: Floats) -> Executions:
-    """Each draws so many times as much above idle."""
+    """The executions with the power above idle times `factor`."""
     idle = made.physics.idle_w
     return ran._replace(power_w=idle + (ran.power_w - idle) * factor, chance_w=ran.chance_w * factor)
 
 
 def _shaped(world: World, shape: Shape, *, stops: bool = False) -> World:
-    """What is above idle by the moment within an execution, and activity alike; where it `stops`, nothing is busy."""
+    """Power above idle and activity times `shape`. With `stops`, the device is not busy where the factor is 0."""
     ran, idle = world.executions, world.program.physics.idle_w
     lengths = ran.ends - ran.starts
     which = np.repeat(np.arange(len(lengths)), lengths)
@@ -150,11 +150,11 @@ def _shaped(world: World, shape: Shape, *, stops: bool = False) -> World:
 
 
 def _added(world: World, starts: Ints, ends: Ints, watts: Floats | float) -> World:
-    """With work that nobody marked, between these steps from the recording's start."""
+    """`world` with unmarked work between these steps from the recording's start."""
     steps, change = len(world.power), np.zeros(len(world.power) + 1)
     np.add.at(change, np.clip(starts + _LEAD, 0, steps), watts)
     np.subtract.at(change, np.clip(ends + _LEAD, 0, steps), watts)
-    # What is left of sums that cancel is no work.
+    # Rounding errors of cancelling sums are no work.
     added = np.minimum(np.round(np.cumsum(change)[:-1], 6), np.maximum(world.program.physics.limit_w - world.power, 0))
     return replace(
         world,
@@ -183,7 +183,7 @@ def _bent(made: Program, bend: Bend, spare: float = 1.0) -> Program:
 
 
 def _staged(rng: Rng, made: Program, sensors: Sensors = (), **stage: Any) -> Case:
-    """On usual sensors, unless it says which."""
+    """A staged case, by default on usual sensors."""
     sets: list[Sensors] = [(COUNTER, GPM), (COUNTER, UTILIZATION), (POWER, UTILIZATION)]
     drawn, seconds = sets[int(rng.choice(3, p=[0.45, 0.35, 0.2]))], float(rng.choice([20.0, 30.0, 40.0]))
     return Staged(made, sensors or drawn, seconds, 0, **stage)
@@ -194,7 +194,7 @@ def _stretches(rng: Rng, every_s: float, low_ms: float, high_ms: float) -> Stret
 
 
 def _fan(rng: Rng) -> Case:
-    """Leakage is a part of all power, and follows a temperature that the fan's controller drives up and down."""
+    """Leakage is a part of all power. It follows the temperature, which the fan's controller drives up and down."""
     size, period_s, turn = log_uniform(rng, 0.01, 0.06), log_uniform(rng, 3, 25), uniform(rng, 0.1, 0.9)
 
     def device(world: World) -> World:
@@ -221,7 +221,7 @@ def _ramp(rng: Rng) -> Case:
 
 
 def _predecessor(rng: Rng) -> Case:
-    """What ran before leaves the caches warm or cold."""
+    """The previous execution leaves the caches warm or cold."""
     made, reach_ms = _usual(rng, fixed=False), log_uniform(rng, 2, 40)
     factors = rng.uniform(0.75, 1.25, (len(made.regions), len(made.regions)))
 
@@ -233,7 +233,7 @@ def _predecessor(rng: Rng) -> Case:
 
 
 def _prefill(rng: Rng) -> Case:
-    """A first part that is always as long, and a rest that is not: the longer, the less power."""
+    """A first part of constant length and a rest of variable length: longer executions draw less power."""
     made = changed(_usual(rng), spread=0.7, long_share=uniform(rng, 0, 0.05), long_factor=uniform(rng, 2, 6))
     first = np.array([rng.choice([0, 0.1, 0.3, 0.5]) * each.length_ms for each in made.regions])
     high, low = uniform(rng, 1.1, 1.6), uniform(rng, 0.4, 0.9)
@@ -246,7 +246,7 @@ def _prefill(rng: Rng) -> Case:
 
 
 def _hits(rng: Rng) -> Case:
-    """Hits and misses come in runs, shorter and of another power; which it was is chance to who knows the region."""
+    """Cache hits come in runs. They are shorter and draw another power. Within a region they count as chance."""
     made, share, run, more = _usual(rng), uniform(rng, 0.3, 0.8), log_uniform(rng, 1, 60), uniform(rng, 0.4, 1.4)
     hit_is, seed = rng.choice([1.0, uniform(rng, 0.3, 0.7)], len(made.regions)), int(rng.integers(1 << 30))
 
@@ -263,7 +263,7 @@ def _hits(rng: Rng) -> Case:
 
 
 def _tails(rng: Rng) -> Case:
-    """Work that is launched in a region and goes on for some ms after it, over whatever follows."""
+    """Work from a region that continues for some ms after it, in parallel with the following work."""
     made, seed = _usual(rng), int(rng.integers(1 << 30))
     tail_ms, watts = (
         rng.choice([0, 1], len(made.regions)) * log_uniform(rng, 0.3, 5),
@@ -279,7 +279,7 @@ def _tails(rng: Rng) -> Case:
 
 
 def _copy(rng: Rng) -> Case:
-    """Always after one region, for 3 to 8 % of the time: a region that nobody marked."""
+    """Unmarked work after each execution of one region, for 3 to 8 % of the time."""
     made = _usual(rng, fixed=True)
     place, share = int(rng.integers(1, len(made.regions) + 1)), uniform(rng, 0.03, 0.08)
     copy = Region("copy", share * sum(each.length_ms for each in made.regions), uniform(rng, 120, 500))
@@ -288,7 +288,7 @@ def _copy(rng: Rng) -> Case:
 
 
 def _frames(rng: Rng) -> Case:
-    """Another process decodes or renders so many frames a second, all the time or in sessions."""
+    """Another process decodes or renders frames at a fixed rate, all the time or in sessions."""
     fps, watts = float(rng.choice([24, 25, 30, 50, 60])) * (1 + uniform(rng, -1e-3, 1e-3)), log_uniform(rng, 60, 250)
     sessions = ((0.0, 4e4),) if rng.random() < 0.3 else _stretches(rng, log_uniform(rng, 1, 6), 300, 8000)
     lasts = round(log_uniform(rng, 1.5, 8) * PER_MS)
@@ -298,7 +298,7 @@ def _frames(rng: Rng) -> Case:
 
 
 def _traffic(rng: Rng) -> Case:
-    """Cold executions take longer and draw something else; requests of one to three other sorts come later."""
+    """Cold executions take longer and draw another power. Requests of one to three other sorts follow later."""
     made, seed, at_s = _usual(rng), int(rng.integers(1 << 30)), np.sort(rng.uniform(3, 30, rng.integers(1, 4)))
     longer, colder, decay_s, sorts = (
         log_uniform(rng, 0.1, 3),
@@ -319,7 +319,7 @@ def _traffic(rng: Rng) -> Case:
 
 
 def _batches(rng: Rng) -> Case:
-    """A load that comes and goes makes batches larger: lengths and power go together, and neighbours are alike."""
+    """A varying load changes the batch size: length and power are correlated, and neighbours are similar."""
     made, spread, memory_s, by_batch = (
         _usual(rng),
         uniform(rng, 0.1, 0.5),
@@ -340,7 +340,7 @@ def _batches(rng: Rng) -> Case:
 
 
 def _late(rng: Rng) -> Case:
-    """Stamps late by region, at starts half as much, and by how busy the last 0.2 s were; up to 4 ms."""
+    """Stamps late by region (half as much at starts) and by the busy share of the last 0.2 s, up to 4 ms."""
     made = _usual(rng, gap_ms=(0.0, log_uniform(rng, 2, 20)), pause_every_s=log_uniform(rng, 0.3, 2), pause_s=0.2)
     by_region, by_load, seed = (
         rng.uniform(0.05, 2, len(made.regions)),
@@ -354,7 +354,7 @@ def _late(rng: Rng) -> Case:
         load = (total[edges] - total[edges - PER_S // 5]) / (PER_S // 5)
         ms = by_region[ran.regions] * np.random.default_rng(seed).uniform(0.6, 1.4, edges.shape)
         stamps = host + (np.minimum([[0.5], [1.0]] * ms + by_load * load**2, 4) * 1e6).astype(np.int64)
-        # Stamps of a thread never go back.
+        # Stamps of a thread never decrease.
         return np.maximum.accumulate(stamps.T.ravel()).reshape(-1, 2).T
 
     return _staged(rng, made, late=late)
@@ -392,7 +392,7 @@ def _twelve(rng: Rng) -> Case:
 
 
 def _rational(rng: Rng) -> Case:
-    """A loop near a ratio to the sensor's period that nobody thinks of, and that may drift across it."""
+    """A loop near an unusual ratio to the sensor's period. It may drift across the ratio."""
     over, under = [(2, 3), (3, 4), (4, 5), (5, 4), (4, 3), (5, 3), (7, 4), (5, 2), (7, 3)][int(rng.integers(9))]
     loop_ms = 100 * over / under * (1 + log_uniform(rng, 1e-5, 1e-2) * float(rng.choice([-1, 1])))
     loop: dict[str, Any] = {"fixed": True, "jitter": 0.0, "loop_ms": loop_ms, "gap_ms": (0.5, 0.5), "stamps": LATE}
@@ -402,7 +402,7 @@ def _rational(rng: Rng) -> Case:
 
 
 def _hiccups(rng: Rng) -> Case:
-    """The board's sensor repeats itself and catches up; the host polls nothing for a while, or twice."""
+    """The board's sensor repeats itself and catches up. The host stops polling for a while, or polls twice."""
     board, twice = COUNTER if rng.random() < 0.7 else POWER, log_uniform(rng, 0.01, 0.3)
     stuck, stalled = (_stretches(rng, log_uniform(rng, 1, 8), 150, 1500) for _ in range(2))
     erratic = Erratic(**vars(board), stuck=stuck, stalled=stalled, twice=twice)
@@ -410,7 +410,7 @@ def _hiccups(rng: Rng) -> Case:
 
 
 def _period(rng: Rng) -> Case:
-    """Another client of the driver, or another state of power, changes how often the board's sensor is renewed."""
+    """Another client of the driver, or another power state, changes the renewal period of the board's sensor."""
     later = float(rng.choice([20, 50, 200])) if rng.random() < 0.5 else uniform(rng, 96, 104)
     board = COUNTER if rng.random() < 0.7 else POWER
     return _staged(
@@ -436,12 +436,12 @@ KINDS: Final[Mapping[str, Callable[[Rng], Case]]] = {
     "sensor hiccups": _hiccups,
     "period changes once": _period,
 }
-#: Those with work that no region is around.
+#: Kinds with work outside all regions.
 UNMARKED: Final = frozenset({"asynchronous tails", "copy after one region", "frames of a neighbour"})
 
 
 def draw(kind: str, seed: int) -> Mixed:
-    """The case of a kind with a seed."""
+    """The case of this kind and seed."""
     return Mixed(seed, (kind,), _case(kind, seed))
 
 

@@ -1,12 +1,12 @@
 """Mixed cases: random combinations of program, sensors and violations of the usual assumptions.
 
-Each case has a number; its draw depends on that number alone. **Programs**: 2 to 8 regions (uniform) of lengths between
+Each case has a number, which determines it completely. **Programs**: 2 to 8 regions (uniform) of lengths between
 a low of 1 to 10 ms and a high of 2 to 20 times that (log-uniform); half in random order, half in a fixed one with 0.5
 to 30 % jitter (log-uniform); gaps up to 0.2 to 10 ms (log-uniform); 20 % nested, 25 % with device marks, 30 % with
 pauses; 20, 40, 60 or 90 s. **Sensors**: 45 % energy counter and GPM, 35 % counter and utilisation, 20 % power and
-utilisation. **Violations**: 0 to 3 different ones (15, 40, 30 and 15 %), each as likely as any other that the sensors
-can have, of the sizes that its function says. A scale-free size is log-uniform between what is hardly seen and the
-worst that is documented of boards and programs. `tests/unit/laboratory/test_mixes.py` holds a digest of the draw.
+utilisation. **Violations**: 0 to 3 different ones (15, 40, 30 and 15 %), all equally likely among those that apply to
+the sensors. The function of each defines its sizes. A scale-free size is log-uniform between a hardly visible one and
+the worst one documented for boards and programs. `tests/unit/laboratory/test_mixes.py` checks a digest of the draw.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Violation = Callable[[Rng, Program, Sensors], tuple[Program, Sensors]]
 
 
 def log_uniform(rng: Rng, low: float, high: float) -> float:
-    """A size between two, any factor of it as likely as any other, to four digits."""
+    """A log-uniform size between `low` and `high`, to four digits."""
     return float(f"{np.exp(rng.uniform(np.log(low), np.log(high))):.4g}")
 
 
 def uniform(rng: Rng, low: float, high: float) -> float:
-    """A size between two, to four digits."""
+    """A uniform size between `low` and `high`, to four digits."""
     return float(f"{rng.uniform(low, high):.4g}")
 
 
@@ -57,7 +57,7 @@ def _of_unmarked(change: Callable[[Rng], Mapping[str, Any]]) -> Violation:
 
 
 def _of_sensors(kinds: set[str], change: Callable[[Rng], Mapping[str, Any]]) -> Violation:
-    """Of the sensors with one of these signals, the same change."""
+    """The same change for each sensor with one of these signals."""
 
     def apply(rng: Rng, made: Program, sensors: Sensors) -> tuple[Program, Sensors]:
         drawn = change(rng)
@@ -78,18 +78,18 @@ def _late(rng: Rng, made: Program) -> Mapping[str, Any]:
 
 
 def _loop(rng: Rng, made: Program) -> Mapping[str, Any]:
-    """A loop of one to four halves of 100 ms, exactly or up to 1 % off."""
+    """A loop of 50, 100, 150 or 200 ms, exactly or up to 1 % off."""
     loop_ms = 50.0 * int(rng.integers(1, 5)) * (1 + (rng.random() < 0.5) * uniform(rng, -0.01, 0.01))
-    # The grid's step times what there is to place leaves room for every gap.
+    # Gaps take at most a tenth of the loop, so that all of them fit on the grid.
     gap = round(min(1.0, loop_ms / 10 / len(made.regions)), 2)
     return {"fixed": True, "jitter": 0.0, "loop_ms": round(loop_ms, 3), "gap_ms": (gap, gap), "outer": None}
 
 
 _BOARD: Final = {"energy", "power_average"}
-#: All that are polled; the driver buffers utilisation.
+#: All polled signals. Utilisation is missing, because the driver buffers it.
 _POLLED: Final = {*_BOARD, "graphics"}
 
-#: By name; those whose effect is unmarked work are in `UNMARKED`.
+#: Violations by name. Members of `UNMARKED` add unmarked work.
 VIOLATIONS: Final[Mapping[str, Violation]] = {
     "locked loop": _of_program(_loop),
     "uneven work": _profiles,
@@ -147,24 +147,24 @@ UNMARKED: Final = frozenset({"unmarked executions", "foreign bursts", "work in g
 
 @dataclass(frozen=True)
 class Mixed:
-    """A drawn case, and what is wrong in it."""
+    """A drawn case and its violations."""
 
     number: int
     violations: tuple[str, ...]
     case: Case
 
     def outcomes(self) -> list[Outcome]:
-        """Run it."""
+        """Run the case."""
         return outcomes(", ".join(self.violations) or "none", self.case)
 
 
 def draw(number: int) -> Mixed:
-    """The case of a number."""
+    """The case with this number."""
     return compose(np.random.default_rng([20261123, number]), number)
 
 
 def compose(rng: Rng, number: int) -> Mixed:
-    """A case by the choices of `rng`; `number` seeds its regions and all chance in it."""
+    """A case by the choices of `rng`. `number` seeds its regions and all later random choices."""
     low = log_uniform(rng, 1, 10)
     high = low * log_uniform(rng, 2, 20)
     count = int(rng.integers(2, 9))
@@ -192,7 +192,7 @@ def compose(rng: Rng, number: int) -> Mixed:
             break
         before = made, sensors
         made, sensors = VIOLATIONS[name](rng, made, sensors)
-        if (made, sensors) != before:  # else the case has no such sensor
+        if (made, sensors) != before:  # otherwise the case has no such sensor
             applied.append(name)
     if made.outer and any(region.thread for region in made.regions):
         made = replace(made, outer=None)
@@ -200,5 +200,5 @@ def compose(rng: Rng, number: int) -> Mixed:
 
 
 def digest(count: int) -> str:
-    """Of the first so many descriptions: changes when any of them does."""
+    """A digest of the first `count` descriptions, which changes with any of them."""
     return hashlib.sha256("\n".join(repr(draw(number)) for number in range(count)).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""What a program and its device are like, and the executions that follow. Times are in ms unless a name says else.
+"""Descriptions of a program and its device, and the resulting executions. Times are in ms unless a name has a unit.
 
 Edges of executions lie on the grid of 0.1 ms on which the curves are computed, so that sums over them are exact.
 """
@@ -17,19 +17,19 @@ Floats = npt.NDArray[np.float64]
 STEP_NS: Final = 100_000
 PER_MS: Final = 10
 PER_S: Final = 10_000
-#: The grid begins so long before the recording, as sensors look back.
+#: The grid begins this many seconds before the recording, because sensors average over the past.
 LEAD_S: Final = 3
 
-#: Where in an execution the device works: all of it, a third of it, or ever more, or ever less, down to a fifth.
+#: Work within an execution: throughout, in one third, or linearly rising from or falling to a fifth.
 Profile = Literal["all", "first", "middle", "last", "rise", "fall"]
 
 
 @dataclass(frozen=True)
 class Region:
-    """`power_w` is drawn while it works, `duty` of each of its ms; `length_ms` is typical, ± `spread` of it, uniformly.
+    """A region. It draws `power_w` in the fraction `duty` of each ms. Lengths are uniform in `length_ms` ± `spread`.
 
-    One in `1 / long_share` executions is `long_factor` times as long. What is drawn above idle grows with the
-    execution's length to the power of `by_length`, and varies from one execution to the next by `varies`.
+    A share `long_share` of executions is `long_factor` times as long. The power above idle grows with the execution's
+    length to the power of `by_length`, and varies between executions by `varies` (relative standard deviation).
     """
 
     name: str
@@ -48,7 +48,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Outer:
-    """A region around each `per` executions of the first thread, with work of its own before, between and after."""
+    """A region around `per` executions of the first thread, with its own work before, between and after them."""
 
     name: str = "outer"
     per: int = 5
@@ -58,9 +58,9 @@ class Outer:
 
 @dataclass(frozen=True)
 class Stamps:
-    """The host's stamps are late by `late_ms` (uniform), a share `tail` of them `tail_factor` times as much.
+    """Errors of stamps. The host's are late by `late_ms` (uniform), a share `tail` of them `tail_factor` times that.
 
-    `marks_us` is the standard deviation of device marks; None where there are none. Times of one thread never go back.
+    `marks_us`: standard deviation of device marks; None without marks. Times of one thread never decrease.
     """
 
     late_ms: tuple[float, float] = (0.0, 0.05)
@@ -71,9 +71,9 @@ class Stamps:
 
 @dataclass(frozen=True)
 class Unmarked:
-    """Work that no region is around: a share of executions, bursts of another process, work in gaps.
+    """Work outside all regions: a share of executions, bursts of another process, work in gaps.
 
-    Lengths of bursts are exponential. Work in gaps fills `gap_fill` of a share `gap_share` of them.
+    Lengths of bursts are exponential. Work fills the fraction `gap_fill` of a share `gap_share` of the gaps.
     """
 
     share: float = 0.0
@@ -87,12 +87,13 @@ class Unmarked:
 
 @dataclass(frozen=True)
 class Physics:
-    """The device: what it draws idle, and slow things.
+    """The device: its idle power and its slow effects.
 
     `awake_w` is drawn above idle right after work and decays with `awake_s`. Leakage adds `warming` of the power in
-    the long run, with time constant `warming_s`. The board's controller keeps the mean over 50 ms below `cap_w` by what
-    is above idle; `limit_w` bounds what overlapping work can draw. `clocks`: from a second on, work takes 1 / clock as
-    long and draws clock^2.4 as much above idle (Mei et al., "The impact of GPU DVFS", 2013: between f^2 and f^3).
+    the long run, with time constant `warming_s`. The board's controller scales the power above idle to keep the mean
+    over 50 ms below `cap_w`. `limit_w` is the most power of overlapping work. `clocks` are pairs (second, clock) from
+    which on work takes 1 / clock as long and draws clock^2.4 times the power above idle (between f^2 and f^3 in Mei et
+    al., "The impact of GPU DVFS", 2013).
     """
 
     idle_w: float = 90.0
@@ -106,10 +107,10 @@ class Physics:
 
 
 class Executions(NamedTuple):
-    """All that ran, as columns: true edges in steps from the recording's start, region, the outer one's place or -1,
-    thread, power while it works in W, how much of that is by chance, and whether it is marked as a region.
+    """All executions, as columns. Outer executions come first.
 
-    Outer executions come first.
+    `starts`, `ends`: true edges in steps from the recording's start. `parents`: index of the outer execution or -1.
+    `power_w`: power in W while it works. `chance_w`: its random part. `marked`: whether a region marks it.
     """
 
     starts: Ints
@@ -126,9 +127,9 @@ class Executions(NamedTuple):
 class Program:
     """Regions in an order, with gaps; each thread runs its own regions.
 
-    `fixed` repeats the regions in their order with lengths and gaps ± `jitter` (uniform); with `loop_ms` the lengths
-    are scaled so that one turn takes exactly that. Otherwise the order is random. Every `pause_every_s` on average it
-    pauses for `pause_s` on average.
+    `fixed` repeats the regions in order with lengths and gaps ± `jitter` (uniform). Otherwise the order is random.
+    With `loop_ms` the lengths are scaled so that one turn takes exactly that time. Every `pause_every_s` on average the
+    program pauses for `pause_s` on average.
     """
 
     regions: tuple[Region, ...]
@@ -145,11 +146,11 @@ class Program:
 
     @property
     def names(self) -> list[str]:
-        """Of all regions, the outer one last."""
+        """The names of all regions, the outer one last."""
         return [region.name for region in self.regions] + ([self.outer.name] if self.outer else [])
 
     def draw(self, seconds: float, rng: np.random.Generator) -> Executions:
-        """What runs in so many seconds, from 0.2 s on to 0.5 s before the end."""
+        """The executions in a recording of `seconds`, from 0.2 s to 0.5 s before its end."""
         threads = sorted({region.thread for region in self.regions})
         parts = [self._thread(thread, seconds, rng) for thread in threads]
         joined = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
@@ -161,29 +162,29 @@ class Program:
         return self._nested(self.outer, alone)
 
     def _thread(self, thread: int, seconds: float, rng: np.random.Generator) -> list[npt.NDArray[np.generic]]:
-        mine = [k for k, region in enumerate(self.regions) if region.thread == thread]
-        typical = np.array([self.regions[k].length_ms for k in mine])
+        own = [k for k, region in enumerate(self.regions) if region.thread == thread]
+        typical = np.array([self.regions[k].length_ms for k in own])
         gap = sum(self.gap_ms) / 2
         count = int(seconds * 1000 / (typical.mean() + gap) * 1.6) + 50
         if self.fixed:
             if self.loop_ms:
-                typical *= (self.loop_ms - gap * len(mine)) / typical.sum()
-            which = np.arange(count) % len(mine)
+                typical *= (self.loop_ms - gap * len(own)) / typical.sum()
+            which = np.arange(count) % len(own)
             lengths = typical[which] * rng.uniform(1 - self.jitter, 1 + self.jitter, count)
             gaps = gap * rng.uniform(1 - self.jitter, 1 + self.jitter, count)
         else:
-            which = rng.integers(len(mine), size=count)
-            spread = np.array([self.regions[k].spread for k in mine])[which]
+            which = rng.integers(len(own), size=count)
+            spread = np.array([self.regions[k].spread for k in own])[which]
             lengths = typical[which] * rng.uniform(1 - spread, 1 + spread)
             gaps = rng.uniform(*self.gap_ms, count)
-        owners = np.array(mine)[which]
-        regions = [self.regions[k] for k in mine]
+        owners = np.array(own)[which]
+        regions = [self.regions[k] for k in own]
         long = rng.random(count) < np.array([r.long_share for r in regions])[which]
         lengths = np.where(long, lengths * np.array([r.long_factor for r in regions])[which], lengths)
         if self.pause_every_s:
             chance = (lengths + gaps) / 1000 / self.pause_every_s
             gaps += np.where(rng.random(count) < chance, rng.exponential(self.pause_s * 1000, count), 0.0)
-        # What is above idle, by the execution's length and by chance.
+        # Power above idle, by the execution's length and by chance.
         factor = (lengths / typical[which]) ** np.array([r.by_length for r in regions])[which]
         typical_w = np.array([r.power_w - self.physics.idle_w for r in regions])[which] * factor
         chance_w = typical_w * np.array([r.varies for r in regions])[which] * np.clip(rng.normal(size=count), -3, 3)
@@ -195,7 +196,7 @@ class Program:
         return [steps[kept, 0], steps[kept, 1], owners[kept], threads, watts[kept], chance_w[kept]]
 
     def _real_ms(self, work_ms: Floats) -> Floats:
-        """When so much work is done, at the clocks of the device."""
+        """The time at which `work_ms` of work at full clocks is done, at the clocks of the device."""
         clocks = self.physics.clocks
         if not clocks:
             return work_ms
@@ -205,26 +206,26 @@ class Program:
         return result
 
     def _nested(self, outer: Outer, inner: Executions) -> Executions:
-        """Executions of the first thread moved apart to make room for what is around each few of them."""
+        """Executions of the first thread, moved apart to make room for outer executions around them."""
         head = int(outer.head_ms * PER_MS)
-        mine = np.flatnonzero(inner.threads == 0)
-        group = np.arange(len(mine)) // outer.per
-        whole = group < len(mine) // outer.per
-        mine, group = mine[whole], group[whole]
+        own = np.flatnonzero(inner.threads == 0)
+        group = np.arange(len(own)) // outer.per
+        whole = group < len(own) // outer.per
+        own, group = own[whole], group[whole]
         move = 2 * head * group + head
         limit = inner.ends[inner.threads == 0].max(initial=0)
         starts, ends, parents = inner.starts.copy(), inner.ends.copy(), inner.parents.copy()
-        starts[mine] += move
-        ends[mine] += move
-        count = len(mine) // outer.per
-        outers_start = starts[mine][:: outer.per] - head
-        outers_end = ends[mine][outer.per - 1 :: outer.per] + head
+        starts[own] += move
+        ends[own] += move
+        count = len(own) // outer.per
+        outers_start = starts[own][:: outer.per] - head
+        outers_end = ends[own][outer.per - 1 :: outer.per] + head
         fits = outers_end <= limit
         number = np.cumsum(fits) - 1
-        parents[mine] = np.where(fits[group], number[group], -2)
+        parents[own] = np.where(fits[group], number[group], -2)
         keep = np.ones(len(starts), bool)
         keep[np.flatnonzero(inner.threads == 0)] = False
-        keep[mine] = parents[mine] >= 0
+        keep[own] = parents[own] >= 0
         n = int(fits.sum())
         power = np.full(count, outer.power_w)
         return Executions(

@@ -1,4 +1,4 @@
-"""A case as a recording in a temporary folder, read back and analysed; and the same replayed through the live join."""
+"""A case as a recording in a temporary folder, read back and analysed, or replayed through the live join."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DEVICE: Final = Device("GPU-laboratory", index=0, name="Laboratory H200")
 
 @dataclass(frozen=True)
 class Case:
-    """A program, its sensors, how long it is recorded, and the seed of all chance in it."""
+    """A program, its sensors, the length of the recording, and the seed of all random choices."""
 
     program: Program
     sensors: tuple[Sensor, ...]
@@ -44,12 +44,12 @@ class Case:
         """The device's curves, the sensors' readings, and the executions' stamps."""
         rng = np.random.default_rng(self.seed)
         world = make(self.program, self.seconds, rng)
-        readings = [(sensor, *found) for sensor in self.sensors for found in sensor.read(world, rng)]
+        readings = [(sensor, *signal) for sensor in self.sensors for signal in sensor.read(world, rng)]
         return Run(self, world, readings, *_stamps(world, rng))
 
 
 class Run(NamedTuple):
-    """What happened in a case. Stamps are in ns after the recording's start; marks are None where there are none."""
+    """The events of a case. Stamps are in ns after the recording's start. `marks` is None without device marks."""
 
     case: Case
     world: World
@@ -59,14 +59,14 @@ class Run(NamedTuple):
 
     @property
     def joined(self) -> tuple[Ints, Ints]:
-        """The stamps that the product joins by: the device's where there are any."""
+        """The stamps for the product's join: the device's if there are any, else the host's."""
         return self.host if self.marks is None else self.marks
 
 
 class Answer(NamedTuple):
-    """What the product says of one quantity of a region; None: refused, for `reason`. No half-width: None.
+    """The product's answer for one quantity of a region. `value` None: refused, for `reason`.
 
-    `flagged`: the number comes with a word that it may be wrong.
+    `flagged`: the product warns that the number may be wrong.
     """
 
     value: float | None
@@ -75,15 +75,15 @@ class Answer(NamedTuple):
     flagged: bool = False
 
 
-#: By region and quantity. `OUTSIDE` stands for what no region was active for.
+#: By region and quantity. `OUTSIDE` is the time without any active region.
 Answers = Mapping[tuple[str, str], Answer]
 OUTSIDE: Final = "(outside)"
-#: The live path is fed by slices of so long.
+#: Length of the slices of data for the live path.
 SLICE_S: Final = 0.5
 
 
 def _stamps(world: World, rng: np.random.Generator) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints] | None]:
-    """What the host stamps the executions with, and the device's marks."""
+    """The host's stamps of the executions, and the device's marks."""
     stamps, ran = world.program.stamps, world.executions
     true = np.stack([ran.starts, ran.ends]) * STEP_NS
     late = rng.uniform(*stamps.late_ms, true.shape)
@@ -91,13 +91,13 @@ def _stamps(world: World, rng: np.random.Generator) -> tuple[tuple[Ints, Ints], 
     host = true + (late * 1e6).astype(np.int64)
     depth = np.where(ran.parents >= 0, 1, 0)
     for thread in np.unique(ran.threads):
-        mine = np.flatnonzero(ran.threads == thread)
-        # An outer execution starts before those inside it and ends after them; one ends before the next starts.
-        edges = np.concatenate([true[0, mine] * 4 + 2 + depth[mine], true[1, mine] * 4 + 1 - depth[mine]])
+        own = np.flatnonzero(ran.threads == thread)
+        # An outer execution starts before its inner ones and ends after them. Each ends before the next starts.
+        edges = np.concatenate([true[0, own] * 4 + 2 + depth[own], true[1, own] * 4 + 1 - depth[own]])
         order = np.argsort(edges, kind="stable")
-        flat = np.concatenate([host[0, mine], host[1, mine]])
+        flat = np.concatenate([host[0, own], host[1, own]])
         flat[order] = np.maximum.accumulate(flat[order])
-        host[:, mine] = flat.reshape(2, -1)
+        host[:, own] = flat.reshape(2, -1)
     if stamps.marks_us is None:
         return (host[0], host[1]), None
     error = np.clip(rng.normal(0, stamps.marks_us, true.shape), -20 * stamps.marks_us, 20 * stamps.marks_us)
@@ -128,17 +128,17 @@ def spans_of(run: Run) -> Iterator[SpanRecord]:
 
 
 def samples_of(readings: Iterable[tuple[Sensor, Signal, Quantity, Readings]]) -> list[Sample]:
-    """All readings as a driver gives them, in order of their stamps."""
-    found = [
+    """All readings as samples of a driver, in order of their stamps."""
+    samples = [
         Sample(signal, T0 + a, T0 + b, value)
         for _, signal, _, each in readings
         for a, b, value in zip(each.starts_ns.tolist(), each.stamps_ns.tolist(), each.values.tolist(), strict=True)
     ]
-    return sorted(found, key=lambda sample: sample.t_end_ns)
+    return sorted(samples, key=lambda sample: sample.t_end_ns)
 
 
 def record(run: Run, directory: Path) -> Path:
-    """Write the recording; the file's path."""
+    """Write the recording. Returns the file's path."""
     with RecordingWriter(directory, now_ns=lambda: T0, driver="laboratory") as writer:
         writer.device(DEVICE)
         writer.samples(DEVICE.uuid, samples_of(run.readings))
@@ -155,7 +155,7 @@ def recorded(run: Run) -> Recording:
 
 
 def analysed(run: Run) -> Answers:
-    """What `gpu-profile analyze` says of the recording."""
+    """The answers of `gpu-profile analyze` for the recording."""
     analysis = analyse(recorded(run))
     answers: dict[tuple[str, str], Answer] = {}
     for use in analysis.regions:
@@ -167,18 +167,18 @@ def analysed(run: Run) -> Answers:
 
 def _answers(summary: RegionSummary) -> dict[tuple[str, str], Answer]:
     sm = summary.rates.get("sm")
-    found = {
+    by_quantity = {
         "power": Answer(summary.power_w, summary.power_half_width, summary.energy_reason),
         "busy": Answer(summary.busy, summary.busy_half_width, summary.reason),
         "sm": Answer(sm and sm.value, sm and sm.half_width, summary.reason),
         "energy": Answer(summary.energy_j, summary.energy_half_width, flagged=summary.energy_half_width is None),
         "busy_s": Answer(summary.busy_s, summary.busy_s_half_width, flagged=summary.busy_s_half_width is None),
     }
-    return {(summary.region, quantity): answer for quantity, answer in found.items()}
+    return {(summary.region, quantity): answer for quantity, answer in by_quantity.items()}
 
 
 def replayed(run: Run) -> Answers:
-    """What a live session says that meets the same samples and executions as they arrive, half a second at a time."""
+    """The answers of a live session that gets the same samples and executions in slices of half a second."""
     samples = samples_of(run.readings)
     timeline = Timeline(DEVICE, [signal for _, signal, _, _ in run.readings], capacity=6000)
     clock = FakeClock(T0)

@@ -1,7 +1,7 @@
-"""The table of cases: what holds on paper, and what real programs, boards and drivers do to it.
+"""The table of cases: ideal programs and sensors, and the faults of real programs, boards and drivers.
 
-A row builds a case from a seed. Programs have six regions of 2 to 20 ms (log-uniform) that draw 150 to 650 W, half of
-them busy all the time and half 20 to 90 % of it; device and sensors are as the row says, else free of faults.
+A row builds a case from a seed. Programs have six regions of 2 to 20 ms (log-uniform) that draw 150 to 650 W. Half of
+them are always busy, the others 20 to 90 % of the time. Device and sensors have only the faults that the row names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from laboratory.recordings import Case, analysed, replayed
 from laboratory.score import Kind, Outcome
 from laboratory.sensors import COUNTER, GPM, H200, POWER, SAMPLED, UTILIZATION, Sensor
 
-#: What a host that waits for its device notes: late by what waking up takes, a few times much later.
+#: Stamps of a host that waits for its device: late by the time of waking up, in some cases by much more.
 LATE: Final = Stamps((0.2, 1.0), tail=0.02)
 
 
@@ -33,24 +33,24 @@ class Row:
     build: Callable[[int], Case]
 
     def outcomes(self, seed: int) -> list[Outcome]:
-        """Run one case of it."""
+        """Run one case of the row."""
         return outcomes(self.name, self.build(seed), replay=self.kind == "replay")
 
 
 def outcomes(name: str, case: Case, *, replay: bool = False) -> list[Outcome]:
-    """Record a case, analyse it, and set the answers beside the truth."""
+    """Record a case, analyse it, and pair the answers with the truth."""
     run = case.run()
     answers = analysed(run)
     live = replayed(run) if replay else {}
     return [
-        Outcome(name, case.seed, region, quantity, known, answers[region, quantity], live.get((region, quantity)))
-        for (region, quantity), known in judge(run).items()
+        Outcome(name, case.seed, region, quantity, target, answers[region, quantity], live.get((region, quantity)))
+        for (region, quantity), target in judge(run).items()
         if (region, quantity) in answers
     ]
 
 
 def program(seed: int, *, count: int = 6, length_ms: tuple[float, float] = (2.0, 20.0), **options: Any) -> Program:
-    """Regions by chance; `options` are a program's."""
+    """A program with random regions. `options` are fields of `Program`."""
     rng = np.random.default_rng([seed, count])
     low, high = np.log(length_ms)
     regions = tuple(
@@ -67,19 +67,19 @@ def program(seed: int, *, count: int = 6, length_ms: tuple[float, float] = (2.0,
     return Program(regions, **options)
 
 
-def changed(found: Program, **changes: Any) -> Program:
-    """With each region changed; a callable is called with its place."""
+def changed(base: Program, **changes: Any) -> Program:
+    """`base` with changed fields in each region. A callable is called with the region's index."""
     return replace(
-        found,
+        base,
         regions=tuple(
             replace(region, **{key: value(k) if callable(value) else value for key, value in changes.items()})
-            for k, region in enumerate(found.regions)
+            for k, region in enumerate(base.regions)
         ),
     )
 
 
 def _case(seed: int, *, sensors: tuple[Sensor, ...] = (COUNTER, GPM), seconds: float = 60.0, **options: Any) -> Case:
-    """`regions`: what is changed of all of them."""
+    """A case with `options` of `Program`. `regions`: changed fields of all regions."""
     changes = options.pop("regions", {})
     return Case(changed(program(seed, **options), **changes), sensors, seconds, seed)
 
@@ -90,12 +90,12 @@ def _thirds(seed: int) -> Case:
 
 
 def _threads(seed: int) -> Case:
-    """Both draw what they draw above idle, up to a limit that binds now and then."""
+    """Two threads, with added power above idle. The power limit sometimes applies."""
     return _case(seed, physics=Physics(limit_w=700.0), gap_ms=(0.0, 8.0), regions={"thread": lambda k: k % 2})
 
 
 def _marks(seed: int) -> Case:
-    """The host launches and goes on: its stamps are late by as much as the launches take to reach the device."""
+    """The host launches asynchronously: its stamps differ by the time that launches take to reach the device."""
     return _case(seed, stamps=Stamps((0.0, 5.0), marks_us=5.0))
 
 
@@ -105,7 +105,7 @@ def _gain(seed: int) -> Case:
 
 
 def _service(seed: int) -> Case:
-    """Requests: text on the host, with nothing on the device, then the model's two phases; pauses between requests."""
+    """Requests with tokenisation on the host only, the two phases of a model on the device, and pauses between them."""
     regions = (
         Region("tokenize", 4.0, 90.0, duty=0.0, spread=0.3),
         Region("prefill", 18.0, 520.0, spread=0.3, activity=0.8, by_length=0.2),
@@ -118,7 +118,7 @@ def _service(seed: int) -> Case:
 
 
 def _drawn_loop(seed: int) -> Case:
-    """A loop about as long as the sensors' periods, of one region or two that work in a part of their time."""
+    """A loop about as long as the sensors' periods, of one or two regions that work in a part of their time."""
     rng = np.random.default_rng([seed, 40, 210])
     loop_ms, jitter = round(float(rng.uniform(40, 210)), 1), float(rng.choice([0.0, 0.002, 0.02]))
     count, gap_ms = int(rng.integers(1, 3)), round(loop_ms * float(rng.uniform(0.05, 0.2)), 2)
@@ -127,7 +127,7 @@ def _drawn_loop(seed: int) -> Case:
 
 
 def _sampled(seed: int, *, other: bool = False, **options: Any) -> Case:
-    """With the driver's own power samples, of a board that answers about as the one that was measured, or otherwise."""
+    """With the driver's own power samples, of a board with the measured response or another one."""
     rng = np.random.default_rng([seed, 20])
     lag_ms, window_ms = (rng.uniform(10, 40), rng.uniform(25, 80)) if other else rng.normal((4.5, 15.0), (0.5, 1.0))
     sampled = replace(SAMPLED[-1], lag_ms=float(lag_ms), window_ms=float(window_ms))
@@ -155,13 +155,13 @@ def _power(**options: Any) -> tuple[Sensor, ...]:
     return (replace(POWER, **options),)
 
 
-#: Regions that never stop for as long as the slow things take would not show an idle device.
+#: Pauses as long as the slow effects: without them the device would never be idle long enough.
 _PAUSES: Final[dict[str, Any]] = {"pause_every_s": 3.0, "pause_s": 3.0}
 
-#: Another timing of the sensor with steady rates explains these as well where a loop repeats with the sensor.
+#: In a loop that repeats with the sensor, steady rates with another timing explain these equally well.
 _PARTS: Final[dict[str, Any]] = {"count": 2, "length_ms": (20.0, 40.0), "regions": {"profile": "first"}}
 
-#: Training: a few regions in their order.
+#: Training: a few regions in a fixed order.
 _LOOPED: Final[dict[str, Any]] = {"fixed": True, "jitter": 0.05, "count": 3, "seconds": 12.0}
 _RISING: Final[dict[str, Any]] = {"regions": {"profile": "first"}}
 

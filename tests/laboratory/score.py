@@ -1,20 +1,20 @@
-"""Answers held against truth and oracle: figures by row and quantity, and a verdict with reasons.
+"""Compares answers with truth and oracle: figures by row and quantity, and a verdict with reasons.
 
 **Coverage** is the share of answers with a half-width that lie within it. Answers of one seed fail together, so its
-95 % interval is that of a ratio of sums over seeds: with `c_s` covered of `n_s`, `p = sum c / sum n`, the variance is
-`S / (S - 1) · sum (c_s - p·n_s)² / (sum n)²` (Cochran, "Sampling Techniques", 6.3), at least the binomial one.
+95 % interval is the interval of a ratio of sums over seeds. With `c_s` covered of `n_s` and `p = sum c / sum n`, the
+variance is `S / (S - 1) · sum (c_s - p·n_s)² / (sum n)²` (Cochran, "Sampling Techniques", 6.3), at least binomial.
 
 A row falls short if
 
-- the coverage interval does not reach 90 % (rows of unmarked work are exempt: what no one marked cannot be told from
-  what the regions do, and only the next rule holds there);
-- more than 1 % of answers are beyond three half-widths: so many that, were it 1 %, as many or more would come by chance
-  less than once in twenty (binomial, answers taken as independent);
-- fewer than 60 % of what the oracle could answer are answered. So a row that only refuses falls short, unless the
-  oracle refuses too;
-- of numbers without a half-width and without a flag, more than 1 % (counted as above) are off by more than 10 % of
-  their reference (`oracle.Known`);
-- a clean row answers less than 95 % of what the oracle could, or its median error exceeds 2 %;
+- the coverage interval does not reach 90 % (rows of unmarked work are exempt, because unmarked work cannot be
+  distinguished from the regions' own; only the next rule applies to them);
+- significantly more than 1 % of answers are beyond three half-widths: a share of 1 % would give so many with a
+  probability below 5 % (binomial, for independent answers);
+- fewer than 60 % of the answerable quantities are answered. So a row that only refuses falls short, unless the oracle
+  refuses too;
+- of numbers without a half-width and without a flag, more than 1 % (tested as above) are off by more than 10 % of
+  their reference (`oracle.Target`);
+- a clean row answers less than 95 % of the answerable quantities, or its median error exceeds 2 %;
 - a replayed row gives numbers that differ from the analysis of the same recording.
 """
 
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final, Literal, NamedTuple
 
-from laboratory.oracle import Known
+from laboratory.oracle import Target
 from laboratory.recordings import Answer
 
 Kind = Literal["clean", "violated", "unmarked", "replay"]
@@ -37,64 +37,64 @@ LEAST_ANSWERED: Final = 0.60
 LEAST_ANSWERED_CLEAN: Final = 0.95
 MOST_BEYOND: Final = 0.01
 LARGEST_MEDIAN: Final = 0.02
-#: Off by more than this is a confident error of a number without half-width and flag.
+#: Larger relative errors of numbers without half-width and flag are confident errors.
 OFF: Final = 0.10
-#: Two runs of one estimator over the same numbers differ by rounding only.
+#: Largest relative difference by rounding between two runs of one estimator over the same numbers.
 SAME: Final = 1e-6
 _Z95: Final = 1.959964
 _CHANCE: Final = 0.05
 
 
 class Outcome(NamedTuple):
-    """One quantity of one region in one case. `live`: what a replay says of it; None if there was none."""
+    """One quantity of one region in one case. `live`: the answer of a replay, None without one."""
 
     row: str
     seed: int
     region: str
     quantity: str
-    known: Known
+    target: Target
     answer: Answer
     live: Answer | None = None
 
     @property
     def error(self) -> float:
-        """Relative to the reference; inf where nothing was answered."""
-        return (
-            math.inf if self.answer.value is None else abs(self.answer.value - self.known.truth) / self.known.reference
-        )
+        """The error relative to the reference; inf without an answer."""
+        value, target = self.answer.value, self.target
+        return math.inf if value is None else abs(value - target.truth) / target.reference
 
     @property
     def half_widths(self) -> float | None:
-        """How many half-widths the answer is from the truth; None if it has none."""
+        """The error in half-widths. None without an answer or a half-width."""
         value, half_width = self.answer.value, self.answer.half_width
         if value is None or half_width is None:
             return None
-        # What rounds to the same digits is the same.
-        miss = max(0.0, abs(value - self.known.truth) - 1e-6 * self.known.reference)
+        # Differences by rounding do not count.
+        miss = max(0.0, abs(value - self.target.truth) - 1e-6 * self.target.reference)
         return 0.0 if miss == 0 else miss / half_width if half_width > 0 else math.inf
 
     @property
     def confidently_wrong(self) -> bool:
         """Beyond three half-widths, or off by more than a tenth with neither half-width nor flag."""
-        found = self.half_widths
-        if found is not None:
-            return found > 3
+        distance = self.half_widths
+        if distance is not None:
+            return distance > 3
         return self.answer.value is not None and not self.answer.flagged and self.error > OFF
 
     @property
     def differs(self) -> bool:
-        """Whether the replay says something else than the analysis."""
+        """Whether the replay and the analysis give different answers."""
         if self.live is None:
             return False
         pairs = (self.live.value, self.answer.value), (self.live.half_width, self.answer.half_width)
-        return any(a is not b if a is None or b is None else abs(a - b) > SAME * self.known.reference for a, b in pairs)
+        most = SAME * self.target.reference
+        return any(a is not b if a is None or b is None else abs(a - b) > most for a, b in pairs)
 
 
 @dataclass(frozen=True)
 class Score:
     """The figures of one quantity in one row.
 
-    `bare` are numbers without a half-width or flag, `off` those of them that are off by more than a tenth.
+    `bare`: numbers without a half-width or flag. `off`: bare numbers with an error above a tenth.
     """
 
     quantity: str
@@ -116,31 +116,31 @@ class Score:
 
     @property
     def coverage(self) -> float:
-        """Share of answers whose half-width holds the truth; 1 if there are none."""
+        """Share of answers with the truth within their half-width; 1 without such answers."""
         return self.covered / self.with_half_width if self.with_half_width else 1.0
 
     @property
     def cost(self) -> tuple[int, int]:
-        """Of how many that the oracle could answer how many are not both answered and right."""
+        """(answerable quantities without a right answer, answerable quantities)."""
         return self.answerable - self.covered_answerable, self.answerable
 
     def faults(self, kind: Kind) -> list[str]:
-        """Why the row falls short by this quantity."""
-        found = []
+        """The reasons why the row falls short by this quantity."""
+        faults = []
         if self.with_half_width and kind != "unmarked" and self.interval[1] < LEAST_COVERAGE:
-            found.append(f"{self.quantity}: cover {self.coverage:.0%}")
+            faults.append(f"{self.quantity}: cover {self.coverage:.0%}")
         if too_many(self.beyond, self.with_half_width):
-            found.append(f"{self.quantity}: {self.beyond} of {self.with_half_width} beyond three half-widths")
+            faults.append(f"{self.quantity}: {self.beyond} of {self.with_half_width} beyond three half-widths")
         if too_many(self.off, self.bare):
-            found.append(f"{self.quantity}: {self.off} of {self.bare} unflagged numbers off by over {OFF:.0%}")
+            faults.append(f"{self.quantity}: {self.off} of {self.bare} unflagged numbers off by over {OFF:.0%}")
         least = LEAST_ANSWERED_CLEAN if kind == "clean" else LEAST_ANSWERED
         if self.answered < least * self.answerable:
-            found.append(f"{self.quantity}: answered {self.answered} of {self.answerable}")
+            faults.append(f"{self.quantity}: answered {self.answered} of {self.answerable}")
         if kind == "clean" and self.given and self.median_error > LARGEST_MEDIAN:
-            found.append(f"{self.quantity}: median error {self.median_error:.1%}")
+            faults.append(f"{self.quantity}: median error {self.median_error:.1%}")
         if self.differ:
-            found.append(f"{self.quantity}: {self.differ} of {self.n} differ live")
-        return found
+            faults.append(f"{self.quantity}: {self.differ} of {self.n} differ live")
+        return faults
 
     def __str__(self) -> str:
         answered = f"{self.quantity}: answered {_share(self.answered, self.answerable)} of {self.answerable}"
@@ -163,8 +163,8 @@ def _share(part: int, whole: int) -> str:
 def score(outcomes: Sequence[Outcome]) -> Score:
     """The figures of outcomes of one quantity."""
     given = [each for each in outcomes if each.answer.value is not None]
-    able = [each for each in outcomes if each.known.answerable]
-    wide = [(each, found) for each in given if (found := each.half_widths) is not None]
+    able = [each for each in outcomes if each.target.answerable]
+    wide = [(each, distance) for each in given if (distance := each.half_widths) is not None]
     bare = [each for each in given if each.half_widths is None and not each.answer.flagged]
     errors = [each.error for each in given]
     return Score(
@@ -173,10 +173,10 @@ def score(outcomes: Sequence[Outcome]) -> Score:
         answerable=len(able),
         answered=sum(each.answer.value is not None for each in able),
         given=len(given),
-        covered=sum(found <= 1 for _, found in wide),
-        interval=clustered([(each.seed, found <= 1) for each, found in wide]),
+        covered=sum(distance <= 1 for _, distance in wide),
+        interval=clustered([(each.seed, distance <= 1) for each, distance in wide]),
         with_half_width=len(wide),
-        beyond=sum(found > 3 for _, found in wide),
+        beyond=sum(distance > 3 for _, distance in wide),
         median_error=median(errors) if errors else math.nan,
         worst=max(errors, default=math.nan),
         refusals=dict(Counter(_first_words(e.answer.reason) for e in outcomes if e.answer.value is None)),
@@ -188,18 +188,18 @@ def score(outcomes: Sequence[Outcome]) -> Score:
 
 
 def _right(outcome: Outcome) -> bool:
-    found = outcome.half_widths
-    return outcome.answer.value is not None and (outcome.error <= OFF if found is None else found <= 1)
+    distance = outcome.half_widths
+    return outcome.answer.value is not None and (outcome.error <= OFF if distance is None else distance <= 1)
 
 
 def _first_words(reason: str) -> str:
     return reason.split(": ", 1)[-1][:60] or "no reason"
 
 
-def clustered(found: Iterable[tuple[int, bool]]) -> tuple[float, float]:
-    """The 95 % interval of a share whose members fail together by seed; 0 to 1 without any."""
+def clustered(members: Iterable[tuple[int, bool]]) -> tuple[float, float]:
+    """The 95 % interval of a share with members that fail together by seed; 0 to 1 without members."""
     seeds: dict[int, list[int]] = {}
-    for seed, good in found:
+    for seed, good in members:
         both = seeds.setdefault(seed, [0, 0])
         both[0] += good
         both[1] += 1
@@ -214,7 +214,7 @@ def clustered(found: Iterable[tuple[int, bool]]) -> tuple[float, float]:
 
 
 def too_many(count: int, n: int, share: float = MOST_BEYOND) -> bool:
-    """Whether so many of `n` would hardly come by chance if the share were what is allowed."""
+    """Whether `count` of `n` is significantly more than the allowed share (probability by chance below 5 %)."""
     if count <= share * n:
         return False
     below = sum(math.comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(min(count, 60)))
@@ -223,7 +223,7 @@ def too_many(count: int, n: int, share: float = MOST_BEYOND) -> bool:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a row comes to. `cost`: the share of what the oracle could answer that is not both answered and right."""
+    """The result of a row. `cost`: the share of answerable quantities without a right answer."""
 
     row: str
     kind: Kind
@@ -233,7 +233,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether the row holds."""
+        """Whether the row has no faults."""
         return not self.faults
 
 
@@ -241,10 +241,10 @@ def verdict(row: str, kind: Kind, outcomes: Sequence[Outcome]) -> Verdict:
     """Score every quantity of a row."""
     quantities = list(dict.fromkeys(each.quantity for each in outcomes))
     scores = tuple(score([each for each in outcomes if each.quantity == quantity]) for quantity in quantities)
-    main = [found.cost for found in scores if found.quantity in {"power", "busy"}]
+    main = [each.cost for each in scores if each.quantity in {"power", "busy"}]
     missed, able = (sum(column) for column in zip(*main, strict=True)) if main else (0, 0)
-    if not able:  # then all that can be done wrong is to give numbers
-        missed = sum(found.with_half_width - found.covered for found in scores)
-        able = max(1, sum(found.with_half_width for found in scores))
-    faults = tuple(fault for found in scores for fault in found.faults(kind))
+    if not able:  # then only numbers with a half-width can be wrong
+        missed = sum(each.with_half_width - each.covered for each in scores)
+        able = max(1, sum(each.with_half_width for each in scores))
+    faults = tuple(fault for each in scores for fault in each.faults(kind))
     return Verdict(row, kind, scores, faults, missed / able)

@@ -1,8 +1,8 @@
 """`python tests/laboratory/search.py [--examples N] [--seed N]`: hypothesis looks for confident errors.
 
-It composes cases as `mixes` does, but chooses every size itself and is drawn towards cases whose answers are many
-half-widths off (`hypothesis.target`). It prints the worst cases as Python: one that is kept goes into `found.FOUND`,
-and is a row of the table from then on. It is no test of the suite as yet, because it finds what is not right yet.
+It composes cases like `mixes`, but hypothesis chooses every size and prefers cases with answers that are many
+half-widths off (`hypothesis.target`). It prints the worst cases as Python. A case to keep goes into `found.FOUND` and
+so becomes a row of the table. The search is no test of the suite yet, because it still finds errors.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from laboratory.run import line
 from laboratory.score import Outcome
 
 _PRINTED: Final = 5
-#: Further off than this is all the same.
+#: Larger errors count as equal.
 _FAR: Final = 1000.0
 
 
 class Chooser:
-    """Answers like a random generator, by what hypothesis chooses."""
+    """Replaces a random generator by choices of hypothesis."""
 
     def __init__(self, data: st.DataObject) -> None:
         self._data = data
@@ -55,7 +55,7 @@ class Chooser:
         return self._data.draw(one) if size is None else np.array([self._data.draw(one) for _ in range(size)])
 
     def choice(self, among: int | Sequence[float], *, p: Sequence[float] = ()) -> Any:
-        """One of some; how likely each is, hypothesis decides."""
+        """One of several. Hypothesis ignores `p`."""
         return self._data.draw(st.sampled_from(range(among) if isinstance(among, int) else list(among)))
 
     def permutation(self, count: int) -> list[int]:
@@ -64,17 +64,17 @@ class Chooser:
 
 
 def worst(outcomes: Sequence[Outcome]) -> float:
-    """The most half-widths that an answer is off; for a number that has none, its error in tenths of the reference."""
-    found = [0.0]
+    """The largest error in half-widths. Without a half-width, the error in tenths of the reference."""
+    errors = [0.0]
     for outcome in outcomes:
         if outcome.answer.value is not None and not outcome.answer.flagged:
             off = outcome.half_widths
-            found.append(outcome.error * 10 if off is None else off)
-    return min(max(found), _FAR)
+            errors.append(outcome.error * 10 if off is None else off)
+    return min(max(errors), _FAR)
 
 
 def search(examples: int, seed: int) -> list[tuple[float, Mixed, list[Outcome]]]:
-    """The cases that were tried, the worst first."""
+    """The tried cases, the worst first."""
     tried: list[tuple[float, Mixed, list[Outcome]]] = []
 
     @hypothesis.seed(seed)
@@ -98,13 +98,13 @@ def search(examples: int, seed: int) -> list[tuple[float, Mixed, list[Outcome]]]
 
 
 def as_python(value: object) -> str:
-    """The expression that makes a description, without what is as it is by default."""
+    """The expression that makes a description, without arguments at their defaults."""
     if isinstance(value, tuple):
         return f"({', '.join(map(as_python, value))}{',' if len(value) == 1 else ''})"
     if not is_dataclass(value):
         return repr(value)
-    said = ((each, getattr(value, each.name)) for each in fields(value))
-    given = (f"{each.name}={as_python(found)}" for each, found in said if found != each.default)
+    pairs = ((each, getattr(value, each.name)) for each in fields(value))
+    given = (f"{each.name}={as_python(argument)}" for each, argument in pairs if argument != each.default)
     return f"{type(value).__name__}({', '.join(given)})"
 
 
@@ -113,8 +113,8 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--examples", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args(arguments)
-    tried = search(asked.examples, asked.seed)
+    options = parser.parse_args(arguments)
+    tried = search(options.examples, options.seed)
     print(f"{sum(off > 3 for off, _, _ in tried)} of {len(tried)} cases have an answer beyond three half-widths")
     shown: set[tuple[str, ...]] = set()
     for off, case, outcomes in tried:

@@ -1,11 +1,11 @@
-"""What sensors make of a device's curves: readings at the stamps that a driver would give them.
+"""Readings of a device's curves by sensors, with the stamps of a driver.
 
-Every sensor renews its value every `period_ms`, at a phase that the seed draws, from what the device did until `lag_ms`
-before. The driver is polled every `poll_ms`; a poll is late by an exponential of mean `wander_ms`, a share `lost` of
-them fails, and the stamp is that of the poll, in whole microseconds. Noise is relative to the reading's own size and
-independent from one renewal to the next; `gain` is the error of the board's sensor.
+Every sensor renews its value every `period_ms`, at a random phase, from the curve until `lag_ms` before. The driver is
+polled every `poll_ms`. A poll is late by an exponential of mean `wander_ms`, and a share `lost` of them fails. The
+stamp is the time of the poll, in whole microseconds. Noise is relative to the reading and independent between
+renewals. `gain` is the gain of the board's sensor, 1 without an error.
 
-The reading is the same linear function of any curve (`apply`), which is what the oracle sets beside it.
+A reading is a linear function of the curve (`apply`). The oracle uses the same function.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from gpu_profile.catalogue import signals as rows
 from laboratory.curves import Quantity, World, sums
 from laboratory.programs import LEAD_S, PER_MS, PER_S, Floats, Ints
 
-#: Steps of the staircase by which an exponential is weighed, and how many time constants it reaches back.
+#: The exponential's approximation: number of steps, and their reach in time constants.
 _RC_STEPS: Final = 48
 _RC_REACH: Final = 6.0
-#: What lies between a renewal and the earliest moment at which it can be published (GPM on an H200, driver 580).
+#: Shortest time between a renewal and its publication (GPM on an H200, driver 580).
 _PUBLISHING_MS: Final = 3.0
 
 Kind = Literal["counter", "mean", "rc", "between"]
 
 
 class Readings(NamedTuple):
-    """What a driver would give: stamps and starts of windows in ns after the recording's start, values in quanta.
+    """Readings of a signal: stamps and window starts in ns after the recording's start, values in quanta.
 
-    `renewals` are the moments that each reading is of, in steps of the grid; `noise` is the standard deviation of each
-    in the signal's unit (of a counter: of its growth since the renewal before).
+    `renewals`: time of each reading's renewal in steps of the grid. `noise`: standard deviation of each reading in the
+    signal's unit (for a counter: of its growth since the previous renewal).
     """
 
     starts_ns: Ints
@@ -49,10 +49,10 @@ class Readings(NamedTuple):
 class Sensor:
     """One sensor behind one or more signals.
 
-    `kind`: `counter` integrates; `mean` averages over the last `window_ms`, `rc` with an exponential of that time
-    constant; `between` is the mean since the last renewal that was read, as GPM's. A counter with `window_ms` measures
-    only the last so many ms of every period and takes them for all of it. `buffered`: the driver keeps every renewal,
-    stamped with its own moment. `quantum` in the unit of the curve (a counter's: in J).
+    `kind`: `counter` integrates. `mean` averages over the last `window_ms`, `rc` with an exponential of that time
+    constant. `between` is the mean since the last renewal that was read, like GPM. A counter with `window_ms` measures
+    only the last `window_ms` of every period and extrapolates to all of it. `buffered`: the driver keeps every renewal
+    with its own time. `quantum` is in the unit of the curve (J for a counter).
     """
 
     signals: tuple[str, ...]
@@ -69,22 +69,22 @@ class Sensor:
     buffered: bool = False
 
     def curves(self) -> list[tuple[Signal, Quantity]]:
-        """Which curve each signal is of."""
+        """Each signal with its curve."""
         of: dict[str, Quantity] = {"energy": "power", "power": "power", "power_average": "power", "sm": "activity"}
         return [(rows.signal(key), of.get(key, "busy")) for key in self.signals]
 
     def apply(self, total: Floats, renewals: Floats, stride: int = 1) -> Floats:
-        """What the sensor makes of curves at some renewals, without noise and gain.
+        """The sensor's values at `renewals`, without noise and gain, as means in the curves' unit.
 
-        `total` are the curves' integrals on a grid of `stride` steps, in units times steps of it.
-        Means in the curve's unit; of `counter` and `between` the mean since the renewal before (the first's: 0).
+        `total`: the curves' integrals on a grid of `stride` steps, in units times its steps. `counter` and `between`
+        give the mean since the previous renewal, and 0 for the first.
         """
         at = (renewals - self.lag_ms * PER_MS) / stride
         ms = PER_MS / stride
         if self.kind == "mean":
             return (_until(total, at) - _until(total, at - self.window_ms * ms)) / (self.window_ms * ms)
         if self.kind == "rc":
-            # Corners at equal quantiles of the exponential, each step the mean over its stretch.
+            # Steps between equal quantiles of the exponential, each with the mean over its interval.
             lags = -np.log(1 - np.linspace(0, 1 - np.exp(-_RC_REACH), _RC_STEPS + 1)) * self.window_ms * ms
             parts = [(_until(total, at - a) - _until(total, at - b)) / (b - a) for a, b in pairwise(lags.tolist())]
             mean: Floats = np.mean(parts, axis=0)
@@ -97,7 +97,7 @@ class Sensor:
         return result
 
     def sees(self, renewals: Floats, start: int, end: int) -> npt.NDArray[np.bool_]:
-        """Of which renewals a reading looks at nothing before `start` and after `end` (steps of the grid)."""
+        """Whether the window of each renewal lies between `start` and `end` (steps of the grid)."""
         at = renewals - self.lag_ms * PER_MS
         if self.kind in {"mean", "rc"}:
             reach = self.window_ms * PER_MS * (1 if self.kind == "mean" else _RC_REACH)
@@ -135,7 +135,7 @@ class Sensor:
             polls = polls[np.concatenate(([True], np.diff(polls) > 0.02))]
             place = np.searchsorted(ticks, self.seen(polls, rng), side="right") - 1
             stamps, renewals = polls, ticks[place]
-            if self.kind == "between":  # a driver has nothing to say of a window without a renewal in it
+            if self.kind == "between":  # a driver gives no reading for a window without a renewal
                 fresh = np.concatenate(([True], np.diff(renewals) > 0))
                 stamps, renewals = stamps[fresh], renewals[fresh]
         return [
@@ -144,7 +144,7 @@ class Sensor:
         ]
 
     def seen(self, polls: Floats, rng: np.random.Generator) -> Floats:
-        """The moments whose last renewals are read at some polls."""
+        """The times up to which renewals are visible to the polls."""
         return polls
 
     def readings(
@@ -162,20 +162,20 @@ class Sensor:
             joules = np.cumsum(value * seconds)
             quanta = np.floor(joules / quantum) * round(quantum / signal.quantum) + 10**9
             rounding = quantum / np.sqrt(6) / np.maximum(seconds, 1e-9)
-            known = np.where(seconds > 0, np.hypot(noise, rounding), 0.0)
-            return Readings(stamps_ns, stamps_ns, quanta[which].astype(np.int64), on_grid, known[which])
+            deviation = np.where(seconds > 0, np.hypot(noise, rounding), 0.0)
+            return Readings(stamps_ns, stamps_ns, quanta[which].astype(np.int64), on_grid, deviation[which])
         quanta = np.clip(np.rint(value / quantum) * round(quantum / signal.quantum), 0, signal.limit)
-        known = np.hypot(noise, quantum / np.sqrt(12))
+        deviation = np.hypot(noise, quantum / np.sqrt(12))
         starts = np.concatenate((stamps_ns[:1] - signal.window_ns, stamps_ns[:-1]))
-        # Of GPM's, there is no window before the first reading.
+        # GPM has no window before the first reading.
         kept = slice(1 if self.kind == "between" else 0, None)
         values = quanta[which].astype(np.int64)
-        return Readings(starts[kept], stamps_ns[kept], values[kept], on_grid[kept], known[which][kept])
+        return Readings(starts[kept], stamps_ns[kept], values[kept], on_grid[kept], deviation[which][kept])
 
 
 @dataclass(frozen=True)
 class Published(Sensor):
-    """Readers get what was last published, once in `published_ms`, from a renewal at least `_PUBLISHING_MS` before."""
+    """A sensor that publishes every `published_ms` the last renewal that is at least `_PUBLISHING_MS` old."""
 
     published_ms: float = 100.0
 
@@ -186,7 +186,7 @@ class Published(Sensor):
 
 
 def _until(total: Floats, at: Floats) -> Floats:
-    """Integrals until any moments, from those at the grid's edges."""
+    """Integrals up to any times, interpolated between the grid's edges."""
     place = np.clip(at, 0.0, total.shape[-1] - 1.000001)
     low = place.astype(np.int64)
     part = place - low
@@ -196,19 +196,19 @@ def _until(total: Floats, at: Floats) -> Floats:
 
 COUNTER: Final = Sensor(("energy",), "counter")
 GPM: Final = Sensor(("graphics", "sm"), "between", noise=0.001)
-#: Power over 100 ms, and utilisation as most boards have it: both with the nominal renewal.
+#: Power over 100 ms, and utilisation as on most boards, both with the nominal renewal.
 POWER: Final = Sensor(("power_average",), "mean", window_ms=100.0)
 UTILIZATION: Final = Sensor(
     ("utilization",), "mean", period_ms=1000 / 6, window_ms=1000 / 6, quantum=0.01, noise=0.0, buffered=True
 )
-#: As an H200 with driver 580.159 has them (`tests/data/hardware/h200`): a renewal of GPM is published 3 to 103 ms
-#: later, a little later each time, and utilisation is cut off.
+#: The sensors of an H200 with driver 580.159 (`tests/data/hardware/h200`). A renewal of GPM is published 3 to 103 ms
+#: later, with a slowly growing delay. Utilisation is truncated.
 H200: Final = (
     replace(COUNTER, lag_ms=9.5, poll_ms=50.0),
     Published(("graphics",), "between", noise=0.001, poll_ms=105.0, published_ms=100.06),
     replace(UTILIZATION, window_ms=200.0, period_ms=200.0, gain=0.9935),
 )
-#: The same with the driver's own power samples; noise is what steady rates left of the readings of six kernels there.
+#: The same with the driver's own power samples. Noise: the residual of steady rates for six kernels on that H200.
 SAMPLED: Final = (
     replace(H200[0], noise=0.03),
     *H200[1:],

@@ -26,7 +26,7 @@ Respond = Callable[[Request], Response]
 
 
 def echo(request: Request) -> Response:
-    """Tells the path that was request for."""
+    """Answers with the requested path."""
     return Response(200, f"{request.path}\n".encode())
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from laboratory.oracle import Known, judge
+from laboratory.oracle import Target, judge
 from laboratory.programs import Program, Region, Stamps, Unmarked
 from laboratory.recordings import OUTSIDE, Case
 from laboratory.rows import program
@@ -39,7 +39,7 @@ def test_nobody_can_tell_regions_of_a_loop_in_lock_step_apart(loop_ms: float) ->
 
 
 def test_a_loop_that_drifts_against_the_sensor_is_known_but_for_the_errors_of_stamps() -> None:
-    def loop(stamps: Stamps) -> Mapping[tuple[str, str], Known]:
+    def loop(stamps: Stamps) -> Mapping[tuple[str, str], Target]:
         made = program(1, fixed=True, loop_ms=99.0, gap_ms=(0.2, 0.2), stamps=stamps)
         return judge(Case(made, (COUNTER,), 60.0, 1).run())
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from laboratory.oracle import Known
+from laboratory.oracle import Target
 from laboratory.recordings import Answer
 from laboratory.score import Kind, Outcome, clustered, score, too_many, verdict
 
@@ -13,7 +13,7 @@ from laboratory.score import Kind, Outcome, clustered, score, too_many, verdict
 def outcomes(answer: Callable[[int, float], Answer], *, half_width: float = 1.0, seeds: int = 30) -> list[Outcome]:
     """Five regions of 100 to 180 W for every seed; the oracle knows each to `half_width`."""
     return [
-        Outcome("row", seed, f"r{k}", "power", Known(truth, half_width, truth), answer(seed * 5 + k, truth))
+        Outcome("row", seed, f"r{k}", "power", Target(truth, half_width, truth), answer(seed * 5 + k, truth))
         for seed in range(seeds)
         for k, truth in enumerate((100.0, 120.0, 140.0, 160.0, 180.0))
     ]

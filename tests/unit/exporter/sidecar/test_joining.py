@@ -385,7 +385,8 @@ def test_a_span_of_hours_ago_counts_with_its_length(node: Node) -> None:
     made = node.newest()
     made.start_time_unix_nano -= 7_200 * 10**9
     made.end_time_unix_nano -= 7_200 * 10**9
-    assert "before the oldest sample that the timeline keeps" in node.joined(made, service__name="old")["gpu_profile.unjoined"]
+    unjoined = node.joined(made, service__name="old")["gpu_profile.unjoined"]
+    assert "before the oldest sample that the timeline keeps" in unjoined
     node.run(None, LATE_S + 2)
     samples = families_of(node)["gpu_profile_region_duration_seconds"].samples
     assert [s.value for s in samples if s.name.endswith("_sum")] == [pytest.approx(0.1)]
