@@ -1,4 +1,4 @@
-"""A made-up training run whose truth is known, as a recording; what a page was packed into, read back."""
+"""A synthetic training run with a computed truth, as a recording, and helpers that read back an analysis page."""
 
 import base64
 import json
@@ -25,7 +25,7 @@ B = Device("GPU-b", index=1, name="NVIDIA A10G")
 ITEMS = 32.0
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 EMPTY = Recording((), (), {}, (), (), ())
-#: While each region is the innermost: busy, SM, tensor and DRAM activity, and watts. "" is nobody's time.
+#: Busy, SM, tensor and DRAM activity, and watts while each region is innermost. "" is the time outside regions.
 RATES = {
     "": (0.0, 0.0, 0.0, 0.0, 80.0),
     "load": (0.0, 0.0, 0.0, 0.0, 90.0),
@@ -36,7 +36,7 @@ RATES = {
 
 @dataclass
 class Run:
-    """`calls` of load, then step with a forward inside it; `dear` is what forward's power is multiplied by. Seeded."""
+    """`calls` of load, then step with a nested forward. `dear`: factor of forward's power. `seed`: of all lengths."""
 
     seed: int = 1
     calls: int = 60
@@ -92,19 +92,19 @@ class Run:
             steps = [rate * length for rate, (_, length) in zip(rates, self.stretches, strict=True)]
             return np.interp(stamps, edges, np.concatenate(([0.0], np.cumsum(steps))))
 
-        found: dict[Signal, list[Sample]] = {}
+        samples: dict[Signal, list[Sample]] = {}
         for place, signal in enumerate((GRAPHICS, SM, TENSOR, DRAM)):
             means = np.diff(integral([RATES[name][place] for name, _ in self.stretches])) / (100 * MS)
-            found[signal] = [
+            samples[signal] = [
                 Sample(signal, T0 + int(end) - 100 * MS, T0 + int(end), signal.quanta(float(mean)))
                 for end, mean in zip(stamps[1:], means, strict=True)
             ]
         joules = integral([self.watts(name) for name, _ in self.stretches]) / 1e9
-        found[ENERGY] = [
+        samples[ENERGY] = [
             Sample(ENERGY, T0 + int(at), T0 + int(at), ENERGY.quanta(float(total)))
             for at, total in zip(stamps, joules, strict=True)
         ]
-        return found
+        return samples
 
     def recording(self, device: Device = GPU) -> Recording:
         columns = {signal.key: to_columns(samples) for signal, samples in self.samples.items()}
@@ -112,7 +112,7 @@ class Run:
         return Recording((process,), (device,), {device.uuid: columns}, tuple(self.spans), (), ())
 
     def write(self, directory: Path) -> None:
-        """The same as files, which do not depend on where and when they were made."""
+        """Write the run as files that do not depend on the time and place of writing."""
         with (
             mock.patch("socket.gethostname", return_value="node-a"),
             mock.patch("os.getpid", return_value=42),
@@ -138,7 +138,7 @@ def one(analysis: Analysis, region: str) -> RegionUse:
 
 
 def throttled(run: Run, region: str, share: float) -> Recording:
-    """The run with the clocks held down by the power cap for a share of the time of a region, and no other time."""
+    """The run with clocks reduced by the power cap for `share` of the region's time, and at no other time."""
     recording, edges = run.recording(), np.cumsum([0, *(length for _, length in run.stretches)])
     held = np.cumsum([0.0, *(share * length if name == region else 0.0 for name, length in run.stretches)])
     stamps = np.arange(0, int(edges[-1]) + 1, 2 * MS)
@@ -171,14 +171,14 @@ def unpacked(columns: dict[str, Any], key: str) -> np.ndarray:
 
 def drawn(page: str) -> dict[str, Any]:
     """The data that the page's script draws."""
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert found is not None
-    data: dict[str, Any] = json.loads(found[1])
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert match is not None
+    data: dict[str, Any] = json.loads(match[1])
     return data
 
 
 class Page(HTMLParser):
-    """What a page asks for from elsewhere, the tags that it has, and whether all that is opened is closed."""
+    """Collects a page's external references and its tags, and checks that all tags are closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ def parsed(text: str) -> Page:
 
 
 def with_gap(run: Run) -> Recording:
-    """The run as if nothing had been sampled for a while, and then the GPU had told an error."""
+    """The run without samples during `GAP`, and with an XID error at its start."""
     recording = run.recording()
     first, last = T0 + GAP[0], T0 + GAP[1]
     columns = {}
@@ -217,7 +217,7 @@ def with_gap(run: Run) -> Recording:
 
 
 def hostile(run: Run) -> Recording:
-    """The run with names that would like to break out of wherever they are put."""
+    """The run with names that contain HTML, quotes and control characters."""
     run.spans = [span._replace(name=EVIL if span.name == "load" else span.name) for span in run.spans]
     recording = run.recording()
     return replace(recording, devices=(replace(recording.devices[0], name="<b>\x07"),))

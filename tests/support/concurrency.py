@@ -1,4 +1,4 @@
-"""What runs beside a test: in threads, and in a forked child."""
+"""Runs functions beside a test, in threads and in a forked child."""
 
 import os
 import traceback
@@ -7,7 +7,7 @@ from threading import Thread
 
 
 def in_threads(*calls: Callable[[], object]) -> None:
-    """Run these at once, each in a thread of its own, to their ends."""
+    """Run `calls` concurrently, each in its own thread, and wait for all."""
     threads = [Thread(target=call) for call in calls]
     for thread in threads:
         thread.start()
@@ -16,7 +16,7 @@ def in_threads(*calls: Callable[[], object]) -> None:
 
 
 def in_child(act: Callable[[], object], meanwhile: Callable[[], object] = lambda: None) -> str:
-    """What `act` gives in a forked child of this process, as text; `meanwhile` runs here. Neither may fail."""
+    """The result of `act` in a forked child, as text. `meanwhile` runs here. Fails if either raises."""
     reading, writing = os.pipe()
     if (child := os.fork()) == 0:
         code = 1
@@ -28,8 +28,8 @@ def in_child(act: Callable[[], object], meanwhile: Callable[[], object] = lambda
         finally:
             os._exit(code)
     os.close(writing)
-    with os.fdopen(reading) as told:
+    with os.fdopen(reading) as pipe:
         meanwhile()
-        found = told.read()
+        result = pipe.read()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    return found
+    return result

@@ -1,8 +1,8 @@
-"""CUDA's contexts, streams and events as its documentation has them, on a clock that the test moves.
+"""CUDA's contexts, streams and events as documented, on a clock that the test moves.
 
-`FakeCuda` stands in for `gpu_profile.regions.frameworks.libcuda.Cuda`; `torch_on`, `cupy_on`, `numba_on` and `jax_on`
-make modules of the frameworks that use it. A device's own clock may drift, and other processes may have it in turn with
-this one. Any wait is counted.
+`FakeCuda` replaces `gpu_profile.regions.frameworks.libcuda.Cuda`. `torch_on`, `cupy_on`, `numba_on` and `jax_on` make
+modules of the frameworks that use it. A device's own clock may drift, and other processes may share the device in time
+slices. Every wait is counted.
 """
 
 import ctypes
@@ -24,15 +24,15 @@ from gpu_profile.testing import START_NS, FakeClock
 from gpu_profile.units import NS_PER_S, nanoseconds
 from support.concurrency import in_threads
 
-#: What a call costs the host.
+#: Time of a call on the host.
 CALL_S = 1e-6
-#: For so long a process has a device to itself where others want it too.
+#: Time slice of a process on a shared device.
 SLICE_S = 2e-3
 
 
 @dataclass
 class FakeStream:
-    """In order; `tail_ns` is when what it has queued will have run."""
+    """A stream. `tail_ns`: the time when its queued work will be complete."""
 
     ordinal: int
     tail_ns: int = 0
@@ -41,7 +41,7 @@ class FakeStream:
 
 @dataclass
 class FakeEvent:
-    """Recorded by the device at `passed_ns` of the host's clock."""
+    """An event that the device records at `passed_ns` of the host's clock."""
 
     ordinal: int
     passed_ns: int | None = None
@@ -49,9 +49,9 @@ class FakeEvent:
 
 @dataclass
 class FakeCuda:
-    """`devices` may be seen, of which those in `contexts` have their primary context.
+    """CUDA with `devices` visible devices. Devices in `contexts` have their primary context.
 
-    This process and `others` more, which never run out of work, have each device for `SLICE_S` in turn.
+    This process and `others` always busy ones have each device for `SLICE_S` in turn.
     """
 
     clock: FakeClock
@@ -70,7 +70,7 @@ class FakeCuda:
         self.captured: FakeStream | None = None
         self.spoiled = False
         self.waits: list[str] = []
-        #: What a single hardware queue does: nothing overtakes the work of the default stream.
+        #: With a single hardware queue, no work overtakes the work of the default stream.
         self.one_queue = False
 
     # ------------------------------------------------------------------ the test's side
@@ -81,7 +81,7 @@ class FakeCuda:
         return handle
 
     def launch(self, seconds: float, stream: int = 0) -> int:
-        """Queue work, and say when it will have run."""
+        """Queue work. Returns the time of its completion in ns."""
         queue = self.streams[stream]
         at_ns, left_ns = self._ours_ns(max(queue.tail_ns, self.clock.now_ns())), round(seconds * NS_PER_S)
         while self.others and left_ns > (slice_ns := nanoseconds(SLICE_S) - self._into_ns(at_ns)):
@@ -90,17 +90,17 @@ class FakeCuda:
         return queue.tail_ns
 
     def _into_ns(self, ns: int) -> int:
-        """How long before this moment the slice of this process began."""
+        """The ns since the start of this process's last slice."""
         return (ns - START_NS) % (nanoseconds(SLICE_S) * (1 + self.others))
 
     def _ours_ns(self, ns: int) -> int:
-        """The first moment from this one on at which this process has the device."""
+        """The first time from `ns` on at which this process has the device."""
         into = self._into_ns(ns)
         here = not self.others or into < nanoseconds(SLICE_S)
         return ns if here else ns - into + nanoseconds(SLICE_S) * (1 + self.others)
 
     def give_way(self) -> None:
-        """Let the slice of this process end, if it has it."""
+        """Advance the clock to the end of this process's slice, if it is running."""
         self.clock.advance(max(0, nanoseconds(SLICE_S) - self._into_ns(self.clock.now_ns())) / NS_PER_S)
 
     @contextmanager
@@ -113,7 +113,7 @@ class FakeCuda:
     def wait(self, who: str) -> None:
         self.waits.append(who)
 
-    # ------------------------------------------------------------------ what libcuda does
+    # ------------------------------------------------------------------ the interface of libcuda
 
     def _call(self, name: str, *, unsafe: bool = False) -> None:
         self.clock.advance(CALL_S)
@@ -195,7 +195,7 @@ class FakeCuda:
 
 
 def torch_on(cuda: FakeCuda) -> Any:
-    """PyTorch whose current device and stream of each thread the test sets: `torch.use(ordinal, stream)`."""
+    """A PyTorch module. `torch.use(ordinal, stream)` sets the calling thread's current device and stream."""
     torch, local = ModuleType("torch"), threading.local()
     torch_any: Any = torch
     torch_any.initialized = True
@@ -252,12 +252,12 @@ def jax_on(cuda: FakeCuda, *, platform: str = "gpu", devices: int = 1) -> dict[s
     return {"jax": jax, "jax._src.xla_bridge": bridge}
 
 
-# ---------------------------------------------------------------------- what tests use
+# ---------------------------------------------------------------------- fixtures
 
 
 @pytest.fixture(autouse=True)
 def no_frameworks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None is loaded, whatever other tests have loaded."""
+    """Unload all frameworks, also after tests that loaded them."""
     for name in ("torch", "cupy", "numba", "numba.cuda", "jax", "jax._src.xla_bridge"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(libcuda, "_found", None)

@@ -1,4 +1,4 @@
-"""Is everything there that a running dcgm-exporter publishes? Compares two expositions, metric by metric.
+"""Checks that this exporter publishes all metrics of a running dcgm-exporter. Compares both, metric by metric.
 
     python tests/support/dcgm_conformance.py http://localhost:9400/metrics http://localhost:9401/metrics
 
@@ -20,13 +20,13 @@ from gpu_profile_exporter.naming.dcgm import ALLOCATION_LABELS
 from gpu_profile_exporter.naming.dcgm_fields import DEFAULT_FIELDS
 
 _DEFAULT: Final = frozenset(field.name for field in DEFAULT_FIELDS)
-#: Labels that come and go with what runs on the node, not with the exporter.
+#: Labels that depend on the node's workloads, not on the exporter.
 _OF_THE_RUN: Final = frozenset({*ALLOCATION_LABELS.values(), "vgpu"})
-#: Both spellings of the host's label are one.
+#: Both spellings of the host's label count as equal.
 _HOSTNAME: Final = {"hostname": "Hostname"}
 
-#: How far two readings of one GPU, taken moments apart, may lie from each other and still agree: `(part of the larger
-#: value, same unit as the value)`, whichever is more. Two readers see a changing load at different moments.
+#: Largest difference between two readings that agree, as `(part of the larger value, absolute)`, whichever is more. Two
+#: readers see a changing load at different times.
 _CLOSE: Final[Mapping[str, tuple[float, float]]] = {
     "DCGM_FI_DEV_POWER_USAGE": (0.02, 5),
     "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": (0.01, 0),
@@ -41,9 +41,9 @@ _CLOSE_REST: Final = (0.01, 0.0)
 
 
 class Verdict(NamedTuple):
-    """How one metric fares; `detail` says what differs, seen from ours.
+    """The result for one metric. `detail`: the differences of this exporter's metric.
 
-    The values are of the GPU where they lie furthest apart, None if no GPU has both.
+    The values are from the GPU with the largest difference, None if no GPU has both.
     """
 
     name: str
@@ -54,12 +54,12 @@ class Verdict(NamedTuple):
 
     @property
     def default(self) -> bool:
-        """Whether dcgm-exporter publishes it unless told otherwise."""
+        """Whether dcgm-exporter publishes the metric by default."""
         return self.name in _DEFAULT
 
     @property
     def passed(self) -> bool:
-        """Whether ours can stand in for theirs; what is extra and how values differ is only told."""
+        """Whether this exporter's metric can replace the other. Extra metrics and different values are allowed."""
         return self.status in ("same", "extra", "values")
 
 
@@ -72,9 +72,9 @@ class _Side(NamedTuple):
 
 
 def compare(theirs: str, ours: str) -> list[Verdict]:
-    """One verdict for each metric of either text whose name is dcgm's, theirs first.
+    """One verdict per metric with a dcgm name in either text, dcgm-exporter's first.
 
-    Where the two share no GPU at all (two nodes), only names, types and labels are compared.
+    If the texts have no GPU in common (two nodes), only names, types and labels are compared.
     """
     left, right = _sides(theirs), _sides(ours)
     there, here = ({gpu for side in sides.values() for gpu in side.values} for sides in (left, right))
@@ -102,7 +102,7 @@ def _verdict(name: str, theirs: _Side, ours: _Side | None, *, shared: bool) -> V
 
 
 def _distance(name: str, one: float, other: float) -> float:
-    """How far apart two values are, 1 being the most that still agrees."""
+    """The difference of two values relative to the largest permitted one."""
     rest = _CLOSE_UTIL if name.endswith("_UTIL") else _CLOSE_PROFILE if name.endswith("_ACTIVE") else _CLOSE_REST
     part, least = _CLOSE.get(name, rest)
     allowed = max(part * max(abs(one), abs(other)), least)
@@ -123,7 +123,7 @@ def _side(family: Family) -> _Side:
 
 
 def main(urls: Sequence[str]) -> int:
-    """Compare what two addresses serve."""
+    """Compare the expositions at two addresses. Returns the exit code."""
     if len(urls) != 2:
         print("Two addresses are compared: dcgm-exporter's and ours.", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""A sampler on a fake clock, over a driver that does what a test tells it to."""
+"""A sampler on a fake clock, over a driver with the behaviour that a test sets."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ SLICE = Device("MIG-A", parent="GPU-A", kind=DeviceKind.MIG)
 
 @dataclass
 class FakeDriver:
-    """Answers each call with one sample, and notes it as `(what, uuid, ns since the start)`."""
+    """Answers each call with one sample, and logs it as `(call, uuid, ns since the start)`."""
 
     clock: FakeClock
     present: list[Device]
@@ -35,7 +35,7 @@ class FakeDriver:
     closed: int = 0
     available: frozenset[Signal] = frozenset({ENERGY, POWER, MEMORY_USED, SM})
     waiting: list[Event] = field(default_factory=list)
-    #: Set while `read` may go on, and set by `read` once it waits.
+    #: `free`: calls may continue. `stuck`: set by a call that waits for `free`.
     free: threading.Event = field(default_factory=threading.Event)
     stuck: threading.Event = field(default_factory=threading.Event)
     name: str = "fake"
@@ -86,8 +86,8 @@ class FakeDriver:
 
     def events(self) -> Sequence[Event]:
         self._note("events")
-        found, self.waiting = self.waiting, []
-        return found
+        events, self.waiting = self.waiting, []
+        return events
 
     def processes(self, device: Device) -> Sequence[ProcessUse]:
         return []
@@ -96,16 +96,16 @@ class FakeDriver:
         self.closed += 1
 
     def times(self, what: str, uuid: str = "") -> list[int]:
-        """When the call was made, ns since the start."""
+        """The times of a call, in ns since the start."""
         return [at for called, device, at in self.calls if called == what and device == uuid]
 
 
-#: Makes a sampler of what opens its driver and of its interval, and stops it when the test ends.
+#: Makes a sampler from a driver's opener and an interval. The sampler stops at the end of the test.
 Sampling = Callable[..., Sampler]
 
 
 class World:
-    """A sampler on a fake clock; `drivers` are those that it has opened."""
+    """A sampler on a fake clock. `drivers`: all drivers that it has opened."""
 
     def __init__(self, *devices: Device, **settings: object) -> None:
         self.clock = FakeClock()
@@ -136,7 +136,7 @@ class World:
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    """Until another thread has made it true."""
+    """Wait until another thread makes the condition true. Fails after 10 s."""
     deadline = time.monotonic() + 10
     while not condition():
         assert time.monotonic() < deadline, "it did not happen within 10 s"

@@ -1,4 +1,4 @@
-"""A driver that says what a test tells it to, a node around it on a fake clock, and a host with pods and processes."""
+"""A driver with values from a test, a node on a fake clock, and a host with pods and processes."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,14 +22,14 @@ from gpu_profile_exporter.attribution import Attribution
 from gpu_profile_exporter.exposition.exposition import Exposition
 from gpu_profile_exporter.readings.readings import Identity, MetricReading, readings
 
-#: What is still told of a device that has fallen off the bus.
+#: Metrics of a device that has fallen off the bus.
 OF_A_LOST_DEVICE = {"gpu_profile_device_info", "gpu_profile_device_up", "hw_status", "nvidia_gpu_xid_errors_any_total"}
 IDENTITY = Identity("fake", "1.2.3", "0.1.0")
 
 
 @dataclass
 class FakeDriver:
-    """Reads `values` (quanta by signal, each a number or a function of seconds since the start) of every device."""
+    """Returns `values` for every device: quanta by signal, as numbers or functions of the seconds since the start."""
 
     clock: FakeClock
     list: Sequence[Device]
@@ -88,7 +88,7 @@ class FakeDriver:
 
 
 def step_for(sampler: Sampler, clock: FakeClock, seconds: float, *, late: Callable[[], float] = lambda: 0.0) -> None:
-    """Let the sampler do everything that falls due in the next `seconds`, each round `late()` seconds behind."""
+    """Run the sampler for `seconds`, with each round late by `late()` seconds."""
     end = clock.now_ns() + nanoseconds(seconds)
     while True:
         delay = sampler.step() + late()
@@ -113,9 +113,9 @@ def series(text: str) -> dict[str, float]:
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
-def of(device: str, found: Iterable[str]) -> set[str]:
-    """The metrics among series that carry a device's hw_id."""
-    return {name.partition("{")[0] for name in found if f'hw_id="{device}"' in name}
+def of(device: str, names: Iterable[str]) -> set[str]:
+    """The metrics of the series with a device's hw_id."""
+    return {name.partition("{")[0] for name in names if f'hw_id="{device}"' in name}
 
 
 GIB = 1 << 30
@@ -140,7 +140,7 @@ TICKS = 100
 def states_of(now_ns: int, processes: Mapping[str, Sequence[ProcessUse]] | None = None) -> dict[str, Tracked]:
     """All devices, with the processes that the driver listed at `now_ns`; None if it was not asked."""
     listed_ns = None if processes is None else now_ns
-    uses = {uuid: tuple(found) for uuid, found in (processes or {}).items()}
+    uses = {uuid: tuple(listed) for uuid, listed in (processes or {}).items()}
     return {d.uuid: Tracked(d, Ledger(), {}, processes=uses.get(d.uuid, ()), processes_ns=listed_ns) for d in DEVICES}
 
 
@@ -189,7 +189,7 @@ def varint(value: int) -> bytes:
 
 
 def devices(resource: str, *ids: str) -> bytes:
-    """A field `devices` of a container; the topology, which is not read, is there as well."""
+    """A field `devices` of a container, with a topology, which the exporter does not read."""
     topology = delimited(3, delimited(1, varint(1 << 3) + varint(1)))
     return delimited(2, delimited(1, resource) + b"".join(delimited(2, name) for name in ids) + topology)
 
@@ -210,7 +210,7 @@ def claim(name: str, *resources: tuple[str, str, str]) -> bytes:
 
 
 def pod(namespace: str, name: str, **containers: bytes) -> bytes:
-    """A field `pod_resources` of the answer; CPUs and memory, which are not read, are there as well."""
+    """A field `pod_resources` of the answer, with CPUs and memory, which the exporter does not read."""
     cpus = delimited(3, varint(2) + varint(3))
     rows = (delimited(3, delimited(1, container) + content + cpus) for container, content in containers.items())
     return delimited(1, delimited(1, name) + delimited(2, namespace) + b"".join(rows))
@@ -221,7 +221,7 @@ Answer = Callable[[grpc.ServicerContext], bytes]
 
 @contextmanager
 def kubelet(path: Path, answer: Answer) -> Iterator[list[int]]:
-    """A gRPC server at `path` that answers `List` with what `answer` gives; yields a list that grows with each call."""
+    """A gRPC server at `path` that answers `List` with `answer`'s result. Yields a list that grows with each call."""
     calls: list[int] = []
 
     def respond(request: bytes, context: grpc.ServicerContext) -> bytes:
@@ -252,20 +252,20 @@ def allocations(readings: Iterable[MetricReading]) -> list[dict[str, str]]:
 
 
 def status(readings: Iterable[MetricReading]) -> dict[str, str]:
-    """Each source and why it is down; "" if it is up."""
-    found = rows(readings, "gpu_profile.attribution.up")
-    assert all(value == float("reason" not in attributes) for attributes, value in found)
-    return {attributes["source"]: attributes.get("reason", "") for attributes, _ in found}
+    """The reason why each source is down, "" if it is up."""
+    sources = rows(readings, "gpu_profile.attribution.up")
+    assert all(value == float("reason" not in attributes) for attributes, value in sources)
+    return {attributes["source"]: attributes.get("reason", "") for attributes, _ in sources}
 
 
 def left_out(readings: Iterable[MetricReading]) -> dict[tuple[str, str], float]:
-    """What was left out, by source and reason, without the zeros."""
-    found = rows(readings, "gpu_profile.attribution.left_out")
-    return {(a["source"], a["reason"]): value for a, value in found if value}
+    """The counts of omitted items above 0, by source and reason."""
+    sources = rows(readings, "gpu_profile.attribution.left_out")
+    return {(a["source"], a["reason"]): value for a, value in sources if value}
 
 
 class Host:
-    """One host on a fake clock; settings are `Attribution`'s."""
+    """A host on a fake clock. `settings` are parameters of `Attribution`."""
 
     def __init__(self, root: Path, *, host: bool = True, **settings: Any) -> None:
         self.clock = FakeClock()
@@ -282,7 +282,7 @@ class Host:
         )
 
     def runs(self, **processes: list[ProcessUse]) -> None:
-        """Let the driver list these now."""
+        """Let the driver list these processes now."""
         by_uuid = {{"gpu0": GPU0, "gpu1": GPU1, "mig0": MIG0}[name]: uses for name, uses in processes.items()}
         self.states = states_of(self.clock.now_ns(), by_uuid)
 

@@ -24,7 +24,7 @@ from gpu_profile.units import NS_PER_S
 DATA = Path(__file__).parents[1] / "data" / "hardware"
 H200 = DATA / "h200"
 H100 = DATA / "h100"
-#: What `make gpu` runs.
+#: The program that `make gpu` runs.
 KIT = Path(__file__).parents[1] / "gpu" / "run.py"
 #: The kernels of `six_kernels.npz`, by number.
 KERNELS = ("gemm_bf16", "gemm_fp32", "copy", "reduce", "tiny", "gather")
@@ -32,40 +32,40 @@ _POLL_NS = 50_000_000
 
 
 class Sensors(NamedTuple):
-    """Raw readings: each array has a row for each column of its table. Times in ns after `base_ns`."""
+    """Raw readings. Each array has one row per column of its table. Times are in ns after `base_ns`."""
 
     base_ns: int
     parts: tuple[str, ...]
     tables: dict[str, Ints]
 
     def first(self, seconds: float) -> "Sensors":
-        """What there is of the first seconds."""
+        """The readings of the first seconds."""
         until = round(seconds * NS_PER_S)
         return self._replace(tables={name: table[:, table[0] < until] for name, table in self.tables.items()})
 
     def load(self, first_kind: int) -> Load:
-        """The work as a known load, in order and without overlaps; level 0 is `first_kind`."""
+        """The work as a calibration load, in order and without overlaps. Level 0 is `first_kind`."""
         starts, ends, kinds, _, _ = self.tables["work"]
-        # Pieces that follow each other overlap by the error of the clocks' fit.
+        # Successive pieces overlap by the error of the clocks' fit.
         starts = np.maximum(starts, np.maximum.accumulate(np.append(starts[:1], ends[:-1])))
         return Load(starts, np.maximum(ends, starts), kinds - first_kind)
 
     def buffered(self, name: str, unit: float) -> tuple[Ints, Floats]:
-        """The stamps and values of what the driver keeps itself, once each."""
+        """The stamps and values of samples that the driver buffers, without repetitions."""
         stamps, values = self.tables[name]
         return stamps, values * unit
 
 
 def load(path: Path) -> Sensors:
     """Read a file of raw sensors."""
-    with np.load(path) as found:
-        tables = {name: np.cumsum(found[name], axis=1) for name in found.files if found[name].ndim == 2}
-        return Sensors(int(found["base_ns"][0]), tuple(map(str, found["parts"])), tables)
+    with np.load(path) as file:
+        tables = {name: np.cumsum(file[name], axis=1) for name in file.files if file[name].ndim == 2}
+        return Sensors(int(file["base_ns"][0]), tuple(map(str, file["parts"])), tables)
 
 
 @cache
 def kernels_of(directory: Path) -> dict[str, tuple[RegionSummary, Regime]]:
-    """What is said of each kernel of a recorded program: of the regions `program.kernel`, by kernel."""
+    """Summary and regime of each kernel of a recorded program, from the regions `program.kernel`."""
     return {
         use.summary.region.partition(".")[2]: (use.summary, use.verdict.regime)
         for use in analyse(read_recording(directory)).regions
@@ -74,10 +74,12 @@ def kernels_of(directory: Path) -> dict[str, tuple[RegionSummary, Regime]]:
 
 
 def calibrated(part: str) -> tuple[Load, Callable[[str], tuple[Ints, Floats]]]:
-    """What `gpu-profile calibrate` played on the H100 (`chips` or `loop`), and the stamps and values (base unit) of a
-    signal that the driver buffered meanwhile, times in ns after the start."""
-    with np.load(H100 / f"calibrate_{part}.npz") as found:
-        arrays = {name: found[name] for name in found.files}
+    """The load that `gpu-profile calibrate` played on the H100 (`chips` or `loop`), and a function.
+
+    The function returns a signal's buffered samples: stamps in ns after the start, and values in the base unit.
+    """
+    with np.load(H100 / f"calibrate_{part}.npz") as file:
+        arrays = {name: file[name] for name in file.files}
 
     def drained(key: str) -> tuple[Ints, Floats]:
         _, stamps, values = np.cumsum(arrays[f"drained.{key}"], axis=1)
@@ -87,12 +89,14 @@ def calibrated(part: str) -> tuple[Load, Callable[[str], tuple[Ints, Floats]]]:
 
 
 def pool_of(part: str, known: DevicePrior | None = None) -> Pool:
-    """What a pool makes of a part of `six_kernels.npz`: each execution a region, the energy counter read every 50 ms,
-    the driver's power samples as they are."""
+    """The pool of a part of `six_kernels.npz`, with the kernels as regions.
+
+    The energy counter is read every 50 ms. The driver's power samples are complete.
+    """
     raw = load(H200 / "six_kernels.npz")
     starts, ends, kinds, parts, _ = raw.tables["work"]
-    mine = parts == raw.parts.index(part)
-    first, last = int(starts[mine].min()) - NS_PER_S, int(ends[mine].max()) + NS_PER_S
+    selected = parts == raw.parts.index(part)
+    first, last = int(starts[selected].min()) - NS_PER_S, int(ends[selected].max()) + NS_PER_S
     # The driver stamps in whole microseconds.
     base = raw.base_ns - raw.base_ns % 1000
     before, after, mj = raw.tables["energy"]
@@ -118,7 +122,7 @@ def pool_of(part: str, known: DevicePrior | None = None) -> Pool:
     activities = [
         DeviceExecution(i, None, KERNELS[kind], base + start, base + end)
         for i, (start, end, kind) in enumerate(
-            zip(starts[mine].tolist(), ends[mine].tolist(), kinds[mine].tolist(), strict=True)
+            zip(starts[selected].tolist(), ends[selected].tolist(), kinds[selected].tolist(), strict=True)
         )
     ]
     for activity in activities:

@@ -1,4 +1,4 @@
-"""A made-up program of two steps, a stand-in for PyTorch's allocator, and a profiler that yields what a test says."""
+"""A synthetic program of two steps, a replacement of PyTorch's allocator, and a profiler with a test's records."""
 
 import pickle
 import threading
@@ -42,40 +42,40 @@ def call(cause: int, at: int, name: str = "cudaLaunchKernel", ms: int = 0) -> Ca
 
 
 def steps() -> list[Record]:
-    """Each step: `load` copies 20 MiB, `forward` runs three kernels with a collective beside two of them, then a wait.
+    """The records of all steps. Each has a copy of 20 MiB, three kernels, a collective beside two of them, and a wait.
 
     | ms | 0-40 step | 0-10 load | 10-30 forward | 30-40 waiting | 40-50 |
     |---|---|---|---|---|---|
     | stream 7 | | copy 6-8 | gemm 12-20, add 20-22, fill 22-26 | | fill 45-46, in no region |
     | stream 20 | | | | all-reduce 24-34 | |
     """
-    found: list[Record] = []
+    made: list[Record] = []
     for i in range(STEPS):
         t, c = 50 * i, 10 * i
-        found += [Range("step", MAIN, t * MS, (t + 40) * MS), Range("load", MAIN, t * MS, (t + 10) * MS)]
-        found += [Range("forward", MAIN, (t + 10) * MS, (t + 30) * MS)]
-        found += [call(c + 1, t + 5, "cudaMemcpyAsync"), call(c + 2, t + 11), call(c + 3, t + 11), call(c + 4, t + 11)]
-        found += [call(c + 5, t + 23), call(c + 6, t + 30, "cudaDeviceSynchronize", ms=4), call(c + 7, t + 44)]
-        found += [operation(Kind.TRANSFER, t + 6, t + 8, COPY, c + 1, bytes=20 * MIB)]
-        found += [operation(Kind.KERNEL, t + 12, t + 20, GEMM, c + 2, occupancy=0.5, blocks=2.0)]
-        found += [operation(Kind.KERNEL, t + 20, t + 22, ADD, c + 3)]
-        found += [operation(Kind.KERNEL, t + 22, t + 26, FILL, c + 4)]
-        found += [operation(Kind.COMMUNICATION, t + 24, t + 34, REDUCE, c + 5, stream=20)]
-        found += [operation(Kind.KERNEL, t + 45, t + 46, FILL, c + 7)]
-        found += [
+        made += [Range("step", MAIN, t * MS, (t + 40) * MS), Range("load", MAIN, t * MS, (t + 10) * MS)]
+        made += [Range("forward", MAIN, (t + 10) * MS, (t + 30) * MS)]
+        made += [call(c + 1, t + 5, "cudaMemcpyAsync"), call(c + 2, t + 11), call(c + 3, t + 11), call(c + 4, t + 11)]
+        made += [call(c + 5, t + 23), call(c + 6, t + 30, "cudaDeviceSynchronize", ms=4), call(c + 7, t + 44)]
+        made += [operation(Kind.TRANSFER, t + 6, t + 8, COPY, c + 1, bytes=20 * MIB)]
+        made += [operation(Kind.KERNEL, t + 12, t + 20, GEMM, c + 2, occupancy=0.5, blocks=2.0)]
+        made += [operation(Kind.KERNEL, t + 20, t + 22, ADD, c + 3)]
+        made += [operation(Kind.KERNEL, t + 22, t + 26, FILL, c + 4)]
+        made += [operation(Kind.COMMUNICATION, t + 24, t + 34, REDUCE, c + 5, stream=20)]
+        made += [operation(Kind.KERNEL, t + 45, t + 46, FILL, c + 7)]
+        made += [
             Allocation((t + 12) * MS, MAIN, 0, 3 * MIB, 4 * MIB),
             Allocation((t + 25) * MS, MAIN, 0, -MIB, 3 * MIB),
         ]
-    return found
+    return made
 
 
 def report(records: list[Record] | None = None, **more: Any) -> KernelReport:
-    """Of `steps`, unless other records are given."""
+    """The report of `records`, by default of `steps`."""
     return report_of(steps() if records is None else records, source="a.json", **more)
 
 
 def counted() -> list[RangeCounters]:
-    """Counters of another run, of the gemm and of nothing else."""
+    """Counters of another run, only for the gemm."""
     return [RangeCounters(GEMM, 0, {INSTRUCTIONS: 1000.0}) for _ in range(STEPS)]
 
 
@@ -90,7 +90,7 @@ def on_cpu() -> list[Record]:
 
 
 def hostile() -> list[Record]:
-    """Names that would like to break out of wherever they are put."""
+    """Records with names that contain HTML, quotes and control characters."""
     return [
         Range(EVIL, MAIN, 0, 10 * MS),
         Call(1, MS, MS + 5, MAIN, EVIL),
@@ -124,7 +124,7 @@ class Device:
 
 
 class Torch:
-    """What the program sees as `torch`: only `cuda`, and of that only what is asked of it."""
+    """A module `torch` with the parts of `cuda` that the project uses."""
 
     def __init__(self, devices: int = 1, *, started: bool = True, backend: str = "native") -> None:
         self.started, self.backend, self.now_us = started, backend, 1_000
@@ -145,7 +145,7 @@ class Torch:
         )
 
     def take(self, size: int, device: int = 0) -> int:
-        """Allocate; its address."""
+        """Allocate. Returns the address."""
         self._next += size + BLOCK
         self.devices[device].move(self._next, size, 1)
         self._note(device, "alloc", self._next, size)
@@ -175,11 +175,11 @@ class Torch:
 
     def _stats(self, device: int) -> dict[str, Any]:
         self.asked.append(f"stats {device}")
-        found = {name: dict(counts) for name, counts in self.devices[device].stats.items()}
-        if self.backend != "native":  # zeros stand for what the other allocator does not keep
-            found["bytes"].update(allocated=0, freed=0)
-            found["calls"] = dict.fromkeys(found["calls"], 0)
-        return {"allocated_bytes": {"all": found["bytes"]}, "allocation": {"all": found["calls"]}}
+        stats = {name: dict(counts) for name, counts in self.devices[device].stats.items()}
+        if self.backend != "native":  # the other allocator reports zeros instead
+            stats["bytes"].update(allocated=0, freed=0)
+            stats["calls"] = dict.fromkeys(stats["calls"], 0)
+        return {"allocated_bytes": {"all": stats["bytes"]}, "allocation": {"all": stats["calls"]}}
 
     def _record(self, enabled: str | None, **options: Any) -> None:
         self.history = options if enabled else None
@@ -203,9 +203,9 @@ def _block(size: int) -> dict[str, Any]:
 
 
 class FakeSource:
-    """A source whose `records` the test fills; `fails` says where it refuses, `bound` that only its starter stops it.
+    """A source with `records` from a test. `fails`: the call that raises. `bound`: only the starting thread can stop.
 
-    `log` has what it was told, in order.
+    `log` contains the calls, in order.
     """
 
     name = "fake"
@@ -245,7 +245,7 @@ class FakeSource:
         self.log.append("pop")
 
     def kernel(self, start_ns: int, *, thread: int | None = None, ns: int = 1000, name: str = "gemm") -> None:
-        """A call of this thread, and the kernel that it launched."""
+        """Add a call of this thread, and the kernel that it launched."""
         number = len(self.records) + 1
         caller = threading.get_native_id() if thread is None else thread
         self.records.append(Call(number, start_ns, start_ns + 10, caller, "cudaLaunchKernel"))
@@ -253,7 +253,7 @@ class FakeSource:
 
 
 def in_thread(work: Callable[[], object], name: str = "worker") -> int:
-    """Run it in another thread: that thread's native id."""
+    """Run `work` in another thread. Returns the thread's native id."""
     ids: list[int] = []
 
     def run() -> None:
@@ -268,7 +268,7 @@ def in_thread(work: Callable[[], object], name: str = "worker") -> int:
 
 @contextmanager
 def regions(clock: FakeClock) -> Iterator[Session]:
-    """The session that regions meet, driven by hand and without a driver."""
+    """The session of the regions, driven by the test and without a driver."""
     process.configure(backend="none", stream=None, clock=clock)
     session = new_session()
     try:

@@ -1,7 +1,7 @@
-"""Which C functions, structures and constants of NVML the project relies on, found in its sources.
+"""The C functions, structures and constants of NVML in the project's sources.
 
-Run as a program with the path of an `nvml.h`, it writes that header's facts of them to `tests/data/nvml/header.json`
-(it needs a C compiler).
+Run as a program with the path of an `nvml.h`, it writes the header's declarations of them to
+`tests/data/nvml/header.json`. It needs a C compiler.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pynvml
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 FACTS: Final = _ROOT / "tests/data/nvml/header.json"
-#: Structures that cross the C interface in calls of ours, by the binding's name.
+#: Structures in the project's calls of the C interface, by the binding's name.
 STRUCTURES: Final = {
     "c_nvmlBAR1Memory_t": "nvmlBAR1Memory_t",
     "c_nvmlDeviceAttributes": "nvmlDeviceAttributes_t",
@@ -41,25 +41,25 @@ STRUCTURES: Final = {
     "c_nvmlUtilization_t": "nvmlUtilization_t",
     "nvmlPciInfo_t": "nvmlPciInfo_t",
 }
-#: Names that only the binding has.
+#: Names of the binding alone.
 _OWN: Final = frozenset({"NVML_VALUE_NOT_AVAILABLE_ulonglong", "NVML_VALUE_NOT_AVAILABLE_uint"})
-#: Ends of families, which grow.
+#: Suffix of constants that grow with each release.
 _GROWS: Final = "_MAX"
 
 
 def _words() -> set[str]:
-    """Names and strings of the sources that start as NVML's do."""
-    found: set[str] = set()
+    """Names and strings of the sources with NVML's prefixes."""
+    words: set[str] = set()
     for path in [*(_ROOT / "instrumentation").rglob("*.py"), *(_ROOT / "exporter").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
             word = getattr(node, "attr", None) or getattr(node, "id", None) or getattr(node, "value", None)
             if isinstance(word, str) and re.fullmatch(r"nvml[A-Z]\w+|NVML_\w+", word):
-                found.add(word)
-    return found
+                words.add(word)
+    return words
 
 
 def functions() -> set[str]:
-    """The C functions behind those of the binding that the project calls, and those that it looks up itself."""
+    """The C functions that the project calls through the binding or looks up itself."""
     return {name for word in _words() if word.startswith("nvml") for name in _behind(word)}
 
 
@@ -76,7 +76,7 @@ def _behind(word: str) -> Iterator[str]:
 
 
 def constants() -> dict[str, int]:
-    """The binding's constants that the project names, by name; absent are those that this release does not have."""
+    """The binding's constants that the project names, by name, if the installed release has them."""
     words = tuple(word for word in _words() if word.startswith("NVML_") and word not in _OWN)
     # A word that ends with an underscore begins the names of a family.
     families = tuple(word for word in words if word.endswith("_"))
@@ -98,9 +98,9 @@ def layout(structure: Any) -> dict[str, int]:
 def _facts(header: Path) -> dict[str, Any]:
     text = header.read_text()
     declared = set(re.findall(r"\bDECLDIR\b[^;(]*\b(nvml\w+)\(", text))
-    known = [name for name in constants() if re.search(rf"\b{name}\b", text)]
+    defined = [name for name in constants() if re.search(rf"\b{name}\b", text)]
     versions = re.search(r"NVML VERSION: ([\d.]+)", text)
-    lines = [f'printf("%s %lld\\n", "{name}", (long long)({name}));' for name in known]
+    lines = [f'printf("%s %lld\\n", "{name}", (long long)({name}));' for name in defined]
     for own, theirs in STRUCTURES.items():
         members = layout(getattr(pynvml, own))
         lines += [f'printf("{own}. %zu\\n", sizeof({theirs}));']
@@ -118,7 +118,7 @@ def _facts(header: Path) -> dict[str, Any]:
     return {
         "version": versions[1] if versions else "",
         "functions": sorted(functions() & declared),
-        "constants": {name: values[name] for name in known},
+        "constants": {name: values[name] for name in defined},
         "structures": {
             own: {member: values[f"{own}.{member}"] for member in layout(getattr(pynvml, own))} for own in STRUCTURES
         },

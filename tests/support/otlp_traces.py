@@ -1,4 +1,4 @@
-"""Requests with spans, as OpenTelemetry's own classes encode them."""
+"""Requests with spans, encoded by OpenTelemetry's own classes."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -51,8 +51,8 @@ def span(
 def request_of(spans: Sequence[Span], *, scope: str = "app", **resource: Any) -> bytes:
     made = ExportTraceServiceRequest()
     of_resource = made.resource_spans.add()
-    told = {key.replace("__", "."): value for key, value in resource.items()}
-    add_attributes(of_resource.resource, {"service.name": "svc", **told})
+    attributes = {key.replace("__", "."): value for key, value in resource.items()}
+    add_attributes(of_resource.resource, {"service.name": "svc", **attributes})
     of_scope = of_resource.scope_spans.add()
     of_scope.scope.name = scope
     of_scope.spans.extend(spans)
@@ -61,5 +61,5 @@ def request_of(spans: Sequence[Span], *, scope: str = "app", **resource: Any) ->
 
 
 def spans_of(request: bytes) -> list[Span]:
-    found = ExportTraceServiceRequest.FromString(request)
-    return [one for r in found.resource_spans for s in r.scope_spans for one in s.spans]
+    parsed = ExportTraceServiceRequest.FromString(request)
+    return [one for r in parsed.resource_spans for s in r.scope_spans for one in s.spans]

@@ -1,4 +1,4 @@
-"""A trace of Perfetto as its reader understands it."""
+"""A Perfetto trace, parsed like Perfetto's trace processor."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -30,12 +30,12 @@ class Trace:
     counters: dict[int, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
 
     def path(self, uuid: int) -> str:
-        """The names of a track and of those above it."""
-        found = self.tracks[uuid]
-        name = found.name or found.process.process_name
-        if found.process.HasField("pid"):
-            name += f" ({found.process.pid})"
-        return f"{self.path(found.parent_uuid)}/{name}" if found.parent_uuid else name
+        """The names of a track and of its parents."""
+        track = self.tracks[uuid]
+        name = track.name or track.process.process_name
+        if track.process.HasField("pid"):
+            name += f" ({track.process.pid})"
+        return f"{self.path(track.parent_uuid)}/{name}" if track.parent_uuid else name
 
     def on(self, path: str) -> list[Slice]:
         return [each for each in self.slices if self.path(each.track) == path]
@@ -46,7 +46,7 @@ class Trace:
 
 
 def read(data: bytes) -> Trace:
-    """Names are resolved in the order of the packets, as the trace processor does: one told too late is an error."""
+    """Parse a trace. Like the trace processor, it fails if a name is used in an earlier packet than its definition."""
     parsed = protos.Trace()
     parsed.ParseFromString(data)
     trace = Trace()
@@ -85,9 +85,9 @@ def read(data: bytes) -> Trace:
 
 
 def value(annotation: Any, texts: dict[int, str]) -> object:
-    """What an annotation says; several values are a tuple."""
+    """The value of an annotation; a tuple for several values."""
     if annotation.array_values:
         return tuple(value(part, texts) for part in annotation.array_values)
     kind = annotation.WhichOneof("value")
-    found = getattr(annotation, kind)
-    return texts[found] if kind == "string_value_iid" else found
+    content = getattr(annotation, kind)
+    return texts[content] if kind == "string_value_iid" else content

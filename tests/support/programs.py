@@ -1,4 +1,4 @@
-"""Programs of their own: the exporter as its users run it, spoken to over HTTP, and a real Prometheus."""
+"""Separate processes: the exporter as users run it, with an HTTP client, and a real Prometheus."""
 
 import json
 import os
@@ -26,8 +26,8 @@ ROOT = Path(__file__).parents[2]
 def environment(**more: str) -> dict[str, str]:
     """This process's environment with the packages first on the path and no setting of the exporter."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("GPU_PROFILE")}
-    # What a machine has on its path, such as installed packages, stays behind them. An empty entry would be the
-    # working directory.
+    # Other entries of the machine's path, such as installed packages, follow. An empty entry would mean the working
+    # directory.
     behind = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     paths = dict.fromkeys([str(ROOT / "instrumentation"), str(ROOT / "exporter"), *behind])
     return {**kept, "PYTHONPATH": os.pathsep.join(paths), **more}
@@ -36,7 +36,7 @@ def environment(**more: str) -> dict[str, str]:
 def ran(
     words: Sequence[str | os.PathLike[str]], *, cwd: str | Path | None = None, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """A program that has ended, and what it printed; `env` is added to `environment()`."""
+    """Run a program to its end. Returns its exit code and output. `env` is added to `environment()`."""
     return subprocess.run(
         words, capture_output=True, text=True, cwd=cwd, env=environment(**env), timeout=300, check=False
     )
@@ -45,12 +45,12 @@ def ran(
 def python(
     *words: str | os.PathLike[str], cwd: str | Path | None = None, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """The same of Python with these words."""
+    """The same for Python with these arguments."""
     return ran([sys.executable, *words], cwd=cwd, **env)
 
 
 def printed(*words: str | os.PathLike[str], cwd: str | Path | None = None, **env: str) -> str:
-    """What Python printed, given these words; it must have ended well."""
+    """The output of Python with these arguments. Fails unless the exit code is 0."""
     done = python(*words, cwd=cwd, **env)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -62,7 +62,7 @@ def command(*arguments: str) -> list[str]:
 
 @dataclass
 class Exporter:
-    """A running exporter: `first_line` is what it said on standard output, `url` where it serves."""
+    """A running exporter. `first_line`: its first line on standard output. `url`: its address."""
 
     process: subprocess.Popen[str]
     first_line: str
@@ -78,7 +78,7 @@ class Exporter:
                 return error.code, error.headers["Content-Type"], error.read()
 
     def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
-        """Send a signal; exit code and standard error."""
+        """Send a signal. Returns exit code and standard error."""
         self.process.send_signal(number)
         _, stderr = self.process.communicate(timeout=20)
         return self.process.returncode, stderr
@@ -97,11 +97,11 @@ def exporter(*arguments: str, **env: str) -> Iterator[Exporter]:
     try:
         assert process.stdout is not None
         first_line = process.stdout.readline()
-        found = re.search(r" on (http://127\.0\.0\.1:\d+)/metrics$", first_line)
-        if found is None:
+        match = re.search(r" on (http://127\.0\.0\.1:\d+)/metrics$", first_line)
+        if match is None:
             process.kill()
             raise AssertionError(f"no address in {first_line!r}: {process.communicate()[1]}")
-        yield Exporter(process, first_line.rstrip("\n"), found[1])
+        yield Exporter(process, first_line.rstrip("\n"), match[1])
     finally:
         if process.poll() is None:
             process.kill()
@@ -109,7 +109,7 @@ def exporter(*arguments: str, **env: str) -> Iterator[Exporter]:
 
 
 def said(running: Exporter, word: str) -> list[str]:
-    """The lines on standard error up to the first that has `word` in it."""
+    """The lines on standard error up to the first one with `word`."""
     assert running.process.stderr is not None
     lines: list[str] = []
     watchdog = threading.Timer(20, running.process.kill)
@@ -129,7 +129,7 @@ def fails(*arguments: str, **env: str) -> tuple[int, str, str]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on, below the range from which the system takes ports by itself."""
+    """A free port, below the range of ports that the system assigns."""
     while True:
         port = random.SystemRandom().randrange(20_000, 32_768)
         with socket.socket() as listener:
@@ -142,7 +142,7 @@ def free_port() -> int:
 
 @contextmanager
 def taken_port() -> Iterator[int]:
-    """A port of this machine that somebody listens on."""
+    """A port of this machine in use."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         yield taken.getsockname()[1]
 
@@ -151,8 +151,8 @@ def until(condition: Any, what: str, timeout_s: float = 30) -> Any:
     """The first true value of `condition()`."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        if found := condition():
-            return found
+        if result := condition():
+            return result
         time.sleep(0.05)
     raise AssertionError(f"not within {timeout_s:g} s: {what}")
 

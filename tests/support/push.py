@@ -1,4 +1,4 @@
-"""Endpoints that behave as a test tells them to, and what they were sent, read with OpenTelemetry's own classes."""
+"""Endpoints with the behaviour that a test sets, and readers of their requests with OpenTelemetry's own classes."""
 
 import gzip
 import os
@@ -24,7 +24,7 @@ ENVELOPE = Envelope(RESOURCE, "1.2.3")
 
 
 def plain(value: AnyValue) -> Any:
-    """What an AnyValue says."""
+    """The value of an AnyValue."""
     kind = value.WhichOneof("value")
     assert kind is not None
     if kind == "array_value":
@@ -33,11 +33,11 @@ def plain(value: AnyValue) -> Any:
 
 
 def attributes(pairs: Any) -> dict[str, Any]:
-    """KeyValues as a mapping; none comes twice."""
+    """KeyValues as a mapping. Fails if a key is repeated."""
     listed: list[KeyValue] = list(pairs)
-    found = {pair.key: plain(pair.value) for pair in listed}
-    assert len(found) == len(listed)
-    return found
+    values = {pair.key: plain(pair.value) for pair in listed}
+    assert len(values) == len(listed)
+    return values
 
 
 def metrics_of(request: bytes) -> list[Metric]:
@@ -68,7 +68,7 @@ def batch(text: bytes = b"", items: int = 1) -> Batch:
 
 @dataclass
 class Answer:
-    """What an HTTP endpoint answers."""
+    """An answer of an HTTP endpoint."""
 
     status: int = 200
     body: bytes = b""
@@ -77,7 +77,7 @@ class Answer:
 
 @dataclass
 class HttpEndpoint:
-    """`answer` may be replaced at any time; a function that is handed the handler answers by itself."""
+    """An endpoint. `answer` may be replaced at any time; a function gets the handler and answers by itself."""
 
     url: str
     answer: Answer | Callable[[BaseHTTPRequestHandler], None] = field(default_factory=Answer)
@@ -109,14 +109,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(answer.body)
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Do not log."""
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is what some tests are about."""
+        """Ignore clients that disconnect, which some tests do on purpose."""
 
 
 @contextmanager
@@ -138,7 +138,7 @@ def http_endpoint(context: ssl.SSLContext | None = None) -> Iterator[HttpEndpoin
 
 
 def killed(queue: DiskQueue) -> None:
-    """What the kernel does with the queue of a process that ends without a word."""
+    """Close the queue's files as the kernel does for a killed process."""
     for file in queue._files.values():
         os.close(file.descriptor)
     os.close(queue._own)

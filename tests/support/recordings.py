@@ -1,4 +1,4 @@
-"""What recordings are made of, and a disk that is full."""
+"""Samples and columns for recordings, and a full disk."""
 
 import resource
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def triples(columns: Columns) -> list[list[int]]:
 
 @contextmanager
 def files_end_at(size: int) -> Iterator[None]:
-    """A full disk, as the system sees it: what would make a file longer than `size` fails after a part of it."""
+    """Simulate a full disk: a write beyond `size` bytes of a file fails after a part of it."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))
     try:

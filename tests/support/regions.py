@@ -1,4 +1,4 @@
-"""A process with regions on simulated GPUs, on a clock that the test moves; kernels and operations of executions."""
+"""A process with regions on simulated GPUs, on a clock that the test moves. Also kernels and operations."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,9 +32,9 @@ ONE_GPU = '[[device]]\nmodel = "H200 SXM"\n'
 
 
 class Stage:
-    """`session` is the process's, driven by hand; `run(s)` lets time pass in which it samples and joins.
+    """A process with a `session` that the test drives. `run(s)` samples and joins for `s` seconds.
 
-    Spans of `provider` arrive in `exporter` by way of `processor`. `on_device`: regions mark the queue.
+    Spans of `provider` pass through `processor` to `exporter`. `on_device`: regions record marks on the queue.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Stage:
         self.tracer = self.provider.get_tracer("gpu_profile")
         monkeypatch.setattr(running, "tracer", self.tracer)
         self.session = new_session()
-        #: What the join has met, in the order in which it began.
+        #: The executions that have ended, in the order of their starts.
         self.ended: list[Execution] = []
         self.session.joiner.on_end.append(self.ended.append)
 
@@ -79,7 +79,7 @@ class Stage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.provider.shutdown()
-        # What the session would still find out of its last samples nobody asks for any more.
+        # The results of the last samples are not needed any more.
         self.session.ignore()
         self.session.sampler.stop()
         process.stop()
@@ -88,7 +88,7 @@ class Stage:
         assert pynvml.nvmlLib is None or "Simulated" not in type(pynvml.nvmlLib).__name__
 
     def restart(self) -> None:
-        """End the session; the process has another from here on."""
+        """Replace the process's session by a new one."""
         process.stop()
         self.session = new_session()
 
@@ -117,11 +117,11 @@ class Stage:
         self.run(seconds)
 
     def flush(self) -> None:
-        """Let everything out."""
+        """Join and export everything."""
         self.run(1.5)
         assert self.provider.force_flush()
 
-    # ------------------------------------------------------------------ what came of it
+    # ------------------------------------------------------------------ results
 
     @property
     def spans(self) -> Sequence[ReadableSpan]:
@@ -143,8 +143,8 @@ class Stage:
 
     def span(self, name: str) -> ReadableSpan:
         """The only span of this name."""
-        (found,) = (span for span in self.spans if span.name == name)
-        return found
+        (span,) = (span for span in self.spans if span.name == name)
+        return span
 
     def attributes(self, name: str) -> dict[str, Any]:
         """The attributes of the only span of this name, without `gpu_profile.`."""
@@ -165,11 +165,11 @@ class Stage:
         return self.queue.device_uuid
 
     def calls(self, region: str) -> int:
-        """How often a region was counted, whatever its regime and device."""
+        """The count of a region's calls, over all regimes and devices."""
         return sum(count for (name, _, _), count in self.session.joiner.verdicts.calls.items() if name == region)
 
 
-#: Makes a stage with other settings, which ends with the test.
+#: Makes a stage with other settings. It ends with the test.
 Staged = Callable[..., Stage]
 
 
@@ -181,7 +181,7 @@ def exposition() -> str:
 
 
 GEMM, RELU, ALL_REDUCE = "ampere_sgemm_128x64_tn", "vectorized_elementwise_kernel", "ncclDevKernel_AllReduce"
-#: 10 ms of its own, of which 6 wait for the host, and 2 of others: two long kernels, a short one, and a copy.
+#: 10 ms of its own, with 6 ms of waiting for the host, and 2 ms of others. Two long kernels, a short one, and a copy.
 HUNGRY = KernelWork(
     evidence=Evidence(
         "kernels",
@@ -208,7 +208,7 @@ HUNGRY = KernelWork(
     peak_bytes=9_000,
     top=((GEMM, 2, 2_900_000), (RELU, 1, 100_000)),
 )
-#: 30 ms, of which 24 are communication that nothing hides.
+#: 30 ms, 24 of them communication that no work overlaps.
 TALKING = KernelWork(
     evidence=Evidence(
         "kernels",
@@ -231,7 +231,7 @@ TALKING = KernelWork(
     peak_bytes=7_000,
     top=((ALL_REDUCE, 1, 25_000_000), (RELU, 8, 2_000_000)),
 )
-#: One that launched nothing.
+#: An execution that launched nothing.
 NOTHING = KernelWork(evidence=Evidence("kernels", {}, 0, 0.0, reason="nothing was launched in it"))
 #: A matrix product near its ceiling: 120 FLOPs for a byte.
 PRODUCT = RegionOperation(
@@ -239,5 +239,5 @@ PRODUCT = RegionOperation(
 )
 #: An addition that the memory's bandwidth bounds.
 SUM = RegionOperation(flops=1_000_000, bytes=12_000_000, precision="fp32", compute=0.01, memory=0.8, overhead=0.1)
-#: One of which nothing is known but that it ran.
+#: An operation that ran, without any figures.
 BLANK = RegionOperation(reason="needs passes=2")

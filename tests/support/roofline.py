@@ -1,4 +1,4 @@
-"""A machine whose clock a test turns, and PyTorch's and CuPy's interfaces to a device, over `cuda.FakeCuda`."""
+"""A machine on a test's clock, and PyTorch's and CuPy's interfaces to a device over `cuda.FakeCuda`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CEILINGS = Ceilings(
 
 
 class FakeMachine:
-    """Runs calls for real, and says that each took what `seconds` says: a number, or a function of how often it ran."""
+    """Runs calls and reports `seconds` as their duration: a number, or a function of the number of calls so far."""
 
     kind = "cpu"
     device = "cpu"
@@ -55,14 +55,14 @@ class FakeMachine:
         return result, Timing(taken, taken)
 
     def synchronize(self) -> None:
-        """Nothing runs on."""
+        """Does nothing: no work is asynchronous."""
 
     def flush(self) -> None:
-        """Counted only."""
+        """Count the call."""
         self.flushed += 1
 
     def memory(self) -> Memory | None:
-        """Of 16 GiB, 12 free."""
+        """16 GiB, 12 of them free."""
         return Memory(GIB, GIB, GIB, 12 * GIB, 16 * GIB)
 
 
@@ -102,7 +102,7 @@ class Stream:
 
 
 class Event:
-    """As both frameworks have it: made where it is first recorded."""
+    """An event of both frameworks, created at its first record."""
 
     def __init__(self, cuda: FakeCuda) -> None:
         self.cuda = cuda
@@ -197,7 +197,7 @@ class Accelerator:
 
 
 class Buffer:
-    """A tensor or array that is only ever added to."""
+    """A tensor or array with in-place addition only."""
 
     def __init__(self, size: int, overwritten: list[int]) -> None:
         self.size, self._overwritten = size, overwritten
@@ -211,7 +211,7 @@ class Buffer:
 
 
 def torch_with(*, mps: bool = False, hip: str | None = None, **accelerators: Accelerator) -> Any:
-    """A module `torch` that has these accelerators, such as `cuda=Accelerator(...)`."""
+    """A module `torch` with these accelerators, such as `cuda=Accelerator(...)`."""
     torch: Any = ModuleType("torch")
     torch.__version__ = "2.9.0"
     torch.version = SimpleNamespace(cuda=None, hip=hip)

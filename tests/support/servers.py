@@ -1,4 +1,4 @@
-"""A server to talk to in raw bytes, a connection of it in memory, and a small HTTP server of a test's own."""
+"""A server with a raw client, one of its connections in memory, and a small separate HTTP server."""
 
 import asyncio
 import socket
@@ -84,7 +84,7 @@ def ask(
 
 
 def closed(connection: socket.socket) -> bool:
-    """Read to the end; True if there is one within the socket's timeout."""
+    """Read until the connection is closed. Raises TimeoutError after the socket's timeout."""
     try:
         while connection.recv(65536):
             pass
@@ -94,7 +94,7 @@ def closed(connection: socket.socket) -> bool:
 
 
 def until_counted(server: Server, reason: str, n: int = 1) -> None:
-    """Wait until so many were turned away for a reason."""
+    """Wait until `n` rejections for a reason are counted."""
     deadline = time.monotonic() + 10
     while rejected(server, reason) < n:
         if time.monotonic() > deadline:
@@ -107,19 +107,19 @@ def rejected(server: Server, reason: str) -> float:
 
 
 def value(server: Server, name: str, **attributes: str) -> float:
-    """The sum of the readings of a name with these attributes."""
-    found = [
+    """The sum of a metric's readings with these attributes."""
+    values = [
         reading.value
         for reading in server.readings(0)
         if reading.metric.otel == name
         and all(reading.attributes.get(key.replace("__", ".")) == text for key, text in attributes.items())
     ]
-    assert found, name
-    return sum(found)
+    assert values, name
+    return sum(values)
 
 
 class Gate:
-    """A `respond` that waits until it is opened, and tells how often it was called."""
+    """A `respond` that waits for `opened` and answers with the number of its calls."""
 
     def __init__(self) -> None:
         self.calls: list[Request] = []
@@ -134,7 +134,7 @@ class Gate:
 
 
 class MovedLoop(asyncio.SelectorEventLoop):
-    """A loop whose time jumps when it is told to."""
+    """A loop with a time that `advance` moves."""
 
     moved_s = 0.0
 
@@ -142,7 +142,7 @@ class MovedLoop(asyncio.SelectorEventLoop):
         return super().time() + self.moved_s
 
     def turn(self, times: int = 3) -> None:
-        """Do what is due."""
+        """Run all due callbacks."""
         for _ in range(times):
             self.call_soon(self.stop)
             self.run_forever()
@@ -153,7 +153,7 @@ class MovedLoop(asyncio.SelectorEventLoop):
 
 
 class Wire(asyncio.Transport):
-    """A transport whose other side is a list. `stuck`: the client takes nothing."""
+    """A transport that collects the sent bytes. `stuck`: the client reads nothing."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -222,7 +222,7 @@ class Receiving:
         return Response(200, self.bodies[-1])
 
     def stop(self) -> None:
-        """There is no thread."""
+        """Does nothing: there is no thread."""
 
 
 class _Inline:
@@ -231,11 +231,11 @@ class _Inline:
         return future
 
     def stop(self) -> None:
-        """There is no thread."""
+        """Does nothing: there is no thread."""
 
 
 class Line:
-    """A connection in memory. What the protocol raises, or the loop has to report, is a failure."""
+    """A connection in memory. Exceptions of the protocol and reports of the loop fail the test."""
 
     def __init__(
         self,

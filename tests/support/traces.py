@@ -1,4 +1,4 @@
-"""Traces made in tests, counter records, and records of what regions launched."""
+"""Traces made in tests, counter records, and records of the kernels that regions launched."""
 
 import gzip
 import json
@@ -35,7 +35,7 @@ DDP = "hta/ddp_a100_nccl_rank0"
 MI250 = "hta/mi250_minitoy_rocm62"
 RESNET = "kineto/resnet50_workers0"
 STREAMS = "hta/multistream_event_sync_a100"
-#: Of recorded traces, found with other code: operations, kernels, span, busy, communication and overlap in µs.
+#: Operations, kernels, span, busy, communication and overlap in µs of recorded traces, computed by other code.
 SUMS: Final = {
     ALEXNET: (98, 79, 12_920_244, 66_141, 0, 0),
     DDP: (3774, 2700, 660_551, 157_500, 46_876, 7_317),
@@ -43,7 +43,7 @@ SUMS: Final = {
     STREAMS: (6, 3, 19_506, 372, 0, 0),
     RESNET: (9096, 8772, 996_477, 603_558, 0, 0),
 }
-#: The same of streams: waiting for the host, and for something else, in µs.
+#: Waiting for the host and other waiting of streams, in µs, computed by other code.
 IDLE: Final = {
     (ALEXNET, 7): (12_855_007, 104),
     (ALEXNET, 20): (12_011_718, 3),
@@ -64,7 +64,7 @@ _CATEGORY = {
 }
 
 
-#: Events as Kineto writes them.
+#: Events in Kineto's format.
 KERNEL: dict[str, Any] = {
     "ph": "X",
     "cat": "kernel",
@@ -88,14 +88,14 @@ CALL: dict[str, Any] = {
 
 
 def event_trace(tmp_path: Path, *events: Any, ranges_named: str | None = None, **top: Any) -> Trace:
-    """A trace of events as they are given, with other members of its top level."""
+    """A trace of `events`, with other members at its top level."""
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": events, **top}))
     return Trace(path, ranges_named=ranges_named)
 
 
 def one_record(tmp_path: Path, event: Any) -> Record:
-    """The record that comes of one event."""
+    """The record of one event."""
     (record,) = event_trace(tmp_path, event)
     return record
 
@@ -106,21 +106,21 @@ def recorded(name: str) -> Trace:
 
 
 def activity_of(records: Iterable[Record]) -> Activity:
-    """What its GPU operations add up to."""
-    found = measure(records)
-    assert found is not None
-    return found
+    """The sums of the GPU operations in `records`."""
+    activity = measure(records)
+    assert activity is not None
+    return activity
 
 
 def rounded(activity: Activity) -> tuple[int, ...]:
-    """A trace's sums as `SUMS` has them."""
+    """A trace's sums in the format of `SUMS`."""
     kernels = activity.counts[Kind.KERNEL] + activity.counts[Kind.COMMUNICATION]
     times = (activity.span_ns, activity.busy_ns, activity.communication_ns, activity.overlap_ns)
     return activity.operations, kernels, *(round(time / US) for time in times)
 
 
 def as_hta(records: Iterable[Record]) -> list[Operation]:
-    """HTA leaves the last step of a trace out, and rounds starts up and ends down to whole microseconds."""
+    """The operations as HTA reads them: without the last step, starts rounded up and ends down to whole µs."""
     records = list(records)
     last = max(r.start_ns for r in records if isinstance(r, Range) and r.name == "ProfilerStep")
     kept = [r for r in records if isinstance(r, Operation) and r.start_ns < last]
@@ -128,7 +128,7 @@ def as_hta(records: Iterable[Record]) -> list[Operation]:
 
 
 class Program:
-    """One host thread that launches work, and a GPU that runs each stream's in order, as soon as it can."""
+    """One host thread that launches work, and a GPU that runs each stream in order, as early as possible."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -142,7 +142,7 @@ class Program:
     def launch(
         self, ns: int, kind: Kind = Kind.KERNEL, *, stream: int = 7, after: int | None = None, call: int = 5 * US
     ) -> None:
-        """Launch an operation of `ns`; it waits for its stream, and for stream `after` if one is given."""
+        """Launch an operation of `ns`. It waits for its stream, and for stream `after` if given."""
         correlation = len(self.records) + 1
         self.records.append(Call(correlation, self.now, self.now + call, 1))
         self.now += call
@@ -157,7 +157,7 @@ class Program:
 
 
 def event(record: Record) -> dict[str, Any]:
-    """A record as Kineto writes it today."""
+    """A record in Kineto's current format."""
     match record:
         case Operation():
             return _operation(record)
@@ -176,8 +176,8 @@ def event(record: Record) -> dict[str, Any]:
         case Allocation():
             return _allocation(record)
         case RangeCounters():
-            found = {"ph": "X", "cat": "cuda_profiler_range", "name": record.name, "pid": record.device, "tid": 0}
-            return {**found, "ts": 0, "dur": 1, "args": dict(record.values)}
+            common = {"ph": "X", "cat": "cuda_profiler_range", "name": record.name, "pid": record.device, "tid": 0}
+            return {**common, "ts": 0, "dur": 1, "args": dict(record.values)}
         case Launched():
             raise ValueError("Kineto writes no external correlations")
 
@@ -194,8 +194,8 @@ def _operation(record: Operation) -> dict[str, Any]:
     if record.graph:
         arguments |= {"graph id": 3, "graph node id": (3 << 32) + 1}
     category, _ = _CATEGORY[record.kind]
-    found = {"ph": "X", "cat": category, "name": record.name, "pid": record.device, "tid": record.stream}
-    return {**found, **_times(record), "args": arguments}
+    common = {"ph": "X", "cat": category, "name": record.name, "pid": record.device, "tid": record.stream}
+    return {**common, **_times(record), "args": arguments}
 
 
 def _allocation(record: Allocation) -> dict[str, Any]:
@@ -203,8 +203,8 @@ def _allocation(record: Allocation) -> dict[str, Any]:
     arguments |= {"Bytes": record.bytes, "Addr": record.address, "Ev Idx": 0}
     if record.total is not None:
         arguments |= {"Total Allocated": record.total, "Total Reserved": record.total}
-    found = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 1, "tid": record.thread}
-    return {**found, "ts": record.time_ns / US, "args": arguments}
+    common = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 1, "tid": record.thread}
+    return {**common, "ts": record.time_ns / US, "args": arguments}
 
 
 def _times(record: Operation | Call | Range | Operator) -> dict[str, float]:
@@ -212,12 +212,12 @@ def _times(record: Operation | Call | Range | Operator) -> dict[str, float]:
 
 
 def _lasting(record: Call | Range | Operator, category: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    found = {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": record.thread}
-    return {**found, **_times(record), "args": arguments}
+    common = {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": record.thread}
+    return {**common, **_times(record), "args": arguments}
 
 
 def write(path: Path, records: Iterable[Record], **top: Any) -> Path:
-    """Write a trace file, packed if its name ends in .gz."""
+    """Write a trace file, compressed if its name ends in .gz."""
     text = json.dumps({"schemaVersion": 1, **top, "traceEvents": [event(r) for r in records]}, indent=1)
     data = text.encode()
     path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
@@ -234,7 +234,7 @@ _SHORT: Final = {"TIME": TIME, "INST": INST, "DRAM": DRAM, "PCT": PCT, "ADD": AD
 
 
 def counted(name: str, **values: float) -> RangeCounters:
-    """One record; metrics by the names of this module's constants."""
+    """One record, with metrics by the names of this module's constants."""
     return RangeCounters(name, 0, {_SHORT[key]: value for key, value in values.items()})
 
 
@@ -244,27 +244,27 @@ def kernels(**durations: Sequence[int]) -> dict[str, KernelSum]:
 
 
 def joined(records: Sequence[RangeCounters], whole: dict[str, KernelSum], region: dict[str, KernelSum]) -> CounterSums:
-    """The counters of a region called `step`, which are there."""
-    found = Counters(records).of(whole, region, "step")
-    assert found is not None
-    return found
+    """The counters of a region named `step`. Fails if it has none."""
+    sums = Counters(records).of(whole, region, "step")
+    assert sums is not None
+    return sums
 
 
 def nobodys(records: Sequence[RangeCounters], matched: Matched) -> dict[str, float]:
-    """What the records that no kernel belongs to add up to, by metric; of some of a name, the mean's part."""
+    """The sums of records without a kernel, by metric. If only some records of a name match, the mean counts."""
     often = Counter(record.name for record in records)
-    found: dict[str, float] = defaultdict(float)
+    sums: dict[str, float] = defaultdict(float)
     for record in records:
         for metric, value in record.values.items():
-            found[metric] += adds_up(metric) * value * matched.records.get(record.name, 0) / often[record.name]
-    return {metric: value for metric, value in found.items() if value}
+            sums[metric] += adds_up(metric) * value * matched.records.get(record.name, 0) / often[record.name]
+    return {metric: value for metric, value in sums.items() if value}
 
 
 class Twin(NamedTuple):
-    """Records of one run, and kernels of the other: all, and those that each innermost execution of a region launched.
+    """Records of one run, and kernels of the other: `whole`, and by the innermost execution that launched them.
 
-    `truth` is the floating-point operations of such an execution's kernels that both runs know. `order` is what comes
-    out of taking the n-th record for the n-th kernel, which pairs `wrong` records with a kernel of another name.
+    `truth`: floating-point operations of each execution's kernels that occur in both runs. `order`: the same with the
+    n-th record for the n-th kernel, which pairs `wrong` records with a kernel of another name.
     """
 
     records: list[RangeCounters]
@@ -277,26 +277,26 @@ class Twin(NamedTuple):
 
 @cache
 def twin() -> Twin:
-    """Read without the project's own reader and join.
+    """The recorded pair of runs, without the project's own reader and join.
 
-    The truth: of kernels with a name that both runs know as often, the n-th is the n-th in the other run, too, for the
-    program ran them one after the other.
+    The truth uses names that occur equally often in both runs. The n-th kernel of such a name is the n-th in the other
+    run too, because the program ran its kernels one after the other.
     """
     events = _events("alexnet_a100")
     counts = [event for event in _events("alexnet_a100_cupti_counters") if event.get("cat") == "cuda_profiler_range"]
     counts.sort(key=lambda event: event["ts"])
     calls = {event["args"]["correlation"]: event for event in events if event.get("cat") == "cuda_runtime"}
     ranges = [event for event in events if event.get("cat") == "user_annotation"]
-    found = sorted((event for event in events if event.get("cat") == "kernel"), key=lambda event: event["ts"])
+    launches = sorted((event for event in events if event.get("cat") == "kernel"), key=lambda event: event["ts"])
     whole: dict[str, list[int]] = defaultdict(list)
     regions: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     queues: dict[str, list[float]] = defaultdict(list)
     for event in counts:
         queues[event["name"]].append(flop_of(event["args"]))
-    same = {name for name, queue in queues.items() if len(queue) == sum(event["name"] == name for event in found)}
+    same = {name for name, queue in queues.items() if len(queue) == sum(event["name"] == name for event in launches)}
     truth: dict[str, float] = defaultdict(float)
     order: dict[str, float] = defaultdict(float)
-    for number, event in enumerate(found):
+    for number, event in enumerate(launches):
         launched = calls[event["args"]["correlation"]]["ts"]
         around = [each for each in ranges if each["ts"] <= launched < each["ts"] + each["dur"]]
         inner = min(around, key=lambda each: each["dur"])
@@ -309,7 +309,7 @@ def twin() -> Twin:
             order[region] += flop_of(counts[number]["args"])
     records = [RangeCounters(event["name"], 0, event["args"]) for event in counts]
     parts = {name: _sums(each) for name, each in regions.items()}
-    wrong = sum(one["name"] != other["name"] for one, other in zip(counts, found, strict=False))
+    wrong = sum(one["name"] != other["name"] for one, other in zip(counts, launches, strict=False))
     return Twin(records, _sums(whole), parts, truth, order, wrong)
 
 
@@ -318,18 +318,18 @@ def _events(name: str) -> list[dict[str, Any]]:
         return list(json.load(file)["traceEvents"])
 
 
-def _sums(found: dict[str, list[int]]) -> dict[str, KernelSum]:
-    return {name: KernelSum(len(ns), sum(ns), max(ns)) for name, ns in found.items()}
+def _sums(durations: dict[str, list[int]]) -> dict[str, KernelSum]:
+    return {name: KernelSum(len(ns), sum(ns), max(ns)) for name, ns in durations.items()}
 
 
 def flop_of(values: Mapping[str, float]) -> float:
-    """Floating-point operations of one record, all precisions together."""
+    """Floating-point operations of one record, summed over all precisions."""
     return sum(value * (2 if "fma" in name else 1) for name, value in values.items())
 
 
-def flop(found: CounterSums) -> float:
-    """Floating-point operations of a region, all precisions together."""
-    return sum(found.figures()[f"flop.{precision}"].value for precision in ("fp16", "fp32", "fp64"))
+def flop(sums: CounterSums) -> float:
+    """Floating-point operations of a region, summed over all precisions."""
+    return sum(sums.figures()[f"flop.{precision}"].value for precision in ("fp16", "fp32", "fp64"))
 
 
 MAIN, WORKER = 100, 200
@@ -338,7 +338,7 @@ MAIN, WORKER = 100, 200
 def launch(
     correlation: int, called: int, start: int, end: int, *, thread: int = MAIN, kind: Kind = Kind.KERNEL, **more: Any
 ) -> list[Record]:
-    """A call and the operation that came of it."""
+    """A call and the operation that it launched."""
     plain = Operation(kind, 0, 7, start, end, "gemm", correlation)
     return [Call(correlation, called, called + 2, thread, "cudaLaunchKernel"), plain._replace(**more)]
 

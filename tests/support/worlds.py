@@ -1,4 +1,4 @@
-"""Synthetic loads whose truth is known: of pools and mixtures, and of a utilisation sensor with a trailing window."""
+"""Synthetic loads with a computed truth, for pools and mixtures and for a utilisation sensor's trailing window."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from gpu_profile.units import NS_PER_S
 MS = 1_000_000
 T0 = 1_700_000_000 * NS_PER_S
 DEVICE = Device("GPU-a")
-#: How busy each region keeps the GPU while it is active, and what it draws.
+#: Busy share and power of each region while it is active.
 BUSY = np.array([0.9, 0.2, 0.6, 0.35, 0.75])
 WATTS = np.array([600.0, 150, 400, 250, 500])
 IDLE_W = 90.0
-#: Who comes late, and is as busy as this.
+#: A region that first runs late, with its busy share and power.
 LATE = "late"
 LATE_BUSY, LATE_W = 0.8, 550.0
 NAMES = [f"r{k}" for k in range(len(BUSY))]
@@ -32,10 +32,10 @@ NAMES = [f"r{k}" for k in range(len(BUSY))]
 
 @dataclass
 class World:
-    """Regions of 2-20 ms in random order on one device, whose sensors average over 100 ms and may lag. Seeded.
+    """Regions of 2-20 ms in random order on one device. Its sensors average over 100 ms and may lag.
 
     After `jump_s` seconds, if not 0, the lag is `later_lag_ns`. From `late_s` seconds on, if not 0, every
-    `late_every`-th execution is one of `LATE`, about `late_ms` long.
+    `late_every`-th execution belongs to `LATE` and is about `late_ms` long.
     """
 
     seed: int = 1
@@ -119,7 +119,7 @@ class World:
 
 
 def known(value: float | CountedShare | None) -> float:
-    """A value that is there; of a counted share, all of it."""
+    """The value, or the total of a counted share. Fails for None."""
     assert value is not None
     return value.total if isinstance(value, CountedShare) else value
 
@@ -129,19 +129,19 @@ QUANTUM = 0.01
 
 @dataclass(frozen=True)
 class Load:
-    """Busy at `rates[k]` from `edges_ms[k]` to the next edge, in ms after T0, and not at all outside."""
+    """Busy at `rates[k]` from `edges_ms[k]` to the next edge (ms after T0), and idle outside."""
 
     edges_ms: tuple[float, ...]
     rates: tuple[float, ...]
 
     @classmethod
     def steps(cls, *busy_ms: tuple[float, float]) -> Load:
-        """Fully busy for some stretches."""
+        """Fully busy in the given intervals."""
         edges = [edge for stretch in busy_ms for edge in stretch]
         return cls(tuple(edges), tuple(float(k % 2 == 0) for k in range(len(edges) - 1)))
 
     def busy(self, moments_ns: Ints) -> Floats:
-        """Busy ns until some moments."""
+        """Busy ns up to the given times."""
         edges = np.array(self.edges_ms) * MS
         total = np.concatenate(([0.0], np.cumsum(np.diff(edges) * np.array(self.rates))))
         result: Floats = np.interp(np.asarray(moments_ns) - T0, edges, total)
@@ -153,7 +153,7 @@ class Load:
         return float(high - low)
 
     def read(self, moments_ns: Ints, window_ns: int) -> Ints:
-        """What the sensor reads at some moments, in per cent."""
+        """The sensor's readings at the given times, in per cent."""
         share = (self.busy(moments_ns) - self.busy(moments_ns - window_ns)) / window_ns
         result: Ints = np.floor(share * 100 + 0.5).astype(np.int64)
         return result
@@ -167,31 +167,31 @@ class Load:
 
 
 def at(ms: float) -> int:
-    """A moment, in ns."""
+    """A time in ns, from ms after T0."""
     return T0 + round(ms * MS)
 
 
 def every(period_ms: float, until_ms: float, *, from_ms: float = 0.0) -> Ints:
-    """Moments so far apart, in whole microseconds as a driver stamps them."""
+    """Times at a fixed period, in whole microseconds like a driver's stamps."""
     ns = np.arange(round(from_ms * MS), round(until_ms * MS), round(period_ms * MS), dtype=np.int64)
     return T0 + ns // 1000 * 1000
 
 
 def stamped(load: Load, *, window_ms: float, refresh_ms: float, until_ms: float, from_ms: float = 0.0) -> Timeline:
-    """A device whose driver stamps its readings."""
+    """A device with readings that the driver stamps."""
     moments = every(refresh_ms, until_ms, from_ms=from_ms)
     return timeline(moments, load.read(moments, round(window_ms * MS)))
 
 
 def polled(load: Load, *, window_ms: float, refresh_ms: float, poll_ms: float, until_ms: float) -> Timeline:
-    """A device that is polled, by a clock that ticks in nanoseconds."""
+    """A polled device, with a clock in nanoseconds."""
     polls = every(poll_ms, until_ms, from_ms=refresh_ms) + 137
     moments = T0 + (polls - T0) // round(refresh_ms * MS) * round(refresh_ms * MS)
     return timeline(polls, load.read(moments, round(window_ms * MS)))
 
 
 def timeline(ends: Ints, values: Sequence[int] | Ints) -> Timeline:
-    """Utilisation readings as a driver hands them on: each covers the time since the one before."""
+    """Utilisation readings of a driver: each covers the time since the previous one."""
     result = Timeline(Device("GPU-a"), [UTILIZATION], capacity=10_000)
     starts = np.concatenate((ends[:1], ends[:-1]))
     result.append(
@@ -202,8 +202,10 @@ def timeline(ends: Ints, values: Sequence[int] | Ints) -> Timeline:
 
 
 def tiles(load: Load, *, period_ms: float, phase_ms: float, until_ms: float, late_ms: float = 0) -> Timeline:
-    """A device with activity counters, sampled every `period_ms`; they renew themselves every 100 ms at some phase, and
-    are published so much later."""
+    """A device with activity counters, sampled every `period_ms`.
+
+    They renew every 100 ms, at `phase_ms`, and are published `late_ms` later.
+    """
     stamps = every(period_ms, until_ms) + 137
     seen = stamps - round(late_ms * MS)
     renewals = seen - (seen - at(phase_ms)) % (100 * MS)

@@ -1,4 +1,4 @@
-"""Builds the library from the C files beside this one, and puts it beneath nvidia-ml-py, here or in a child."""
+"""Builds the library from the C files in this directory, and loads it under nvidia-ml-py, here or in a child."""
 
 import ctypes
 import os
@@ -14,19 +14,19 @@ import pynvml
 
 SOURCES: Final = tuple(sorted(Path(__file__).parent.glob("*.c")))
 SONAME: Final = "libnvidia-ml.so.1"
-#: Not a constant of any nvidia-ml-py: what an old one does not know, it cannot ask for.
+#: No constant of nvidia-ml-py has this value. It replaces constants that an old release does not have.
 _UNKNOWN: Final = 0x7FFF0000
 
 
 class CannotBuildError(Exception):
-    """There is no stub on this machine; the message says why, in one line."""
+    """The stub cannot be built on this machine. The message gives the reason in one line."""
 
 
 def build(directory: Path, *, soname: bool = True) -> Path:
-    """The library, built into `directory`; takes about half a second. CannotBuildError without a C compiler.
+    """The library, built into `directory` in about half a second. Raises CannotBuildError without a C compiler.
 
-    With `soname` it is `libnvidia-ml.so.1`, for a child's LD_LIBRARY_PATH. Without, any process may load it: once a
-    library of that name is loaded, whoever asks for the driver's gets this one until the process ends.
+    With `soname` it is `libnvidia-ml.so.1`, for a child's LD_LIBRARY_PATH. A process that loads it gets the stub
+    instead of the driver's library until it ends. Without `soname`, any process may load it.
     """
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
@@ -45,7 +45,7 @@ def build(directory: Path, *, soname: bool = True) -> Path:
 
 
 def _constants(source: str) -> str:
-    """What the source uses of the binding's constants, as a header."""
+    """A header with the binding's constants in the source."""
     names = sorted(
         set(
             re.findall(
@@ -59,7 +59,7 @@ def _constants(source: str) -> str:
 
 
 def child_environment(library: Path, **settings: object) -> dict[str, str]:
-    """This process's environment for a child whose NVML is the stub; `settings` are NVML_STUB_…, in lower case."""
+    """The environment of a child process with the stub as NVML. `settings` are NVML_STUB_… in lower case."""
     return {**os.environ, **_variables(settings), "LD_LIBRARY_PATH": os.fspath(library.parent)}
 
 
@@ -68,7 +68,7 @@ def _variables(settings: Mapping[str, object]) -> dict[str, str]:
 
 
 class Stub:
-    """The loaded library, and what it tells and is told beside NVML's own functions."""
+    """The loaded library, with the stub's functions beyond NVML."""
 
     def __init__(self, library: Any) -> None:
         self.library = library
@@ -81,23 +81,23 @@ class Stub:
         library.stubEnergyMj.restype = ctypes.c_ulonglong
 
     def set_time(self, now_ns: int) -> None:
-        """Let it be this moment from now on; 0: the system's time."""
+        """Set the stub's time. 0: the system's time."""
         self.library.stubSetTime(now_ns)
 
     def calls(self) -> dict[str, int]:
-        """How often each function was called since the library was loaded."""
-        found: dict[str, int] = {}
-        while (name := self.library.stubFunction(len(found))) is not None:
-            found[name.decode()] = self.library.stubCalls(name)
-        return found
+        """The number of calls of each function since the library was loaded."""
+        counts: dict[str, int] = {}
+        while (name := self.library.stubFunction(len(counts))) is not None:
+            counts[name.decode()] = self.library.stubCalls(name)
+        return counts
 
     def busy_ns(self, gpu: int, start_ns: int, end_ns: int) -> int:
-        """For how long a GPU was busy between two moments: the truth."""
+        """The true busy time of a GPU between two times, in ns."""
         busy: int = self.library.stubBusyNs(gpu, start_ns, end_ns)
         return busy
 
     def energy_mj(self, gpu: int, now_ns: int) -> int:
-        """The energy counter as it stands at a moment."""
+        """The value of the energy counter at a time, in mJ."""
         energy: int = self.library.stubEnergyMj(gpu, now_ns)
         return energy
 
@@ -129,5 +129,5 @@ def _put(library: Any, references: int) -> None:
     with pynvml.libLoadLock:
         pynvml.nvmlLib = library
         pynvml._nvmlLib_refcount = references
-        # It remembers functions by name, whichever library they came from.
+        # The cache is by name, across libraries.
         pynvml._nvmlGetFunctionPointer_cache.clear()

@@ -1,13 +1,13 @@
-"""A stand-in for cupti-python's PM sampling and for CUDA's driver, for the process that samples counters."""
+"""Replaces cupti-python's PM sampling and CUDA's driver in the process that samples counters."""
 
 import os
 import shutil
 import subprocess
 from pathlib import Path
 
-#: The UUID that the driver's stand-in gives its device.
+#: The UUID of the fake driver's device.
 UUID = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
-#: What every `.sum` counts in a sample, and what every other metric is.
+#: Increment of every `.sum` per sample, and the value of every other metric.
 SUM, MEAN = 1000.0, 40.0
 
 _DRIVER = """
@@ -20,7 +20,7 @@ int cuCtxSetCurrent(void *context) { return context != (void *)&cuInit; }
 
 
 def environment(directory: Path, *, fault: str = "") -> dict[str, str]:
-    """The variables of a process that finds both, the driver built into `directory`; `fault` is the Collector's."""
+    """The variables of a process that uses both. Builds the driver into `directory`. `fault`: the Collector's fault."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     assert compiler, "no C compiler (cc) on PATH"
     source = directory / "cuda.c"
