@@ -370,7 +370,7 @@ def test_a_lag_is_found_closely_where_exact_readings_show_it_closely() -> None:
     assert len(told) >= 5
     for outcome in told:
         assert outcome.answer.half_width is not None
-        assert outcome.answer.value == pytest.approx(outcome.known.truth, abs=1.5 * outcome.answer.half_width)
+        assert outcome.answer.value == pytest.approx(outcome.target.truth, abs=1.5 * outcome.answer.half_width)
 
 
 def test_a_correction_that_takes_readings_for_those_of_another_renewal_is_undone() -> None:
@@ -381,4 +381,4 @@ def test_a_correction_that_takes_readings_for_those_of_another_renewal_is_undone
     for outcome in told:
         assert outcome.answer.half_width is not None
         assert outcome.answer.half_width < 10
-        assert outcome.answer.value == pytest.approx(outcome.known.truth, abs=2 * outcome.answer.half_width)
+        assert outcome.answer.value == pytest.approx(outcome.target.truth, abs=2 * outcome.answer.half_width)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from laboratory.oracle import Known as Truth
+from laboratory.oracle import Target as Truth
 from laboratory.oracle import judge
 from laboratory.programs import Stamps
 from laboratory.recordings import DEVICE, OUTSIDE, T0, Case, Run, analysed, replayed, samples_of, spans_of
