@@ -19,7 +19,7 @@ from gpu_profile_exporter.attribution.allocation import LABELS, DeviceHolder
 from gpu_profile_exporter.attribution.devices import DeviceNames
 from gpu_profile_exporter.attribution.processes import HostProcess, Uptime, look_up, require_host_pids
 from gpu_profile_exporter.attribution.shares import shares
-from gpu_profile_exporter.attribution.snapshot import DeviceProcesses, Snapshot, is_listed
+from gpu_profile_exporter.attribution.snapshot import ProcessUsage, Snapshot, is_listed
 from gpu_profile_exporter.attribution.sources import HolderSource, Reason, Tally, Unavailable
 from gpu_profile_exporter.readings.readings import MetricReading
 
@@ -123,7 +123,7 @@ class Attribution:
         states = list(self._states().values())
         status: dict[HolderSource, Reason | None] = {}
         holders: list[DeviceHolder] = []
-        processes: dict[str, DeviceProcesses] = {}
+        processes: dict[str, ProcessUsage] = {}
         names = DeviceNames(state.device for state in states)
         for sources, ask in (
             ((HolderSource.KUBELET, HolderSource.DRA), lambda: self._pods(names)),
@@ -181,12 +181,12 @@ class Attribution:
         if self._slurm_dir is not None:
             yield from allocation.of_mappings(mapping.read(self._slurm_dir, self._tally), names, self._tally)
 
-    def _processes(self, states: Iterable[Tracked], by_device: dict[str, DeviceProcesses]) -> Iterable[DeviceHolder]:
+    def _processes(self, states: Iterable[Tracked], by_device: dict[str, ProcessUsage]) -> Iterable[DeviceHolder]:
         """The holders of devices by their processes. Adds the processes to `by_device` if they are published."""
         require_host_pids(self._proc)
         uptime, now_ns = Uptime.read(self._proc), self._clock.now_ns()
         rows: list[DeviceHolder] = []
-        listed: dict[str, DeviceProcesses] = {}
+        listed: dict[str, ProcessUsage] = {}
         for state in states:
             # The time first: if the sampler renews the list between the two reads, the list only seems older.
             listed_ns = state.processes_ns
@@ -213,7 +213,7 @@ class Attribution:
 
     def _shares(
         self, device: Device, uses: Sequence[ProcessUse], running: Mapping[int, HostProcess]
-    ) -> DeviceProcesses:
+    ) -> ProcessUsage:
         rows = []
         for share in shares(uses, memory_bytes=device.memory_bytes, most=self._most, tally=self._tally):
             if share.pid is None:
@@ -225,7 +225,7 @@ class Attribution:
                 if HolderSource.CONTAINERS in self._sources:
                     attributes |= process.place.attributes()
                 rows.append((share, attributes))
-        return DeviceProcesses(len({use.pid for use in uses}), tuple(rows))
+        return ProcessUsage(len({use.pid for use in uses}), tuple(rows))
 
     # ------------------------------------------------------------------ results
 

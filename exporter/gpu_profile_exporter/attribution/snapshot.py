@@ -41,7 +41,7 @@ def is_listed(state: Tracked, now_ns: int) -> bool:
     return state.up and listed_ns is not None and now_ns - listed_ns <= _OLDEST_LIST_NS
 
 
-class DeviceProcesses(NamedTuple):
+class ProcessUsage(NamedTuple):
     """The number of processes that the driver lists for a device, and shares with attributes where available."""
 
     listed: int
@@ -56,7 +56,7 @@ class Snapshot(NamedTuple):
     left_out: Mapping[tuple[HolderSource, LeftOut], int]
     allocations: Sequence[DeviceHolder] = ()
     labels: Mapping[str, Mapping[str, str]] = {}
-    processes: Mapping[str, DeviceProcesses] = {}
+    processes: Mapping[str, ProcessUsage] = {}
 
     def health(self, *, fresh: bool) -> Iterator[MetricReading]:
         """Whether each source answers, and the number of items that were omitted."""
@@ -83,7 +83,7 @@ class Snapshot(NamedTuple):
                 yield from _processes(processes, {use.pid for use in state.processes})
 
 
-def _processes(processes: DeviceProcesses, pids: set[int]) -> Iterator[MetricReading]:
+def _processes(processes: ProcessUsage, pids: set[int]) -> Iterator[MetricReading]:
     for share, attributes in processes.rows:
         # A process that has ended since the refresh is omitted.
         if share.pid is not None and share.pid not in pids:
