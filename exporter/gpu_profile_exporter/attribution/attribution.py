@@ -211,9 +211,7 @@ class Attribution:
             by_device.update(listed)
         return rows if HolderSource.CONTAINERS in self._sources else ()
 
-    def _shares(
-        self, device: Device, uses: Sequence[ProcessUse], running: Mapping[int, HostProcess]
-    ) -> ProcessUsage:
+    def _shares(self, device: Device, uses: Sequence[ProcessUse], running: Mapping[int, HostProcess]) -> ProcessUsage:
         rows = []
         for share in shares(uses, memory_bytes=device.memory_bytes, most=self._most, tally=self._tally):
             if share.pid is None:

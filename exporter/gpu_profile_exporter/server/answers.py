@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import h11
 
 from gpu_profile_exporter.server.auth import ChecksPending, Hashes, Passwords
-from gpu_profile_exporter.server.connection import ReceiveBody
+from gpu_profile_exporter.server.connection import Ends, ReceiveBody
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.server.limits import Limits
 from gpu_profile_exporter.server.routes import Response, line
@@ -40,6 +40,7 @@ class AuthorizedRequest(NamedTuple):
     path: str
     headers: Mapping[str, str]
     receive_body: ReceiveBody
+    ends: Ends | None = None
 
 
 class Handler(Protocol):
@@ -75,7 +76,12 @@ class Answers:
         self._passwords.stop()
 
     async def __call__(
-        self, request: h11.Request, peer: str, admitted: Callable[[], None], receive_body: ReceiveBody
+        self,
+        request: h11.Request,
+        peer: str,
+        admitted: Callable[[], None],
+        receive_body: ReceiveBody,
+        ends: Ends | None = None,
     ) -> Response:
         """The complete answer, without its framing. `admitted` is called after the authentication."""
         started_s = time.perf_counter()
@@ -96,7 +102,7 @@ class Answers:
             # Requests with wrong passwords do not use up the rate limit.
             if refusal is None and settings.bucket is not None and not settings.bucket.take():
                 refusal = self._reject("rate", 429, "too many requests", ("Retry-After", "1"))
-            authorized = AuthorizedRequest(method, path, headers, receive_body)
+            authorized = AuthorizedRequest(method, path, headers, receive_body, ends)
             response = refusal or await self._handler.answer(authorized, ends_s)
             response = response or self._reject("timeout", 503, f"no answer was ready within {patience_s:g} s")
         except Exception as error:  # noqa: BLE001 - one request's failure must not end the others

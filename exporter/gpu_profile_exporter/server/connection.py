@@ -11,7 +11,7 @@ import termios
 from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import h11
 
@@ -27,7 +27,15 @@ _CLOSE: Final = ("Connection", "close")
 #: Receives a request's body and passes each arriving part to a function, which may raise.
 ReceiveBody = Callable[[Callable[[bytes], None]], Awaitable[None]]
 #: Answers a request of a peer. The first function is called after the authentication of the peer.
-Answer = Callable[[h11.Request, str, Callable[[], None], ReceiveBody], Awaitable[Response]]
+Answer = Callable[[h11.Request, str, Callable[[], None], ReceiveBody, "Ends | None"], Awaitable[Response]]
+
+
+class Ends(NamedTuple):
+    """Both ends of a TCP connection: the client's address and port, and the port here."""
+
+    host: str
+    port: int
+    local_port: int
 
 
 class BrokenBody(Exception):  # noqa: N818 - an event, not an error for users
@@ -63,6 +71,7 @@ class Connection(asyncio.Protocol):
         self._allowed_names = allowed_names
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.header_bytes)
         self._transport: asyncio.Transport
+        self._ends: Ends | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._reading_head = True
@@ -85,6 +94,9 @@ class Connection(asyncio.Protocol):
         """A client has connected, after the handshake if there is TLS."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - a stream's transport
         self._transport = transport
+        client, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        if client and here:
+            self._ends = Ends(client[0], client[1], here[1])
         if self._allowed_names and not self._allowed_names & peer_names(transport):
             self._drop("client_certificate")
             return
@@ -149,7 +161,7 @@ class Connection(asyncio.Protocol):
     async def _serve(self, request: h11.Request) -> None:
         try:
             admitted = partial(self._admission.serve, self)
-            response = await self._answer(request, self.peer, admitted, self._receive_body)
+            response = await self._answer(request, self.peer, admitted, self._receive_body, self._ends)
             # Pipelined requests are not answered: such a client would delay the clients that wait for answers.
             self._last = self._last or bool(self._http.trailing_data[0])
             if not self._transport.is_closing():

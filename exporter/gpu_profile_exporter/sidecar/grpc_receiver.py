@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 from gpu_profile.errors import UsageError
 from gpu_profile_exporter.config import Address
 from gpu_profile_exporter.push.grpc_client import METHODS
 from gpu_profile_exporter.server import web_config
+from gpu_profile_exporter.server.connection import Ends
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.server.tls import Verify
 from gpu_profile_exporter.sidecar.encodings import MOST_BYTES
@@ -72,7 +74,7 @@ class GrpcReceiver:
 
         def export(request: bytes, context: grpc.ServicerContext) -> bytes:
             try:
-                take(request, PROTOBUF)
+                take(request, PROTOBUF, _ends(context.peer(), self.address.port))
             except Refused as refused:
                 self._counts.rejected[refused.reason] += 1
                 self._counts.requests[name, refused.status] += 1
@@ -89,6 +91,12 @@ class GrpcReceiver:
     def stop(self) -> None:
         """Accept no more requests, and end after those in progress, within 1 s."""
         self._server.stop(0.5).wait(1.0)
+
+
+def _ends(peer: str, local_port: int) -> Ends | None:
+    """The ends of a connection, by gRPC's name of its peer, such as `ipv4:127.0.0.1:5000`."""
+    host, _, port = unquote(peer).partition(":")[2].rpartition(":")
+    return Ends(host.strip("[]"), int(port), local_port) if port.isascii() and port.isdecimal() else None
 
 
 def _credentials(module: Any, path: Path) -> grpc.ServerCredentials | None:

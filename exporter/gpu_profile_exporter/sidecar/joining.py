@@ -138,23 +138,23 @@ class SpanJoin:
         """Add the spans of a request to the join."""
         now_ns = self._clock.now_ns()
         self._ancestry.expire(now_ns)
-        executions = [self._executions(request.data, scope, now_ns) for scope in request.scopes]
+        executions = [self._executions(request, scope, now_ns) for scope in request.scopes]
         long_ns = SHORTEST_S * NS_PER_S
         ends = (e.end_ns for scope in executions for e in scope if e is not None and e.end_ns - e.start_ns >= long_ns)
         needed_ns = max(ends, default=0)
         lag_ns = nanoseconds(lag_s(self._sampler.driver)) if needed_ns else 0
         return JoinedRequest(request, executions, needed_ns + lag_ns)
 
-    def _executions(self, data: bytes, scope: Scope, now_ns: int) -> list[Execution | None]:
+    def _executions(self, request: TraceRequest, scope: Scope, now_ns: int) -> list[Execution | None]:
         """The execution of each span, None for an unchanged span. Written for speed: 5 µs per span in total."""
         if not scope.places:
             return []
-        start, end, scope_name = scope.places[0].content, scope.places[-1].end, scope.name
+        data, start, end, scope_name = request.data, scope.places[0].content, scope.places[-1].end, scope.name
         # Text that is missing in the whole scope need not be searched in each span.
         gen_ai, ours, names_device = (data.find(text, start, end) >= 0 for text in (_GEN_AI, _OURS, _HW_ID))
         earliest_ns, latest_ns, frontier_ns = now_ns - self._oldest_ns, now_ns + _AHEAD_NS, self._joiner.frontier_ns
         resource = scope.resource.attributes
-        service, devices = service_prefix(resource), self._holders.devices_of(resource)
+        service, devices = service_prefix(resource), self._holders.devices_of(resource, request.ends)
         fits, ancestry, began = self._choice.fits, self._ancestry, self._began
         executions: list[Execution | None] = []
         newest: dict[str, tuple[Execution, Span]] = {}

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
+
+from gpu_profile_exporter.server.connection import Ends
 
 #: An answer holds for this long: another process may get the port.
 _HOLDS_S: Final = 10.0
@@ -18,14 +20,6 @@ _MOST_ANSWERS: Final = 4096
 _TABLES: Final = ("tcp", "tcp6")
 #: The fields of a line of /proc/net/tcp: local and remote address, and the socket's inode (proc(5)).
 _LOCAL, _REMOTE, _INODE = 1, 2, 9
-
-
-class Peer(NamedTuple):
-    """Both ends of a TCP connection as the receiver has them."""
-
-    host: str
-    port: int
-    local_port: int
 
 
 class PeerProcesses:
@@ -39,28 +33,28 @@ class PeerProcesses:
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
-        self._answers: OrderedDict[tuple[Peer, int], tuple[float, bool]] = OrderedDict()
+        self._answers: OrderedDict[tuple[Ends, int], tuple[float, bool]] = OrderedDict()
 
-    def proven(self, peer: Peer, pid: int) -> bool:
+    def proven(self, ends: Ends, pid: int) -> bool:
         """Whether the process `pid` holds the peer's end of the connection."""
-        now_s, key = time.monotonic(), (peer, pid)
+        now_s, key = time.monotonic(), (ends, pid)
         kept = self._answers.get(key)
         if kept is not None and now_s - kept[0] < _HOLDS_S:
             return kept[1]
-        answer = self._holds(pid, set(self._inodes(peer)))
+        answer = self._holds(pid, set(self._inodes(ends)))
         self._answers[key] = now_s, answer
         self._answers.move_to_end(key)
         while len(self._answers) > _MOST_ANSWERS:
             self._answers.popitem(last=False)
         return answer
 
-    def _inodes(self, peer: Peer) -> Iterator[str]:
+    def _inodes(self, ends: Ends) -> Iterator[str]:
         """The inodes of the sockets that are the peer's end."""
         try:
-            host = _plain(ip_address(peer.host.partition("%")[0]))
+            host = _plain(ip_address(ends.host.partition("%")[0]))
         except ValueError:
             return
-        ports = f":{peer.port:04X}", f":{peer.local_port:04X}"
+        ports = f":{ends.port:04X}", f":{ends.local_port:04X}"
         for name in _TABLES:
             with suppress(OSError), (self._proc / "net" / name).open(encoding="ascii", errors="replace") as lines:
                 for line in lines:

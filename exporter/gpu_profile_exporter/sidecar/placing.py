@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Final
 
 from gpu_profile.catalogue import attributes as names
 from gpu_profile.catalogue.samples import Device
-from gpu_profile.driver.node.table import TableFile, TimelineTable
+from gpu_profile.driver.node.table import TableFile, TimelineTable, pid_namespace
 from gpu_profile.errors import GpuBackendError
 from gpu_profile.regions.session.placement import Placement
+from gpu_profile_exporter.server.connection import Ends
+from gpu_profile_exporter.sidecar.peers import PeerProcesses
 
 if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 #: Attributes of spans and resources that name devices.
 HW_ID: Final = "hw.id"
+_PID: Final = "process.pid"
 _NAMES: Final = (HW_ID, names.DEVICE_IDS.name)
 #: Attributes that identify a holder of devices, in the order of the search.
 _HOLDERS: Final = (("k8s.pod.uid",), ("container.id",), ("k8s.namespace.name", "k8s.pod.name"))
@@ -64,10 +67,13 @@ class NodePlacement(Placement):
 
 
 class Holders:
-    """The holders of devices from the node's timeline, reread after changes."""
+    """The holders and the processes of devices from the node's timeline, reread after changes."""
 
     def __init__(self, table: TableFile) -> None:
         self._file = table
+        self._peers = PeerProcesses()
+        #: The devices of each process. None: the ids are of another pid namespace.
+        self._by_process: dict[int, tuple[str, ...]] | None = None
         self._table: TimelineTable | None = None
         self._by_holder: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._only: tuple[str, ...] = ()
@@ -92,11 +98,18 @@ class Holders:
                             uuids.append(one.device.uuid)
         self._by_holder = {key: tuple(uuids) for key, uuids in by_holder.items()}
         cut = {one.device.parent for one in table.devices}
-        whole = [one.device.uuid for one in table.devices if one.device.uuid not in cut]
-        self._only = tuple(whole) if len(whole) == 1 else ()
+        whole = [one for one in table.devices if one.device.uuid not in cut]
+        self._only = (whole[0].device.uuid,) if len(whole) == 1 else ()
+        self._by_process = None
+        if table.pid_namespace and table.pid_namespace == pid_namespace():
+            pairs = [(use.pid, one.device.uuid) for one in whole for use in one.processes or ()]
+            self._by_process = {pid: tuple(uuid for each, uuid in pairs if each == pid) for pid, _ in pairs}
 
-    def devices_of(self, resource: Iterable[KeyValue]) -> tuple[str, ...] | str:
-        """The UUIDs of the devices of a resource's spans, or the reason why they are unknown."""
+    def devices_of(self, resource: Iterable[KeyValue], ends: Ends | None = None) -> tuple[str, ...] | str:
+        """The UUIDs of the devices of a resource's spans, or the reason why they are unknown.
+
+        `ends`: of the connection that the spans came through, the proof of `process.pid`.
+        """
         attributes = {pair.key: pair.value for pair in resource}
         named = named_devices(attributes)
         if named:
@@ -113,7 +126,16 @@ class Holders:
             return self._only
         if identified:
             return "no source reports that its pod or container holds a device of this node"
-        return "no attribute identifies its device: its resource needs hw.id, k8s.pod.uid or container.id"
+        if _PID in attributes:
+            return self._of_process(attributes[_PID].int_value, ends)
+        return "no attribute identifies its device: its resource needs hw.id, k8s.pod.uid, container.id or process.pid"
+
+    def _of_process(self, pid: int, ends: Ends | None) -> tuple[str, ...] | str:
+        if self._by_process is None:
+            return "its process.pid proves nothing: this process is in another pid namespace than the node's exporter"
+        if ends is None or not self._peers.proven(ends, pid):
+            return "its process.pid is not proven: its spans did not come straight from that process on this machine"
+        return self._by_process.get(pid) or "its process uses no device, as far as the driver lists processes"
 
 
 def named_devices(attributes: Mapping[str, AnyValue]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from gpu_profile.protobuf import number, string
 from gpu_profile_exporter.push.batch import Batch
 from gpu_profile_exporter.push.sender import Sender
 from gpu_profile_exporter.server.answers import CLOSE, AuthorizedRequest, rejected
-from gpu_profile_exporter.server.connection import BrokenBody
+from gpu_profile_exporter.server.connection import BrokenBody, Ends
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.server.limits import Limits
 from gpu_profile_exporter.server.routes import Response
@@ -40,8 +40,8 @@ _CODES: Final = {400: _INVALID, 413: _EXHAUSTED, 415: _INVALID, 503: _UNAVAILABL
 #: Reasons of refusals in addition to the server's reasons. Published from 0 on.
 REASONS: Final = ("content_encoding", "content_type", "full", "path", "undecodable")
 
-#: Accepts the content of a request with its content type. Raises Refused.
-Take = Callable[[bytes, str], None]
+#: Accepts the content of a request with its content type, and the ends of its connection. Raises Refused.
+Take = Callable[[bytes, str, Ends | None], None]
 
 
 class Receiver:
@@ -75,7 +75,7 @@ class Receiver:
             if kind not in (PROTOBUF, JSON):
                 raise Refused(415, "content_type", f"the content type is {kind or 'missing'}, not {PROTOBUF} or {JSON}")
             encoding = request.headers.get("content-encoding", "identity").strip().lower()
-            await self._worker.do(lambda: take(unpacked(data, encoding), kind))
+            await self._worker.do(lambda: take(unpacked(data, encoding), kind, request.ends))
         except BrokenBody as broken:
             return _refusal(kind, self._counted(Refused(400, "bad_request", str(broken))), CLOSE)
         except Refused as refused:
@@ -141,8 +141,8 @@ class _RequestBody:
 def spans_to(take: Callable[[TraceRequest], bool]) -> Take:
     """A `Take` that passes decoded spans to `take`, which returns False if there is no room."""
 
-    def taken(content: bytes, kind: str) -> None:
-        request = decoded(content, kind)
+    def taken(content: bytes, kind: str, ends: Ends | None) -> None:
+        request = decoded(content, kind, ends)
         if len(request) > MOST_SPANS:
             raise Refused(413, "body", f"a request has at most {MOST_SPANS} spans")
         if len(request) and not take(request):
@@ -154,7 +154,7 @@ def spans_to(take: Callable[[TraceRequest], bool]) -> Take:
 def passed_to(sender: Sender, signal: str, *, gzip: bool) -> Take:
     """A `Take` that passes the requests of another signal to `sender`, unchanged."""
 
-    def taken(content: bytes, kind: str) -> None:
+    def taken(content: bytes, kind: str, _: Ends | None) -> None:
         try:
             request = from_json(content, signal) if kind == JSON else content
             items = items_of(request, signal)
@@ -169,10 +169,10 @@ def passed_to(sender: Sender, signal: str, *, gzip: bool) -> Take:
     return taken
 
 
-def decoded(content: bytes, kind: str) -> TraceRequest:
+def decoded(content: bytes, kind: str, ends: Ends | None = None) -> TraceRequest:
     """The spans of a request. Raises Refused if it is malformed or too large."""
     try:
-        return TraceRequest(from_json(content, "traces") if kind == JSON else content)
+        return TraceRequest(from_json(content, "traces") if kind == JSON else content, ends)
     except TooManyError as error:
         raise Refused(413, "body", str(error)) from error
     except (ValueError, RecursionError) as error:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from opentelemetry.proto.resource.v1.resource_pb2 import Resource
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+    from gpu_profile_exporter.server.connection import Ends
+
 #: Field 1 of a request contains ResourceSpans. Field 2 of these contains ScopeSpans; field 2 of those, spans.
 _OF_RESOURCE: Final = 1
 _NESTED: Final = 2
@@ -49,13 +51,13 @@ class Scope(NamedTuple):
 
 
 class TraceRequest:
-    """An ExportTraceServiceRequest. Raises ValueError for invalid bytes."""
+    """An ExportTraceServiceRequest. Raises ValueError for invalid bytes. `ends`: of its connection."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, ends: Ends | None = None) -> None:
         from google.protobuf.message import DecodeError
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-        self.data = data
+        self.data, self.ends = data, ends
         room = MOST_MESSAGES
 
         def inside(place: FieldPosition, field: int) -> list[FieldPosition]:

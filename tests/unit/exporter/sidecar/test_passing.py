@@ -26,6 +26,7 @@ from gpu_profile_exporter.push.outcome import Taken
 from gpu_profile_exporter.push.queue import BatchQueue
 from gpu_profile_exporter.push.sender import Sender
 from gpu_profile_exporter.server import Server
+from gpu_profile_exporter.server.connection import Ends
 from gpu_profile_exporter.sidecar.messages import Refused, items_of
 from gpu_profile_exporter.sidecar.receiver import JSON, PROTOBUF, Receiver, Take, passed_to
 
@@ -111,7 +112,10 @@ class World:
             signal, self.next, where="http://next", timeout_s=1.0, clock=FakeClock(),
             queue=BatchQueue(most_bytes, 100) if queue is None else queue, rng=random.Random(1),  # noqa: S311 - a test's
         )  # fmt: skip
-        self.take: Take = passed_to(self.sender, signal, gzip=gzip)
+        self._take: Take = passed_to(self.sender, signal, gzip=gzip)
+
+    def take(self, content: bytes, kind: str, ends: Ends | None = None) -> None:
+        self._take(content, kind, ends)
 
     def sent(self) -> bytes:
         while self.sender.step() == 0:

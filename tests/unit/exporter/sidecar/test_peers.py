@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_profile_exporter.sidecar.peers import Peer, PeerProcesses
+from gpu_profile_exporter.server.connection import Ends
+from gpu_profile_exporter.sidecar.peers import PeerProcesses
 
 #: A client that connects, says so, and stays until its input ends.
 CLIENT = """import socket, sys
@@ -26,7 +27,7 @@ def stack() -> Iterator[ExitStack]:
         yield each
 
 
-def client(stack: ExitStack, host: str, family: socket.AddressFamily) -> tuple[Peer, int]:
+def client(stack: ExitStack, host: str, family: socket.AddressFamily) -> tuple[Ends, int]:
     """A process with a connection to a listener here: the peer, and its process id."""
     listener = stack.enter_context(socket.socket(family))
     listener.bind(("::" if family is socket.AF_INET6 else host, 0))
@@ -43,7 +44,7 @@ def client(stack: ExitStack, host: str, family: socket.AddressFamily) -> tuple[P
     assert process.stdout.readline()
     accepted, address = listener.accept()
     stack.enter_context(accepted)
-    return Peer(address[0], address[1], accepted.getsockname()[1]), process.pid
+    return Ends(address[0], address[1], accepted.getsockname()[1]), process.pid
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_two_ends_in_one_process_are_told_apart_by_the_port(stack: ExitStack) ->
     one = stack.enter_context(socket.create_connection(listener.getsockname()))
     accepted, address = listener.accept()
     stack.enter_context(accepted)
-    assert PeerProcesses().proven(Peer(address[0], address[1], one.getpeername()[1]), os.getpid())
+    assert PeerProcesses().proven(Ends(address[0], address[1], one.getpeername()[1]), os.getpid())
 
 
 def test_a_port_that_another_process_got_is_looked_at_anew(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +89,7 @@ def test_files_that_may_not_be_listed_prove_nothing(tmp_path: Path) -> None:
     (tmp_path / "net").mkdir()
     line = "0: 0100007F:1F90 0100007F:10DE 01 00000000:00000000 00:00000000 00000000 0 0 4711 1\n"
     (tmp_path / "net" / "tcp").write_text("sl local rem\n" + line)
-    peer = Peer("127.0.0.1", 0x1F90, 0x10DE)
+    peer = Ends("127.0.0.1", 0x1F90, 0x10DE)
     peers = PeerProcesses(tmp_path)
     assert not peers.proven(peer, 5)
     (tmp_path / "6" / "fd").mkdir(parents=True)
@@ -107,12 +108,12 @@ def test_no_table_and_no_address_is_an_error(lines: list[str], host: str) -> Non
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "net").mkdir()
         (Path(folder) / "net" / "tcp").write_text("\n".join(lines), encoding="utf-8", errors="surrogatepass")
-        assert not PeerProcesses(Path(folder)).proven(Peer(host, 1, 2), 1)
-        assert not PeerProcesses(Path(folder)).proven(Peer("127.0.0.1", 1, 2), 1)
+        assert not PeerProcesses(Path(folder)).proven(Ends(host, 1, 2), 1)
+        assert not PeerProcesses(Path(folder)).proven(Ends("127.0.0.1", 1, 2), 1)
 
 
 def test_answers_do_not_grow_without_end(tmp_path: Path) -> None:
     peers = PeerProcesses(tmp_path)
     for port in range(6000):
-        assert not peers.proven(Peer("127.0.0.1", port, 1), 2)
+        assert not peers.proven(Ends("127.0.0.1", port, 1), 2)
     assert len(peers._answers) == 4096

@@ -1,15 +1,18 @@
 """On which devices a span ran."""
 
-from collections.abc import Mapping
+import os
+import socket
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from support.otlp_traces import add_attributes
 
-from gpu_profile.catalogue.samples import Device
-from gpu_profile.driver.node.table import NodeDevice, TimelineTable, parse
+from gpu_profile.catalogue.samples import Device, ProcessUse
+from gpu_profile.driver.node.table import NodeDevice, TimelineTable, parse, pid_namespace
 from gpu_profile.errors import GpuBackendError
+from gpu_profile_exporter.server.connection import Ends
 from gpu_profile_exporter.sidecar.placing import Holders, NodePlacement
 
 ONE, TWO = "GPU-1", "GPU-2"
@@ -20,19 +23,23 @@ def device(uuid: str, parent: str | None = None) -> Device:
     return Device(uuid, parent=parent)
 
 
-def listed(uuid: str, *holders: Mapping[str, str], parent: str | None = None) -> NodeDevice:
-    return NodeDevice(device(uuid, parent), True, "", (), {}, None, holders)
+def listed(
+    uuid: str, *holders: Mapping[str, str], parent: str | None = None, pids: Sequence[int] | None = None
+) -> NodeDevice:
+    uses = None if pids is None else tuple(ProcessUse(pid) for pid in pids)
+    return NodeDevice(device(uuid, parent), True, "", (), {}, uses, holders)
 
 
 class File:
     """A table that a test puts there."""
 
-    def __init__(self, *devices: NodeDevice) -> None:
+    def __init__(self, *devices: NodeDevice, namespace: str = "") -> None:
         self.table: TimelineTable | None = None
+        self.namespace = namespace
         self.put(*devices)
 
     def put(self, *devices: NodeDevice) -> None:
-        self.table = TimelineTable(0.1, 600.0, "nvml", "1", "", False, "", devices, ())
+        self.table = TimelineTable(0.1, 600.0, "nvml", "1", "", False, self.namespace, devices, ())
 
     def read(self) -> TimelineTable:
         if self.table is None:
@@ -76,7 +83,7 @@ def test_a_pod_with_two_devices_is_on_both() -> None:
     ("said", "reason"),
     [
         ({}, "no attribute identifies its device"),
-        ({"process__pid": 1}, "no attribute identifies its device"),
+        ({"process__pid": 1}, "in another pid namespace than the node's exporter"),
         ({"k8s__pod__name": "pod"}, "no attribute identifies its device"),
         ({"k8s__pod__uid": "uid-9"}, "no source reports that its pod or container holds a device"),
     ],
@@ -121,3 +128,43 @@ def test_executions_name_devices_by_uuid_and_whoever_names_another_is_on_none() 
     assert placement.of((ONE, "GPU-9")) == placement.of("a reason") == placement.of(None) == ()
     assert placement.why("a reason") == "a reason"
     assert "does not have" in placement.why((ONE, "GPU-9"))
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    """Those of a connection whose client is this process."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as client,
+        listener.accept()[0] as accepted,
+    ):
+        yield Ends(*client.getsockname(), accepted.getsockname()[1])
+
+
+def test_a_process_that_sent_its_spans_itself_is_on_the_devices_that_list_it(ends: Ends) -> None:
+    pid = os.getpid()
+    file = File(
+        listed(ONE, pids=[7]), listed(TWO, pids=[7, pid]), listed("GPU-3"), listed("GPU-4", pids=[pid]),
+        listed("MIG-1", parent="GPU-4", pids=[pid]), namespace=pid_namespace(),
+    )  # fmt: skip
+    found = holders(file)
+    assert found.devices_of(resource(process__pid=pid), ends) == (TWO, "MIG-1")
+    assert found.devices_of(resource(process__pid=pid, hw__id=ONE), ends) == (ONE,)
+    file.put(listed(ONE, pids=[7]), listed(TWO, pids=[]))
+    found.renew()
+    assert "uses no device" in found.devices_of(resource(process__pid=pid), ends)
+
+
+def test_a_process_id_that_nothing_proves_is_on_no_device_and_says_why(ends: Ends) -> None:
+    pid = os.getpid()
+    devices = listed(ONE, pids=[1, os.getppid(), pid]), listed(TWO, pids=[0, pid])
+    found = holders(File(*devices, namespace=pid_namespace()))
+    for said, through in ((os.getppid(), ends), (1, ends), (0, ends), (-1, ends), (pid, None)):
+        assert "is not proven" in found.devices_of(resource(process__pid=said), through)
+    assert "is not proven" in found.devices_of(resource(process__pid=str(pid)), ends)
+    for namespace in ("", "pid:[1]"):
+        elsewhere = holders(File(*devices, namespace=namespace))
+        assert "another pid namespace" in elsewhere.devices_of(resource(process__pid=pid), ends)
+    # A container that holds nothing is not passed over for a number.
+    said = resource(process__pid=pid, container__id="d" * 64)
+    assert "no source reports" in found.devices_of(said, ends)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import socket
 import sys
 import threading
@@ -21,9 +22,11 @@ from support.servers import answer, connect
 from gpu_profile.protobuf import fields, message
 from gpu_profile_exporter.config import Address
 from gpu_profile_exporter.server import Limits, Server
+from gpu_profile_exporter.server.connection import Ends
 from gpu_profile_exporter.sidecar import encodings, pipeline, receiver
 from gpu_profile_exporter.sidecar.encodings import unpacked
 from gpu_profile_exporter.sidecar.messages import Refused
+from gpu_profile_exporter.sidecar.peers import PeerProcesses
 from gpu_profile_exporter.sidecar.receiver import JSON, PROTOBUF, Receiver, decoded, spans_to
 from gpu_profile_exporter.sidecar.trace_request import TraceRequest
 
@@ -100,6 +103,14 @@ def send(server: Server, message: bytes) -> tuple[int, dict[str, str], bytes]:
     with connect(server) as connection:
         connection.sendall(message)
         return answer(connection)
+
+
+def test_a_request_has_the_ends_of_its_connection(server: Server, taking: Taking) -> None:
+    with connect(server) as connection:
+        connection.sendall(post(PROTOBUF, REQUEST))
+        assert answer(connection)[0] == 200
+        assert taking.requests[0].ends == Ends(*connection.getsockname(), server.address.port)
+        assert PeerProcesses().proven(taking.requests[0].ends, os.getpid())
 
 
 @pytest.mark.parametrize("packed", [False, True])
