@@ -260,8 +260,8 @@ def no_frameworks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unload all frameworks, also after tests that loaded them."""
     for name in ("torch", "cupy", "numba", "numba.cuda", "jax", "jax._src.xla_bridge"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setattr(libcuda, "_found", None)
-    monkeypatch.setattr(frameworks, "_known", {})
+    monkeypatch.setattr(libcuda, "_loaded", None)
+    monkeypatch.setattr(frameworks, "_current_streams", {})
 
 
 @pytest.fixture(name="clock")
@@ -272,7 +272,7 @@ def fake_clock() -> FakeClock:
 @pytest.fixture(name="cuda")
 def fake_cuda(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     made = FakeCuda(clock)
-    monkeypatch.setattr(libcuda, "_found", made)
+    monkeypatch.setattr(libcuda, "_loaded", made)
     return made
 
 

@@ -82,7 +82,7 @@ def fake_clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 def fake_cuda(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     """Two devices; neither has a context."""
     made = FakeCuda(clock, devices=2, contexts=set())
-    monkeypatch.setattr(libcuda, "_found", made)
+    monkeypatch.setattr(libcuda, "_loaded", made)
     return made
 
 

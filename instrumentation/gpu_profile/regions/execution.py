@@ -11,20 +11,20 @@ from gpu_profile.regimes.kernel_work import AttributeValue, KernelWork
 from gpu_profile.regimes.operation import RegionOperation
 from gpu_profile.regions.streams import UNMARKED, Stream
 
-#: Who waits for what a profiler's window says of an execution waits at most this long after its end.
+#: The results of a profiler's window for an execution are waited for at most this long after its end.
 AWAIT_S: Final = 10.0
 
 
 class Execution:
-    """Mutable while it runs, written by the thread that runs it; read by the join afterwards.
+    """One run of a region. The thread that runs it writes it; the join reads it afterwards.
 
-    `start_ns` is 0 before the region has begun and `end_ns` until it has ended. `device` names the devices that are
-    known to be used, as `Visible.resolve` takes them; None for the process's default. `stream` is None where nobody can
-    tell device intervals; only with a stream are there marks, and `on_device_ns`, the moments at which they were passed
-    as far as they are known.
+    `start_ns` is 0 before the region has begun and `end_ns` until it has ended. `device` names its devices, as
+    `Visible.resolve` takes them; None: the process's default. `stream` is None where device intervals are unavailable.
+    Marks and `on_device_ns` exist only with a stream. `on_device_ns`: when the device passed each mark, None until the
+    mark is resolved.
     """
 
-    # What most executions never have is a default of the class: setting it would be a good part of what a region costs.
+    # Attributes that most executions never set are class defaults: setting them would add much to a region's cost.
     __slots__ = ("__dict__", "end_ns", "name", "parent", "start_ns")
 
     items: float | None = None
@@ -34,11 +34,11 @@ class Execution:
     trace_id: int = 0
     #: Whether a span of it is exported.
     sampled: bool = False
-    #: What the profiler of operations measured within it.
+    #: The measurements of the profiler of operations within it.
     operation: RegionOperation | None = None
-    #: What a profiler's records say of it.
+    #: Its kernels and copies, from a profiler's records.
     kernels: KernelWork | None = None
-    #: Whether `kernels` is still to come: a window of the profiler in which it ran is not read yet.
+    #: Whether `kernels` is pending: a window of the profiler in which it ran is not read yet.
     awaited: bool = False
     stream: Stream | None = None
     start_mark: object
@@ -62,7 +62,7 @@ class Execution:
             self.device = device
 
     def mark_start(self, stream: Stream) -> None:
-        """Mark the stream's place now as the execution's start on its device, which is that of one that names none."""
+        """Record the start mark on `stream`. An execution that names no device is on the stream's."""
         self.start_mark, self.end_mark, self.on_device_ns = stream.record(), None, (None, None)
         if self.device is None:
             self.device = stream.device_uuid
@@ -70,57 +70,63 @@ class Execution:
 
     @property
     def host(self) -> Interval:
-        """The interval by the host's clock; only for an execution that has ended."""
+        """The host interval. Valid only after the execution has ended."""
         return Interval(self.start_ns, self.end_ns)
 
     def profiled(self) -> dict[str, AttributeValue]:
-        """What profilers told of it, as attributes of a span."""
+        """The results of both profilers, as span attributes."""
         if self.operation is None and self.kernels is None:
             return {}  # nearly always
-        told = (each for each in (self.operation, self.kernels) if each is not None)
-        return {name: value for each in told for name, value in each.attributes().items()}
+        profiles = (each for each in (self.operation, self.kernels) if each is not None)
+        return {name: value for each in profiles for name, value in each.attributes().items()}
 
     def on_device(self) -> tuple[int, int | None] | None:
-        """When its stream passed its first and last mark; the second is None while it has not, all if not the first."""
+        """`(start_ns, end_ns)`: when the device passed its marks. `end_ns` is None until the last mark is passed.
+
+        None without a stream, and until the first mark is passed.
+        """
         stream = self.stream
         if stream is None:
             return None
-        first, last = self.start_mark, self.end_mark  # read before the moments: marks go once those are known
+        first, last = self.start_mark, self.end_mark  # read before the times: resolving both deletes the marks
         start, end = self.on_device_ns
         if start is None or end is None:
             try:
                 start = stream.resolve(first) if start is None else start
                 end = None if start is None or last is None else stream.resolve(last)
-                # A clock that was set in between tells of no length.
+                # If the clock was set in between, the length is unknown: it becomes 0.
                 end = end if start is None or end is None else max(start, end)
-            except Exception:  # noqa: BLE001 - a framework's broken event: the host's interval must do
+            except Exception:  # noqa: BLE001 - a framework's broken event: the host interval replaces it
                 self.stream = None
                 return None
-            if end is not None or self.on_device_ns[1] is None:  # another thread may have found out more meanwhile
+            if end is not None or self.on_device_ns[1] is None:  # another thread may have resolved both meanwhile
                 self.on_device_ns = start, end
             if end is not None:
                 self.start_mark = self.end_mark = None  # events are scarce
         return None if start is None else (start, end)
 
     def interval(self) -> Interval | None:
-        """The interval that joins use: the device's where there is one. None while it is not known yet."""
+        """The interval that is joined: the device's with a stream, else the host interval. None while pending."""
         if not self.end_ns:
             return None
-        known = self.on_device()
+        passed = self.on_device()
         if self.stream is None:
             return self.host
-        return None if known is None or known[1] is None else Interval(known[0], known[1], "device")
+        return None if passed is None or passed[1] is None else Interval(passed[0], passed[1], "device")
 
     def active(self) -> tuple[int, int | None] | None:
-        """When it was active as far as it is known now: the end is None while it is; None if it was not, so far."""
-        known = self.on_device()
+        """`(start_ns, end_ns)` on its device, or on the host without a stream.
+
+        `end_ns` is None while it runs. None before it has started there.
+        """
+        passed = self.on_device()
         if self.stream is not None:
-            return known
+            return passed
         start_ns, end_ns = self.start_ns, self.end_ns
         return (start_ns, end_ns or None) if start_ns else None
 
     def nearest(self, present: Container[int]) -> int | None:
-        """The innermost ancestor whose `id` is among those present: those between may be elsewhere, or over."""
+        """The `id` of the innermost ancestor in `present`. Ancestors on other devices, or over, may be in between."""
         ancestor = self.parent
         while ancestor is not None and id(ancestor) not in present:
             ancestor = ancestor.parent
@@ -128,22 +134,23 @@ class Execution:
 
 
 def resolve_together(executions: Iterable[Execution]) -> set[int]:
-    """Resolve the marks of executions that have ended, where their streams can resolve many at once.
+    """Resolve the marks of executions that have ended, for streams that can resolve many at once.
 
-    Returns the `id` of those whose marks the device has not passed. Others, without both moments, are yet to be asked.
+    Returns the `id` of each execution whose marks the device has not passed. Any other execution without both times was
+    not resolved here: resolve its marks singly.
     """
     by_stream: dict[int, list[tuple[Execution, object, object]]] = {}
     for execution in executions:
         stream = execution.stream
         if stream is None:
             continue
-        # Marks go once both moments are known, which another thread may find out: so they are read first.
+        # Read before the times: another thread may resolve both marks, which deletes them.
         first, last = execution.start_mark, execution.end_mark
         if execution.on_device_ns[1] is None and first is not UNMARKED and last is not UNMARKED:
             by_stream.setdefault(id(stream), []).append((execution, first, last))
     pending: set[int] = set()
     for group in by_stream.values():
-        with suppress(Exception):  # each is asked by itself then, and fails by itself
+        with suppress(Exception):  # the caller then resolves each mark singly, and sees its error
             moments = group[0][0].stream.moments  # type: ignore[union-attr]
             ends = moments([last for _, _, last in group])
             starts = moments([first for _, first, _ in group])

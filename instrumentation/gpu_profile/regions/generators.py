@@ -1,4 +1,4 @@
-"""Generators whose bodies are regions: `start` begins an execution that is nobody's parent yet. Coroutines by steps."""
+"""Generators as regions, and coroutines that enter their profiler range at each step."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from gpu_profile.regions.session.session import Session
 
 
 class _GeneratorBody:
-    """A generator's body runs inside its region; what its caller does between two steps does not.
+    """Entered at each step: the generator's body runs inside its region, its caller's code between two steps does not.
 
-    A context variable that a generator sets stays set while it is suspended, so both sides' values are kept apart.
+    A context variable that a generator sets stays set while it is suspended. So both sides' values are swapped at each
+    step.
     """
 
     __slots__ = ("_inside", "_outside", "_outside_spans", "_session", "_spans", "region")
@@ -49,7 +50,7 @@ class _GeneratorBody:
 
 
 class Steps:
-    """Awaited in place of a coroutine, which is in its region's range in each step, and not while it is suspended."""
+    """Wraps a coroutine. Each step runs inside the region's profiler range, which is left while it is suspended."""
 
     def __init__(self, region: Running, coroutine: Coroutine[Any, Any, Any]) -> None:
         self._region = region
@@ -72,12 +73,15 @@ class Steps:
             except GeneratorExit:
                 inner.close()
                 raise
-            except BaseException as thrown:  # noqa: BLE001 - it is the coroutine's to handle
+            except BaseException as thrown:  # noqa: BLE001 - the coroutine handles it
                 step, value = inner.throw, thrown
 
 
 def generator(start: Callable[[], Running], function: Callable[..., Generator[Any, Any, Any]]) -> Callable[..., Any]:
-    """A generator function of which every generator is an execution, from its first step to its last."""
+    """Wrap a generator function: every generator is an execution, from its first step to its last.
+
+    `start` begins an execution that is not yet the parent of others.
+    """
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
@@ -93,7 +97,7 @@ def generator(start: Callable[[], Running], function: Callable[..., Generator[An
                     with body:
                         inner.close()
                     raise
-                except BaseException as thrown:  # noqa: BLE001 - it is the body's to handle
+                except BaseException as thrown:  # noqa: BLE001 - the body handles it
                     step, value = inner.throw, thrown
         except StopIteration as stop:
             return stop.value
@@ -109,7 +113,7 @@ def generator(start: Callable[[], Running], function: Callable[..., Generator[An
 def async_generator(
     start: Callable[[], Running], function: Callable[..., AsyncGenerator[Any, Any]]
 ) -> Callable[..., Any]:
-    """The same for an async generator function."""
+    """`generator` for an async generator function."""
 
     @functools.wraps(function)
     async def run(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
@@ -125,7 +129,7 @@ def async_generator(
                     with body:
                         await inner.aclose()
                     raise
-                except BaseException as thrown:  # noqa: BLE001 - it is the body's to handle
+                except BaseException as thrown:  # noqa: BLE001 - the body handles it
                     step, value = inner.athrow, thrown
         except StopAsyncIteration:
             return

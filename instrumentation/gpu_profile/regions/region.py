@@ -1,7 +1,7 @@
 """Named parts of a program: `with region("prefill"):`, `@region`, `handle = region.start("step")`.
 
 Each execution is an OpenTelemetry span (if the service has a tracer provider) and an interval for the join. The user's
-function runs exactly once, its result and its exceptions pass through, and our own failures stay ours.
+function runs exactly once, and its result and its exceptions pass through. Errors of the measurement never reach it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T", bound=Running)
 
-# Of an imported name, Python 3.11 makes a bound method anew for every call.
+# Bound once: Python 3.11 creates a new bound method for every call of a method of an imported name.
 _get, _set = begun.get, begun.set
-#: What names devices: see `gpu_profile.driver.visible.Visible.resolve`.
+#: Names of devices: see `gpu_profile.driver.visible.Visible.resolve`.
 DeviceSpec = Any
 
 
@@ -35,31 +35,32 @@ def current_name() -> str | None:
 
 
 class Region(Running):
-    """One execution of a region: a context manager, or what `region.start` returned until `end()`.
+    """One execution of a region: a context manager, or the result of `region.start` until `end()`.
 
-    As a decorator it runs none itself, but one for every call. Used in `with` once more, it makes another.
+    As a decorator it creates another execution for every call. So does every further `with` block of the same object.
     """
 
     __slots__ = ("_plain", "wants_span")
 
-    _again: list[Region] | None = None
-    #: What it was made with, where an execution may have got more.
-    _given: float | None = None
+    #: Further executions of this object that have not ended.
+    _reentered: list[Region] | None = None
+    #: Its `items` argument: `add_items` changes `items`.
+    _initial_items: float | None = None
     strict: bool = False
 
     wants_span: bool
-    #: Whether all that its end has to do is to note the time.
+    #: Whether its end only has to record the time.
     _plain: bool
 
     def _fresh(self) -> Region:
-        """Another execution of the same region, which has not begun."""
+        """Another execution of the same region that has not begun."""
         if self.strict:
             process.require_driver()
-        fresh: Region = _named(self.name, items=self._given, device=self.device, span=self.wants_span)
+        fresh: Region = _named(self.name, items=self._initial_items, device=self.device, span=self.wants_span)
         return fresh
 
     def _begun(self) -> Region:
-        """Another that has begun, and is nobody's parent yet."""
+        """Another execution that has begun and is not yet the parent of others."""
         fresh = self._fresh()
         if not process.disabled:
             fresh.begin(nested=False, span=self.wants_span, in_steps=True)
@@ -69,8 +70,8 @@ class Region(Running):
         session = process.current
         if session is None or not session.active or self.start_ns or process.disabled:
             return self._enter_slowly()
-        self.start_ns = 1  # taken, should another thread come to use it too
-        # As `begin` does.
+        self.start_ns = 1  # reserved, in case another thread enters it too
+        # Inlined from `begin`.
         self.session = session
         around = _get()
         if around is not None and around.end_ns:
@@ -96,11 +97,11 @@ class Region(Running):
             self.begin(nested=True, span=self.wants_span)
             return self
         another = self._fresh()
-        again = self._again
-        if again is None:
-            again = self._again = []
+        reentered = self._reentered
+        if reentered is None:
+            reentered = self._reentered = []
             self._plain = False
-        again.append(another)
+        reentered.append(another)
         another.begin(nested=True, span=self.wants_span)
         return another
 
@@ -111,22 +112,22 @@ class Region(Running):
             if not self.end_ns:  # another thread may have ended it
                 self.end_ns = end_ns if end_ns > self.start_ns else self.start_ns  # noqa: FURB136 - as in `end`
         else:
-            (self._ending(self._again) if self._again else self).end(error)
+            (self._ending(self._reentered) if self._reentered else self).end(error)
 
-    def _ending(self, again: list[Region]) -> Region:
-        """Which of this object's executions a `with` block ends that ends now."""
+    def _ending(self, reentered: list[Region]) -> Region:
+        """The execution of this object that belongs to the `with` block now ending."""
         last = _get()
-        if last in again and last is not None and not last.end_ns:
-            again.remove(last)
+        if last in reentered and last is not None and not last.end_ns:
+            reentered.remove(last)
             return last
-        running = [execution for execution in (self, *again) if execution.start_ns and not execution.end_ns]
+        running = [execution for execution in (self, *reentered) if execution.start_ns and not execution.end_ns]
         execution: Execution | None = _get()
         while execution is not None and execution not in running:
             execution = execution.parent
-        found = next((one for one in running if one is execution), running[-1] if running else self)
-        if found in again:
-            again.remove(found)
-        return found
+        ending = next((one for one in running if one is execution), running[-1] if running else self)
+        if ending in reentered:
+            reentered.remove(ending)
+        return ending
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Make every call of `function` (plain, async, generator or async generator) an execution of the region."""
@@ -134,7 +135,7 @@ class Region(Running):
 
 
 class _Strict(Region):
-    """A region that does not begin where no driver can be used."""
+    """A region that raises GpuBackendError instead of beginning where no driver can be used."""
 
     __slots__ = ()
 
@@ -171,7 +172,7 @@ def _function(region: Region, function: Callable[P, R]) -> Callable[P, R]:
         if session is None or not session.active:
             session = process.session()
         execution = make()
-        # As `begin` does.
+        # Inlined from `begin`.
         execution.name = name
         execution.end_ns = 0
         around = _get()
@@ -188,7 +189,7 @@ def _function(region: Region, function: Callable[P, R]) -> Callable[P, R]:
         if shown:
             execution.show(session, nested=True, span=span)
         try:
-            # An empty `**kwargs` is copied too.
+            # Passing an empty `**kwargs` would copy it.
             result = function(*args, **kwargs) if kwargs else function(*args)  # type: ignore[call-arg]
         except BaseException as error:
             execution.session = session
@@ -205,11 +206,11 @@ def _function(region: Region, function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _maker(name: str, items: float | None, device: Hashable, *, strict: bool) -> Callable[[], Running]:
-    """What makes an execution for each call: of the class alone where there is nothing to tell it."""
+    """The factory of an execution for each call. Without options it is the class, the cheapest."""
     if items is None and device is None and not strict:
         return cast("Callable[[], Running]", Running)
-    made: Callable[[], Running] = functools.partial(_made, Running, name, items, device, strict=strict)
-    return made
+    create: Callable[[], Running] = functools.partial(_create, Running, name, items, device, strict=strict)
+    return create
 
 
 def _coroutine(region: Region, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -218,7 +219,7 @@ def _coroutine(region: Region, function: Callable[..., Any]) -> Callable[..., An
 
     @functools.wraps(function)
     async def run(*args: Any, **kwargs: Any) -> Any:
-        # The same once more: a call in between would cost more than all of this.
+        # Repeated from `_function`: a shared helper's call would cost more than all of this.
         if process.disabled:
             return await function(*args, **kwargs)
         session = process.current
@@ -258,7 +259,7 @@ def _coroutine(region: Region, function: Callable[..., Any]) -> Callable[..., An
     return run
 
 
-# ---------------------------------------------------------------------- what users import
+# ---------------------------------------------------------------------- the user's interface
 
 
 class _RegionEntry(Protocol):
@@ -287,11 +288,11 @@ def _named(
 ) -> Any:
     """Name a part of the program, as a context manager or a decorator.
 
-    `items` are the units of work of an execution (tokens, images). `device` names the GPUs that it uses, where that is
-    not the process's default: a CUDA ordinal, a UUID, `nvml:N`, or several of them. `span=False` emits no
-    OpenTelemetry span. `strict` raises GpuBackendError if no GPU driver can be used; without it the region runs and is
-    simply not joined.
-    Raises TypeError for a name that is empty or a thing that is no function, ValueError for items below 0.
+    `items`: the units of work of an execution (tokens, images). `device`: the GPUs that it uses, if not the process's
+    default: a CUDA ordinal, a UUID, `nvml:N`, or several of them. `span=False` emits no OpenTelemetry span. `strict`
+    raises GpuBackendError if no GPU driver can be used. Without `strict` the region then runs but is not joined.
+    Raises TypeError for an empty name or a decorated object that is not a function. Raises ValueError for `items` that
+    are negative, infinite or not a number.
     """
     if type(name) is not str:
         if callable(name):
@@ -300,7 +301,7 @@ def _named(
             raise TypeError(f"region takes a name or a function, not {name!r}")
     if items is not None or device is not None or strict or not name:
         return _make(name, items, device, span, strict)
-    # As `_make` does: with the block's own two methods, this is all that a region costs.
+    # Inlined from `_make`: this and the block's two methods are the whole cost of a region.
     made = Region()
     made.name = name
     made.start_ns = made.end_ns = 0
@@ -315,17 +316,17 @@ def _make(
     if not isinstance(name, str) or not name:
         raise TypeError(f"a region's name is a non-empty string, not {name!r}")
     items = None if items is None else amount(items)
-    made: Region = _made(
+    made: Region = _create(
         _Strict if strict else Region, name, items, device if isinstance(device, Hashable) else tuple(device)
     )
     made.wants_span = span
     made._plain = not span
     if items is not None:
-        made._given = items
+        made._initial_items = items
     return made
 
 
-def _made(kind: type[T], name: str, items: float | None, device: Hashable, *, strict: bool = False) -> T:
+def _create(kind: type[T], name: str, items: float | None, device: Hashable, *, strict: bool = False) -> T:
     if strict:
         process.require_driver()
     made: T = kind()
@@ -336,7 +337,7 @@ def _made(kind: type[T], name: str, items: float | None, device: Hashable, *, st
 def _start(
     name: str, *, items: float | None = None, device: DeviceSpec = None, span: bool = True, strict: bool = False
 ) -> Region:
-    """Begin an execution now and end it with `.end()`, in this thread or another. It is nobody's parent."""
+    """Begin an execution now and end it with `.end()`, in this thread or another. It never becomes a parent."""
     made = _make(name, items, device, span, strict)
     if strict:
         process.require_driver()
@@ -345,7 +346,7 @@ def _start(
     return made
 
 
-# A function costs a caller half of what an object with `__call__` does; the type checker is told what it carries.
+# Calling a function costs half as much as calling an object with `__call__`. The cast declares its attributes.
 _named.start, _named.__name__ = _start, "region"  # type: ignore[attr-defined]
 region: Final = cast(_RegionEntry, _named)
 
@@ -355,5 +356,5 @@ def _join_provider(session: Session) -> None:
         providers.auto(session)
 
 
-# Whoever has a region has its spans joined, with no code of their own.
+# A program with a region needs no other code to have its spans joined.
 process.on_start(_join_provider)

@@ -1,4 +1,4 @@
-"""An execution of a region while it runs: it notes the time, marks the stream, and is a span."""
+"""An execution of a region while it runs: it records the time, marks the stream and starts a span."""
 
 from __future__ import annotations
 
@@ -23,71 +23,72 @@ from gpu_profile.regions.telemetry import server_spans
 
 _log = logging.getLogger("gpu_profile")
 
-#: The execution that began last in this thread or task. It stays here when it ends: setting it twice would be a fifth
-#: of what a region costs, and whoever asks looks for the innermost around it that still runs.
+#: The execution that began last in this thread or task. It stays here after its end, because resetting it would be a
+#: fifth of a region's cost. Readers call `innermost` to skip executions that have ended.
 begun: Final[ContextVar[Execution | None]] = ContextVar("gpu_profile_region", default=None)
 #: The API's proxy finds a provider that is set later.
 tracer: Tracer = trace.get_tracer("gpu_profile")
 
 
 def innermost(execution: Execution | None) -> Execution | None:
-    """The execution or, if it has ended, for instance in another thread, the innermost around it that has not."""
+    """The execution itself or, if it has ended (perhaps in another thread), its innermost ancestor that still runs."""
     while execution is not None and execution.end_ns:
         execution = execution.parent
     return execution
 
 
 def amount(items: float) -> float:
-    """Units of work; ValueError if there can be no such number of them."""
+    """`items` as a float. Raises ValueError unless it is a finite number of at least 0."""
     if not isinstance(items, Real) or not 0 <= items < inf:
         raise ValueError(f"items is a finite number of at least 0, not {items!r}")
     return float(items)
 
 
-def report(session: Session, what: str, error: Exception) -> None:
-    """Count a failure that is not the user's, and log the first of its kind."""
-    if not session.counts[what]:
-        _log.warning("gpu-profile: a region goes on without its %s: %r", what.removesuffix(" errors"), error)
-    session.counts[what] += 1
+def report(session: Session, kind: str, error: Exception) -> None:
+    """Count an error of the measurement under `kind`, and log the first of each kind."""
+    if not session.counts[kind]:
+        _log.warning("gpu-profile: a region goes on without its %s: %r", kind.removesuffix(" errors"), error)
+    session.counts[kind] += 1
 
 
 class Running(Execution):
-    """An execution from `begin` to `end`, which the threads that it runs in call."""
+    """An execution from `begin` to `end`. The threads that run it call both."""
 
     __slots__ = ("session",)
 
     _span: Span | None = None
-    #: OpenTelemetry's context around it, where it has set its own.
+    #: The OpenTelemetry context around it, if it has attached its own.
     _outside: Context | None = None
-    #: When it stopped, if that was before its end is told.
+    #: When `stop` was called; `end` may follow later.
     _stopped_ns: int = 0
-    #: Who was told of its beginning, and is to be told of its end.
+    #: The watchers that saw its beginning and are to see its end.
     _watchers: tuple[Watcher, ...] = ()
-    #: Its range in the trace of PyTorch's profiler, while it is in it.
+    #: Its open range in the trace of PyTorch's profiler.
     _range: AbstractContextManager[Any] | None = None
-    #: Whether it is in a range for each step of its body only: others run between two steps.
+    #: Whether each step of its body has a range of its own, because other code runs between two steps.
     in_steps: bool = False
 
     session: Session
 
-    # A call of Python's own is a tenth of what a region costs: whoever makes one sets what there is to set.
+    # A call of a Python function is a tenth of a region's cost, so the code that creates an instance sets its fields.
     __init__ = object.__init__
 
     @property
     def span(self) -> Span | None:
-        """The execution's span, while it runs and if it has one."""
+        """The execution's span; None without a span and after its end."""
         return self._span
 
     def add_items(self, items: float) -> None:
-        """This execution did `items` more units of work than it was started with."""
+        """Add `items` units of work to this execution."""
         self.items = (self.items or 0.0) + amount(items)
 
     def begin(self, *, nested: bool, span: bool, in_steps: bool = False) -> None:
-        """Start; `nested`: what starts in this thread or task before the end is inside it. `span`: it is one.
+        """Start the execution.
 
-        `in_steps`: whoever runs it enters its range for each step of its body.
+        `nested`: it becomes the parent of executions that start in this thread or task before its end. `span`: start an
+        OpenTelemetry span. `in_steps`: the caller enters its range at each step of its body.
 
-        The decorator and the block do the same in their own frames, for a call would be a tenth of what they cost.
+        The decorator and the block inline this, because a call would be a tenth of their cost.
         """
         session = process.current
         if session is None or not session.active:
@@ -96,7 +97,7 @@ class Running(Execution):
         self.parent = innermost(begun.get())
         if nested:
             begun.set(self)
-        now = session.now_ns  # an attribute that is called as a method is looked up the slow way
+        now = session.now_ns  # a call in method form would look the attribute up the slow way
         self.start_ns = now()
         session.began.append(self)
         if span or session.shows:
@@ -105,7 +106,7 @@ class Running(Execution):
             self.show(session, nested=nested, span=span)
 
     def show(self, session: Session, *, nested: bool, span: bool) -> None:
-        """Look which spans are around it, mark the stream and, if asked to, start the span."""
+        """The slow path of a start: find the spans around it, mark the stream, start the span, notify watchers."""
         self.session = session
         spans = server_spans.current
         if spans is not None:
@@ -121,26 +122,26 @@ class Running(Execution):
         if span:
             try:
                 self._start_span(nested)
-            except Exception as error:  # noqa: BLE001 - nor may a sampler or processor that fails
+            except Exception as error:  # noqa: BLE001 - nor must a failing sampler or processor
                 report(session, "span errors", error)
         if session.watchers:
-            self._tell_begin(session, nested=nested)
+            self._notify_begin(session, nested=nested)
         if session.make_range is not None and not self.in_steps:
             self.enter_range(session)
 
     def enter_range(self, session: Session) -> None:
-        """What follows in this thread is in its range, if a profiler of PyTorch's runs."""
+        """Open its range in this thread if PyTorch's profiler runs."""
         make = session.make_range
         try:
             if make is not None:
                 self._range = make(self.name)
                 self._range.__enter__()
-        except Exception as error:  # noqa: BLE001 - nor may PyTorch's profiler fail the user's region
+        except Exception as error:  # noqa: BLE001 - PyTorch's profiler must not fail the user's region
             self._range = None
             report(session, "range errors", error)
 
     def leave_range(self) -> None:
-        """And what follows from here on is not."""
+        """Close its range, if one is open."""
         left, self._range = self._range, None
         try:
             if left is not None:
@@ -148,15 +149,15 @@ class Running(Execution):
         except Exception as error:  # noqa: BLE001 - as at the start
             report(self.session, "range errors", error)
 
-    def _tell_begin(self, session: Session, *, nested: bool) -> None:
+    def _notify_begin(self, session: Session, *, nested: bool) -> None:
         watchers = self._watchers = session.watchers
         for watcher in watchers:
             try:
                 watcher.begun(self, nested=nested)
-            except Exception as error:  # noqa: BLE001 - nor may a profiler's window
+            except Exception as error:  # noqa: BLE001 - a profiler's window must not fail the user's region
                 report(session, "kernel errors", error)
 
-    def _tell_end(self) -> None:
+    def _notify_end(self) -> None:
         for watcher in self._watchers:
             try:
                 watcher.ended(self)
@@ -164,7 +165,7 @@ class Running(Execution):
                 report(self.session, "kernel errors", error)
 
     def _start_span(self, nested: bool) -> None:
-        # Whose region it is, its scope and its name tell; the attribute comes with the joined ones, at no cost here.
+        # The region's attribute is added with the joined ones: its scope and name identify the span until then.
         span = self._span = tracer.start_span(self.name, start_time=self.start_ns)
         context = span.get_span_context()
         if context.is_valid:
@@ -176,7 +177,7 @@ class Running(Execution):
                 otel_context.attach(trace.set_span_in_context(span, outside))
 
     def stop(self) -> None:
-        """Its work is over: note the time and mark the stream. `end` follows, when all is known that goes with it."""
+        """Its work is over: record the time and mark the stream. `end` follows, once its items and error are set."""
         if self.end_ns or not self.start_ns or self._stopped_ns:
             return
         if self._range is not None:
@@ -184,14 +185,17 @@ class Running(Execution):
         if self.stream is not None:
             try:
                 self.end_mark = self.stream.record()
-            except Exception as failure:  # noqa: BLE001 - as at the start: the host's interval must do then
+            except Exception as failure:  # noqa: BLE001 - as at the start; it then has the host interval
                 self.stream = None
                 report(self.session, "mark errors", failure)
         now = self.session.now_ns
         self._stopped_ns = now()
 
     def end(self, error: BaseException | None = None) -> None:
-        """End; ending twice is fine. `error` is recorded on the span and the execution counts as failed."""
+        """End; a second call does nothing. `error` is recorded on the span and the execution counts as failed.
+
+        GeneratorExit does not count as a failure.
+        """
         if self.end_ns or not self.start_ns:
             return
         if not self._stopped_ns:
@@ -200,14 +204,14 @@ class Running(Execution):
         if error is not None:
             self.failed = not isinstance(error, GeneratorExit)
         span = self._span
-        # Else it ends in another thread or task, which has a context of its own.
+        # False if it ends in another thread or task: that has its own context.
         inside = span is not None and innermost(begun.get()) is self
-        # Last of what the join reads. A clock that was set back makes no negative interval.
+        # Set last: the join reads the other fields once this is set. `max`: the clock may have been set back.
         self.end_ns = end_ns if end_ns > self.start_ns else self.start_ns  # noqa: FURB136
         if span is not None:
             self._end_span(span, error, inside)
         if self._watchers:
-            self._tell_end()
+            self._notify_end()
 
     def _end_span(self, span: Span, error: BaseException | None, inside: bool) -> None:
         self._span = None
@@ -215,13 +219,13 @@ class Running(Execution):
         try:
             if inside and self._outside is not None:
                 outside, around = self._outside, self.parent
-                while around is not None and around.end_ns:  # it ended before what had begun inside it
-                    found = getattr(around, "_outside", None)  # an empty context is false
-                    outside, around = outside if found is None else found, around.parent
-                # Not detach(): its token is of one thread or task, and a generator's body may run in several.
+                while around is not None and around.end_ns:  # a parent that ended before its child
+                    context = getattr(around, "_outside", None)  # an empty context is false
+                    outside, around = outside if context is None else context, around.parent
+                # Not detach(): its token belongs to one thread or task, and a generator's body may run in several.
                 otel_context.attach(outside)
             if session.forked:
-                return  # the parent ends and exports it
+                return  # the parent process ends and exports it
             if self.items is not None:
                 span.set_attribute(names.ITEMS.name, self.items)
             if self.failed and isinstance(error, Exception):

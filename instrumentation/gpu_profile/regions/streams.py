@@ -1,7 +1,7 @@
-"""Device intervals: what a framework must offer so that a region knows when the GPU did its work.
+"""Device intervals: the interface of a framework's stream from which a region gets its begin and end on the GPU.
 
-A mark is recorded on the stream like a CUDA event, costs the host microseconds, and is resolved later, never by
-waiting. Floor of the clock: it is time as the device tells it.
+A mark is recorded on the stream like a CUDA event, costs the host microseconds, and is resolved later without waiting
+for the device. Its precision is limited by the device's clock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Stream(Protocol):
         ...
 
     def record(self) -> object:
-        """A mark at the end of what has been queued so far. Must not block and must not synchronise."""
+        """A mark at the end of the work queued so far. Must not block and must not synchronise."""
         ...
 
     def resolve(self, mark: Any) -> int | None:
@@ -29,21 +29,24 @@ class Stream(Protocol):
 
 
 class Unmarked:
-    """What `record` gives where there can be no mark."""
+    """Returned by `record` where no mark is possible."""
 
     def __repr__(self) -> str:
         return "UNMARKED"
 
 
-#: To resolve it raises LookupError, upon which the execution has the host's interval.
+#: Resolving it raises LookupError. The execution then has the host interval.
 UNMARKED: Final = Unmarked()
 
 
 @contextmanager
 def resolving(streams: Iterable[Stream | None]) -> Iterator[None]:
-    """A block in which many marks of these are resolved. A stream that has a method of this name, which returns a
-    context manager, may make that cheaper, and one that has `moments`, which takes a list of marks and returns each
-    one's, None while the device has not passed it. One that fails says so when its marks are resolved one by one."""
+    """A block in which many marks of these streams are resolved.
+
+    Two optional methods of a stream make this cheaper: `resolving()`, a context manager, and `moments(marks)`. The
+    latter returns each mark's time in ns, None until the device has passed it. An error is ignored here: resolving the
+    marks one by one raises it.
+    """
     entered: list[AbstractContextManager[None]] = []
     for stream in streams:
         with suppress(Exception):

@@ -1,14 +1,14 @@
-"""Device intervals, waiting and the current device, by the frameworks that the program has loaded by itself.
+"""Device intervals, synchronisation and the current device, from the frameworks that the program has loaded.
 
 PyTorch, CuPy, Numba and JAX are looked up in `sys.modules`, never imported, and no CUDA context is ever created. A
-program may begin to use the GPU late: ask again until there is an answer, which costs a few look-ups in dictionaries.
+program may begin to use the GPU late: call again until there is an answer. A call costs a few dictionary look-ups.
 
 Read in this order:
 
-- this module: the current stream of a thread, and how to wait for it, as regions ask for them.
-- `libraries`: what each framework says of itself, one class for each.
+- this module: a thread's current stream, a wait for the GPU, and the current device.
+- `libraries`: the adapters, one class for each framework.
 - `torch_profiler`: regions as ranges in the traces of PyTorch's profiler.
-- `events`: a stream whose moments are CUDA events. `libcuda`: the functions of the CUDA driver that this takes.
+- `events`: a stream with CUDA events as marks. `libcuda`: the functions of the CUDA driver that it needs.
 
 Imports the streams' interface, and no session. A new framework is a class in `libraries` and a row of its `LIBRARIES`.
 """
@@ -31,12 +31,12 @@ __all__ = ["current_device", "find_stream", "find_sync"]
 
 _log = logging.getLogger("gpu_profile")
 
-#: A device on which no stream could be made is not tried again within this time.
+#: The pause after a failure to make a stream on a device.
 RETRY_S: Final = 1.0
 
 
 class _CurrentStream:
-    """Gives the calling thread's current stream. Made once for each framework, as its events are shared."""
+    """Returns the calling thread's current stream. One for each framework and clock, because its events are shared."""
 
     def __init__(self, library: Framework, clock: Clock) -> None:
         self._library = library
@@ -79,31 +79,31 @@ class _CurrentStream:
             return made
 
 
-_known: dict[tuple[str, int], _CurrentStream] = {}
+_current_streams: dict[tuple[str, int], _CurrentStream] = {}
 
 
 def find_stream(*, clock: Clock = SYSTEM_CLOCK) -> Callable[[], Stream | None] | None:
-    """A function that gives the calling thread's current stream, once PyTorch, CuPy or Numba uses a GPU; else None.
+    """A function that returns the calling thread's current stream; None until PyTorch, CuPy or Numba uses a GPU.
 
-    The function gives None in a thread whose current device has no context, while a CUDA graph is being captured before
-    the first mark, and once the device's context is lost. It costs about 1 µs. With several frameworks alive it asks
-    the first of those named. JAX has neither events nor streams for others, so none is found for it. To be asked from
-    any thread.
+    With several frameworks in use, the stream is the first one's, in this order. The function takes about 1 µs. It
+    returns None if the thread's current device has no context, or its context is lost. It also returns None during the
+    capture of a CUDA graph before the first mark. JAX exposes neither events nor streams, so it has no function.
+    Thread-safe.
     """
     for library in LIBRARIES:
         if library.name != "jax" and _alive(library) and libcuda.loaded() is not None:
             key = library.name, id(clock)
-            if key not in _known:
-                _known[key] = _CurrentStream(library, clock)
-            return _known[key]
+            if key not in _current_streams:
+                _current_streams[key] = _CurrentStream(library, clock)
+            return _current_streams[key]
     return None
 
 
 def find_sync() -> Callable[[], None] | None:
-    """A function that waits, in the calling thread, for what every framework in use has queued on its current device.
+    """A function that waits in the calling thread for the work that all frameworks in use have queued on its device.
 
-    None where no framework has a context, so ask anew before each wait. The wait does nothing in the midst of a graph's
-    capture, which it would spoil. What the framework raises reaches the caller: often an earlier kernel's failure.
+    None if no framework has a context, so call this before each wait. The wait does nothing during the capture of a
+    CUDA graph, which it would invalidate. Errors of the framework reach the caller: often an earlier kernel's failure.
     """
     alive = [library for library in LIBRARIES if _alive(library)]
     if not alive:
@@ -117,12 +117,12 @@ def find_sync() -> Callable[[], None] | None:
 
 
 def current_device() -> int | None:
-    """The CUDA ordinal that a framework in use says is the calling thread's current device; None if none says so."""
+    """The CUDA ordinal of the calling thread's current device, by the first framework in use that reports one."""
     for library in LIBRARIES:
         if _alive(library):
             try:
                 ordinal = library.ordinal()
-            except Exception:  # noqa: BLE001, S112 - the next may know
+            except Exception:  # noqa: BLE001, S112 - the next framework may report it
                 continue
             if ordinal is not None:
                 return ordinal
@@ -137,6 +137,6 @@ def _alive(library: Framework) -> bool:
 
 
 def forget() -> None:
-    """In a forked child, which must not touch its parent's events: know no streams."""
-    for stream in _known.values():
+    """In a forked child: drop all streams. Its parent's events must not be used."""
+    for stream in _current_streams.values():
         stream._forget()

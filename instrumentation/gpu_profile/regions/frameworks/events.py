@@ -1,10 +1,9 @@
-"""Device intervals from CUDA events: recorded on the stream that a framework uses, resolved later by asking.
+"""Device intervals from CUDA events: recorded on the framework's stream, resolved later by a query.
 
-An event's time is known only as its distance from another event. So now and then one is recorded on an idle stream of
-our own, and looked at until the device has passed it. That was between two readings of the host's clock, and marks
-count from the newest of these, at the pace of the device's clock, which two of them tell. Nothing synchronises. A
-device that other processes share may take milliseconds to pass it: who resolves marks waits for that, who records them
-never.
+CUDA reports only the time between two events. So from time to time a base event is recorded on a separate, idle stream
+and queried until the device has passed it. Two readings of the host's clock enclose that moment. Marks count from the
+newest base, and two bases give the drift between the two clocks. Nothing synchronises. On a device shared with other
+processes a base may take milliseconds: `resolve` waits for that, `record` never does.
 """
 
 from __future__ import annotations
@@ -23,43 +22,46 @@ from gpu_profile.units import NS_PER_S, nanoseconds
 
 _log = logging.getLogger("gpu_profile")
 
-#: The two clocks drift apart by up to 1e-4, and a distance is a 32 bit number of milliseconds: marks count from a
-#: base that is not much older than this, which keeps both errors below half a millisecond where the drift is unknown.
+#: The age at which a base is renewed. The clocks drift apart by up to 1e-4, and CUDA's distances are 32-bit floats of
+#: milliseconds. This age keeps both errors below 0.5 ms while the drift is unknown.
 RENEW_S: Final = 5.0
-#: Two bases so far apart tell the drift, if the widths of both leave less than `SURE` of it open.
+#: Two bases at least this far apart give the drift, if their widths leave an uncertainty below `SURE`.
 APART_S: Final = 1.0
 SURE: Final = 2e-5
-#: Crystals are within 1e-4. More is a clock that is slewed or was set, and so is what a drift that is known does not
-#: explain, for it changes slowly: then marks are not corrected until two bases tell it anew.
+#: The largest drift of two clocks: crystals are within 1e-4. A larger one means that the clock is slewed or was set. A
+#: known drift changes slowly: it must explain a new base within `STEADY` and `STEP_NS`. Otherwise marks are not
+#: corrected until two later bases give the drift.
 FASTEST: Final = 3e-4
 STEADY: Final = 2e-5
 STEP_NS: Final = 50_000
-#: Who records against a base of this age renews it at once. Where that fails, the old one must do up to `LAST_S`.
+#: `record` renews a base of this age at once. If that fails, the old base remains in use up to `LAST_S`.
 STALE_S: Final = 10.0
 LAST_S: Final = 60.0
-#: A base that could not be had is not tried again within this time.
+#: The pause after an attempt to get a base.
 RETRY_S: Final = 1.0
-#: A base is the best of so many attempts, and one of this width is good enough.
+#: A base is the best of this many attempts; a width of `NARROW_NS` ends them early.
 ATTEMPTS: Final = 4
 NARROW_NS: Final = 20_000
-#: How often an attempt looks whether the device has passed the event, about 0.1 ms in all: then the device is busy.
+#: Queries of the event in one attempt, about 0.1 ms in all. After that the device counts as busy.
 LOOKS: Final = 150
-#: Who resolves marks goes on looking for so long: processes that share a device have it in turn, for some 2 ms each.
+#: `resolve` queries for this long: processes that share a device get it in turn, for about 2 ms each.
 PATIENCE_S: Final = 0.05
-#: Between two of those looks, in which the device passed the event at a moment that is not known; 0.1 ms in practice.
+#: The pause between two of those queries, 0.1 ms in practice. It limits the precision of the base.
 PAUSE_S: Final = 20e-6
-#: Events in existence for one device. With more executions unresolved than that, some have the host's interval.
+#: Events in existence for one device. With more unresolved executions, some have the host interval.
 MOST_EVENTS: Final = 16_384
-#: So many marks are resolved before another thread may resolve one.
+#: Marks that are resolved under one acquisition of the lock.
 _AT_ONCE: Final = 512
-#: So many calls that fail in a row mean that the context is lost for good.
+#: After this many failed calls in a row the context counts as lost for good.
 MOST_FAILURES: Final = 8
 
 
 class Base:
-    """An event that the device passed at `ns` by the host's clock, give or take half of `width_ns`; given back when
-    nothing counts from it any more. `per_ns` is the drift by which marks are corrected that count from it: one for all,
-    so that none seems to end before it began."""
+    """An event that the device passed at `ns` by the host's clock, plus or minus half of `width_ns`.
+
+    `per_ns` is the drift that corrects its marks: the same for all, so that no execution ends before it begins. The
+    event returns to the free list when no mark refers to the base any more.
+    """
 
     __slots__ = ("_free", "event", "ns", "per_ns", "width_ns")
 
@@ -73,15 +75,18 @@ class Base:
 
 
 class Drift:
-    """How much longer a distance between two events is by the host's clock: `per_ns` of it; None while unknown."""
+    """The drift between the clocks: a distance is longer by `per_ns` times itself on the host. None while unknown."""
 
     def __init__(self) -> None:
         self.per_ns: float | None = None
         self._bases: deque[Base] = deque()
 
     def take(self, base: Base, elapsed_ns: Callable[[int, int], int | None]) -> None:
-        """Tell it of a new base. The oldest of the last `LAST_S` and the newest tell the drift best, while no clock was
-        set between any two."""
+        """Add a base. The drift comes from the oldest base of the last `LAST_S` and this one.
+
+        If the clock was set between two bases, the older ones are dropped. `elapsed_ns(first, second)` is the distance
+        between two events on the device.
+        """
         bases = self._bases
         if bases and not self._explains(bases[-1], base, elapsed_ns):
             bases.clear()
@@ -96,7 +101,7 @@ class Drift:
         bases.append(base)
 
     def _explains(self, before: Base, base: Base, elapsed_ns: Callable[[int, int], int | None]) -> bool:
-        """Whether drift alone may be between two bases, and that which is known if one is."""
+        """Whether drift alone explains the distance between two bases, within the limits above."""
         distance_ns = elapsed_ns(before.event, base.event) or 0
         rest_ns = base.ns - before.ns - distance_ns * (1 + (self.per_ns or 0.0))
         widths_ns = (before.width_ns + base.width_ns) / 2
@@ -105,7 +110,7 @@ class Drift:
 
 
 class EventMark:
-    """An event and the base that it counts from, until it is resolved; then its moment."""
+    """An event and its base until it is resolved; then `moment_ns`, in ns since the epoch."""
 
     __slots__ = ("_free", "base", "event", "moment_ns")
 
@@ -116,7 +121,7 @@ class EventMark:
         self._free = free
 
     def __del__(self) -> None:
-        if self.event is not None:  # nobody asked: an execution that was left out
+        if self.event is not None:  # never resolved: its execution was dropped
             self._free.append(self.event)
 
 
@@ -129,11 +134,12 @@ class _Here(threading.local):
 class EventStream:
     """The calling thread's current stream on one device, as `gpu_profile.regions.streams.Stream`.
 
-    `stream_of(ordinal)` is the handle of that stream, None where it cannot be told. `record` costs the host the event's
-    record and one question (about 3 µs), without a new base about 0.1 ms once in `RETRY_S`; it gives `UNMARKED` inside
-    a CUDA graph's capture, without a base to count from, with `MOST_EVENTS` unresolved, and once the context is lost.
-    `resolve` takes up to `PATIENCE_S`, once in `RETRY_S`, where the device does not pass a new base at once. Raises
-    CudaError if there can be no stream.
+    `stream_of(ordinal)` returns the handle of that stream, None if unknown.
+
+    `record` costs the host the event's record and one query, about 3 µs; without a recent base about 0.1 ms once in
+    `RETRY_S`. It returns `UNMARKED` during the capture of a CUDA graph, without a base, with `MOST_EVENTS` unresolved,
+    and once the context is lost. `resolve` takes up to `PATIENCE_S`, once in `RETRY_S`, if the device does not pass a
+    new base at once. The constructor raises CudaError if no stream can be made.
     """
 
     def __init__(self, cuda: Cuda, ordinal: int, stream_of: Callable[[int], int | None], clock: Clock) -> None:
@@ -151,24 +157,24 @@ class EventStream:
         self._failures = 0
         self._base: Base | None = None
         self._drift = Drift()
-        #: When a base was last tried to be had, at once or by waiting for it.
+        #: The last attempt at a base: any, and with `PATIENCE_S`.
         self._tried_ns: int | None = None
         self._waited_ns: int | None = None
-        #: Never set: what there is to wait for is on the device.
+        #: Never set: a wait for the device has no other end than its time.
         self._never = Alarm()
         self._lock = threading.RLock()  # a signal's handler may resolve a mark meanwhile
         self._here = _Here()
-        #: Held while a base is sought. Only ever tried, not waited for: it may be held for `PATIENCE_S`.
+        #: Held for up to `PATIENCE_S` while a base is sought, so it is only acquired without blocking.
         self._seeking = threading.Lock()
         self._renew(self._now_ns())
 
     @property
     def lost(self) -> bool:
-        """Whether the device's context has failed too often to be asked again."""
+        """Whether `MOST_FAILURES` calls in a row have failed: the context is not used any more."""
         return self._failures >= MOST_FAILURES
 
     def record(self) -> EventMark | Unmarked:
-        """A mark at the end of what the calling thread's current stream has queued."""
+        """A mark at the end of the work queued on the calling thread's current stream."""
         if self._failures >= MOST_FAILURES:
             return UNMARKED
         try:
@@ -196,7 +202,7 @@ class EventStream:
 
     @contextmanager
     def resolving(self) -> Iterator[None]:
-        """A block in which the calling thread resolves many marks: what all of them need is done once."""
+        """A block in which the calling thread resolves many marks: it enters the context and keeps a base only once."""
         self._keep_base()
         if self._here.within or self.lost:
             yield
@@ -209,15 +215,14 @@ class EventStream:
                 self._here.within = False
 
     def resolve(self, mark: EventMark | Unmarked) -> int | None:
-        """When the device passed the mark (ns since the epoch), None while it has not.
+        """When the device passed the mark (ns since the epoch), None until it has.
 
-        Raises LookupError for `UNMARKED`, CudaError if the device cannot tell any more. Also sees to it that marks
-        which follow have a base.
+        Raises LookupError for `UNMARKED`, CudaError if the query fails. Also renews the base for later marks.
         """
         alone = not self._here.within
         if isinstance(mark, Unmarked):
             if alone:
-                self._keep_base()  # else none might ever be had, and so no mark
+                self._keep_base()  # otherwise there might never be a base, and so no mark
             raise LookupError("there is no mark: recorded in a graph's capture, or without a base")
         if mark.event is None:
             return mark.moment_ns
@@ -244,8 +249,10 @@ class EventStream:
         return mark.moment_ns
 
     def moments(self, marks: Sequence[object]) -> list[int | None]:
-        """When the device passed each of some marks, in a block of `resolving`: None while it has not, and where there
-        is no mark. At a fraction of what `resolve` costs. Raises CudaError if the device cannot tell."""
+        """`resolve` for many marks, in a block of `resolving`, at a fraction of the cost.
+
+        None for a mark that the device has not passed, and for `UNMARKED`. Raises CudaError if a query fails.
+        """
         for some in range(0, len(marks), _AT_ONCE):
             with self._lock:
                 asked = [(m, m.event) for m in marks[some : some + _AT_ONCE] if isinstance(m, EventMark) and m.event]
@@ -257,7 +264,7 @@ class EventStream:
         return [mark.moment_ns if isinstance(mark, EventMark) and mark.event is None else None for mark in marks]
 
     def _settle(self, mark: EventMark, distance_ns: int) -> None:
-        """The device passed the mark so long after its base, if nobody has found that out meanwhile."""
+        """Set the mark's time, `distance_ns` after its base, unless another thread has. Frees its event."""
         event, base = mark.event, mark.base
         if event is None:
             return
@@ -268,17 +275,17 @@ class EventStream:
         self._free.append(event)
 
     def _keep_base(self) -> None:
-        """In a thread that may wait: have a base that is new enough, if the device lets us."""
+        """Renew the base if it is too old. Called in threads that may wait."""
         base, now = self._base, self._now_ns()
         if self.lost:
             return
         if base is None or not 0 <= now - base.ns < RENEW_S * NS_PER_S:
             self._renew(now, patient=True)
         elif self._drift.per_ns is None and now - base.ns >= APART_S * NS_PER_S:
-            self._renew(now)  # a second base, if it can be had at once
+            self._renew(now)  # a second base for the drift, without waiting
 
     def _renewed(self, now: int) -> Base | None:
-        """A base for a mark that is recorded now, as new as can be had without waiting for another thread."""
+        """A base for a mark that is recorded now: a new one if possible without waiting, else at most `LAST_S` old."""
         self._renew(now)
         base = self._base
         return base if base is not None and -NS_PER_S < now - base.ns < LAST_S * NS_PER_S else None
@@ -287,7 +294,7 @@ class EventStream:
         if not self._seeking.acquire(blocking=False):
             return
         try:
-            # Each way has its turns: attempts to have one at once, which may all fail, must not take the patient ones'.
+            # Patient attempts have a time of their own: impatient ones, which may all fail, must not postpone them.
             tried_ns = self._waited_ns if patient else self._tried_ns
             if tried_ns is not None and 0 <= now - tried_ns < RETRY_S * NS_PER_S:
                 return
@@ -307,11 +314,11 @@ class EventStream:
             self._base = base
 
     def _calibrate(self, patience_s: float) -> Base | None:
-        """The narrowest of a few readings of both clocks; None if the device is too busy to pass an event in time."""
+        """The narrowest of `ATTEMPTS` bases; None if the device is too busy to pass an event in time."""
         best: Base | None = None
         until_ns = self._clock.elapsed_ns() + nanoseconds(patience_s)
         for _ in range(ATTEMPTS):
-            # A second attempt makes the first more precise; that is not worth another wait.
+            # Further attempts only improve the precision, which is not worth another wait.
             base = self._read_both(until_ns if best is None else 0)
             if base is None:
                 break
@@ -323,10 +330,10 @@ class EventStream:
         return best
 
     def _read_both(self, until_ns: int) -> Base | None:
-        """An event that the device passed, at the middle of a time of the host's that is `width_ns` long.
+        """An event that the device passed, with `ns` in the middle of an interval of `width_ns` on the host's clock.
 
-        Passed after the last look that found it was not had begun, before the look that found it was had ended: so it
-        costs no precision to wait for it, which is done up to `until_ns` by the clock that nobody sets.
+        The interval reaches from the start of the last unsuccessful query to the end of the first successful one. So a
+        wait costs no precision. It ends at `until_ns` by the monotonic clock; then the result is None.
         """
         base = Base(self._any_event(), 0, self._free)
         asked = self._now_ns()

@@ -1,8 +1,8 @@
-"""The CUDA driver library that a framework has loaded already: what events and contexts need of it, and no more.
+"""The functions of the CUDA driver library for events and contexts, once a framework has loaded it.
 
 Nothing here loads libcuda, initialises it or creates a context. Calls that may wait for the device, or for another
-thread's launch, release the interpreter's lock. Those of `_SHORT` keep it: a program that computes would not give it
-back for up to 5 ms.
+thread's launch, release the GIL. The calls of `_SHORT` keep it: another thread that computes would not return it for up
+to 5 ms.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LIBRARY: Final = "libcuda.so.1"
 _NOT_READY: Final = 600
 #: The calling thread has another context, or none: see `Cuda.record`.
 _WRONG_CONTEXT: Final = frozenset({201, 400})
-#: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and the like: the stream is in a capture, or would spoil one.
+#: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and similar: the stream is in a capture, or the call would invalidate one.
 _OF_CAPTURES: Final = frozenset(range(900, 909))
 _RELAXED: Final = 2
 _NON_BLOCKING: Final = 1
@@ -45,7 +45,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "cuEventQuery": (Handle,),
     "cuEventElapsedTime": (ctypes.POINTER(ctypes.c_float), Handle, Handle),
 }
-#: Of the calling thread alone, or (the last) what PyTorch too asks with the lock held.
+#: Calls that affect the calling thread alone. PyTorch makes the last one with the GIL held, too.
 _SHORT: Final = (
     "cuCtxPushCurrent_v2",
     "cuCtxPopCurrent_v2",
@@ -63,7 +63,7 @@ class CudaError(Exception):
 
 
 class Cuda:
-    """`library` is libcuda. Ordinals are CUDA's, so CUDA_VISIBLE_DEVICES counts. Every method may raise CudaError."""
+    """Methods for `library`, libcuda. Ordinals follow CUDA_VISIBLE_DEVICES. Methods raise CudaError if a call fails."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         for name, arguments in _SIGNATURES.items():
@@ -71,7 +71,7 @@ class Cuda:
             function.argtypes, function.restype = arguments, ctypes.c_int
         self._library = library
         self._record, self._elapsed = library.cuEventRecord, library.cuEventElapsedTime
-        # The same library, by functions of their own.
+        # The same library with separate function objects, which keep the GIL.
         short: Any = ctypes.PyDLL(None, handle=library._handle) if isinstance(library, ctypes.CDLL) else library
         for name in _SHORT:
             function = getattr(short, name)
@@ -97,13 +97,13 @@ class Cuda:
         return device.value
 
     def count(self) -> int:
-        """How many devices this process may see."""
+        """The number of devices visible to this process."""
         count = ctypes.c_int()
         self._call("cuDeviceGetCount", ctypes.byref(count))
         return count.value
 
     def active(self, ordinal: int) -> bool:
-        """Whether the device's primary context exists; never creates it. False before and after CUDA's life."""
+        """Whether the device's primary context exists; never creates it. False while CUDA is not initialised."""
         flags, active = ctypes.c_uint(), ctypes.c_int()
         try:
             device = self._device(ordinal)
@@ -127,7 +127,7 @@ class Cuda:
         return None if self._library.cuCtxGetDevice(ctypes.byref(device)) else device.value
 
     def uuid(self, ordinal: int) -> str:
-        """As NVML writes it: `GPU-…`, or `MIG-…` where the device is an instance of a GPU."""
+        """The UUID in NVML's format: `GPU-…`, or `MIG-…` if the device is a MIG instance."""
         device, whole, own = self._device(ordinal), ctypes.create_string_buffer(16), ctypes.create_string_buffer(16)
         self._call("cuDeviceGetUuid", whole, device)
         self._call("cuDeviceGetUuid_v2", own, device)
@@ -135,21 +135,21 @@ class Cuda:
         return f"{'GPU' if own.raw == whole.raw else 'MIG'}-{UUID(bytes=own.raw)}"
 
     def context(self, ordinal: int) -> int:
-        """The primary context, which must be active; it is kept alive for as long as the process."""
+        """The primary context, which must be active. Keeps it alive until the process ends."""
         context = Handle()
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device(ordinal))
         return context.value or 0
 
     def inside(self, context: int) -> Inside:
-        """Make calls in this context, and let them be while another thread captures a CUDA graph.
+        """A block of calls in this context that do not disturb the capture of a CUDA graph in another thread.
 
-        A query of an event in any thread spoils a capture in CUDA's default mode, unless the thread that asks has
-        relaxed its own. See https://github.com/pytorch/pytorch/pull/104555.
+        An event query in any thread invalidates a capture in CUDA's default mode, unless the querying thread has set
+        its own mode to relaxed. See https://github.com/pytorch/pytorch/pull/104555.
         """
         return Inside(self, context)
 
     def enter(self, context: int) -> ctypes.c_int:
-        """Begin what `inside` does; returns what `leave` needs."""
+        """Enter the block of `inside`; returns the argument for `leave`."""
         mode = ctypes.c_int(_RELAXED)
         if code := self._push(context):
             raise self._error("cuCtxPushCurrent_v2", code)
@@ -159,23 +159,23 @@ class Cuda:
         return mode
 
     def leave(self, mode: ctypes.c_int) -> None:
-        """End it."""
+        """Leave the block of `inside`."""
         self._exchange(ctypes.byref(mode))
         self._pop(ctypes.byref(Handle()))
 
     # ------------------------------------------------------------------ streams and events
 
     def stream(self) -> int:
-        """A stream of our own in the current context, which neither waits for others nor makes them wait."""
+        """A new stream in the current context. It does not synchronise with the default stream."""
         stream = Handle()
         self._call("cuStreamCreate", ctypes.byref(stream), _NON_BLOCKING)
         return stream.value or 0
 
     def capturing(self, stream: int, context: int = 0) -> bool:
-        """Whether work on this stream is being captured into a graph, or would spoil such a capture.
+        """Whether work on this stream is being captured into a graph, or a call on it would invalidate a capture.
 
-        A thread outside the stream's context cannot say, and asks inside `context` if that is given. A context that an
-        earlier kernel has broken captures nothing: what is called next tells of it.
+        A thread outside the stream's context gets no answer: it asks again inside `context`, if given, else returns
+        False. Also False in a context that an earlier kernel has broken: the next call raises its error.
         """
         status = ctypes.c_int()
         code = self._is_capturing(stream, ctypes.byref(status))
@@ -193,9 +193,9 @@ class Cuda:
         return event.value or 0
 
     def record(self, event: int, stream: int, context: int) -> None:
-        """Record the event at the end of what is queued on the stream of this context."""
+        """Record the event at the end of the work queued on the stream of this context."""
         code = self._record(event, stream)
-        if code in _WRONG_CONTEXT:  # rare, and to ask each time would cost half as much again
+        if code in _WRONG_CONTEXT:  # rare: checking before each call would add half of its cost
             if pushed := self._push(context):
                 raise self._error("cuCtxPushCurrent_v2", pushed)
             code = self._record(event, stream)
@@ -211,8 +211,10 @@ class Cuda:
         return not code
 
     def elapsed_ns(self, first: int, second: int) -> int | None:
-        """From one event to another on one device; resolved to about 0.5 µs, less over hours. None until it has passed
-        both."""
+        """The time between two events of one device, with a resolution of about 0.5 µs, coarser over hours.
+
+        None until the device has passed both.
+        """
         milliseconds = ctypes.c_float()
         code = self._elapsed(ctypes.byref(milliseconds), first, second)
         if code:
@@ -238,7 +240,7 @@ class Cuda:
 
 
 class Inside:
-    """A `with` block of `Cuda.inside`. By hand, for a generator would cost as much as the calls."""
+    """The `with` block of `Cuda.inside`. A class, because a generator would cost as much as the calls."""
 
     __slots__ = ("_context", "_cuda", "_mode")
 
@@ -252,15 +254,15 @@ class Inside:
         self._cuda.leave(self._mode)
 
 
-_found: Cuda | None = None
+_loaded: Cuda | None = None
 
 
 def loaded() -> Cuda | None:
     """The driver library if this process has loaded it, else None."""
-    global _found  # noqa: PLW0603 - a library is never unloaded
-    if _found is None:
+    global _loaded  # noqa: PLW0603 - a library is never unloaded
+    if _loaded is None:
         try:
-            _found = Cuda(ctypes.CDLL(_LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW))
+            _loaded = Cuda(ctypes.CDLL(_LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW))
         except (OSError, AttributeError):  # not loaded, or older than CUDA 11.4
             return None
-    return _found
+    return _loaded

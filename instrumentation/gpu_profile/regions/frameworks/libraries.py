@@ -1,7 +1,6 @@
-"""What each framework says of itself: whether it is alive, the current device, the current stream, how to wait.
+"""Adapters of the frameworks: whether one uses a GPU, its current device, its current stream, and its wait.
 
-Only modules that the program has imported are asked, nothing is imported, and no CUDA context is created. Each of these
-may be called from any thread.
+They use only modules that the program has imported, and create no CUDA context. Thread-safe.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from typing import Any, Final, Protocol
 
 from gpu_profile.regions.frameworks import libcuda
 
-#: The handle of CUDA's default stream for each thread; 0 is the one that all threads share.
+#: The handle of CUDA's per-thread default stream; 0 is the default stream that all threads share.
 _PER_THREAD: Final = 2
 
 
 class Framework(Protocol):
-    """One framework. `ordinal` and `wait` are about the calling thread."""
+    """One framework. `ordinal`, `stream_of` and `wait` refer to the calling thread."""
 
     name: str
 
@@ -25,15 +24,15 @@ class Framework(Protocol):
         ...
 
     def ordinal(self) -> int | None:
-        """The CUDA ordinal of its current device; None where that has no context, or it cannot be told."""
+        """The CUDA ordinal of its current device; None if that has no context or is unknown."""
         ...
 
     def stream_of(self, ordinal: int) -> int | None:
-        """The handle of its current stream on a device; None where it cannot be told."""
+        """The handle of its current stream on a device; None if unknown."""
         ...
 
     def wait(self) -> None:
-        """Wait for what it has queued on the current device, but not in the midst of a graph's capture."""
+        """Wait for its work on the current device. Does nothing during the capture of a CUDA graph."""
         ...
 
 
@@ -49,16 +48,16 @@ class Torch:
         return cuda if is_initialized is not None and is_initialized() else None
 
     def alive(self) -> bool:
-        """Whether `torch.cuda.is_initialized()`, which is false in a forked child."""
+        """By `torch.cuda.is_initialized()`, which is false in a forked child."""
         return self._cuda() is not None
 
     def ordinal(self) -> int | None:
-        """Of `torch.cuda.current_device()`."""
+        """By `torch.cuda.current_device()`."""
         cuda = self._cuda()
         return None if cuda is None else int(cuda.current_device())
 
     def stream_of(self, ordinal: int) -> int | None:
-        """Of `torch.cuda.current_stream(ordinal)`, by the shorter way that compiled code takes where there is one."""
+        """The handle of `torch.cuda.current_stream(ordinal)`, by the faster function of compiled code if available."""
         torch = sys.modules["torch"]
         raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         return int(torch.cuda.current_stream(ordinal).cuda_stream if raw is None else raw(ordinal))
@@ -85,7 +84,7 @@ class Cupy:
         return driver is not None and driver.any_active()
 
     def ordinal(self) -> int | None:
-        """Of `cupy.cuda.runtime.getDevice()`, which creates no context."""
+        """By `cupy.cuda.runtime.getDevice()`, which creates no context."""
         cuda = self._cuda()
         if cuda is None or libcuda.loaded() is None:
             return None
@@ -93,7 +92,7 @@ class Cupy:
         return ordinal if _active(ordinal) else None
 
     def stream_of(self, ordinal: int) -> int | None:
-        """Of `cupy.cuda.get_current_stream()`, which speaks of the current device only."""
+        """By `cupy.cuda.get_current_stream()`, which is valid for the current device only."""
         cuda = self._cuda()
         return int(cuda.get_current_stream().ptr) if int(cuda.runtime.getDevice()) == ordinal else None
 
@@ -105,7 +104,7 @@ class Cupy:
 
 
 class Numba:
-    """Numba's CUDA target. It has no current stream: what is launched on no stream in particular is the default's."""
+    """Numba's CUDA target. It has no current stream: kernels without an explicit stream run on the default stream."""
 
     name = "numba"
 
@@ -119,7 +118,7 @@ class Numba:
         return driver is not None and driver.any_active()
 
     def ordinal(self) -> int | None:
-        """Of the thread's context; without one Numba would take device 0."""
+        """The device of the thread's context. Without a context it is 0, which Numba would use."""
         driver = libcuda.loaded() if self._cuda() is not None else None
         if driver is None:
             return None
@@ -127,7 +126,7 @@ class Numba:
         return ordinal if driver.active(ordinal) else None
 
     def stream_of(self, ordinal: int) -> int | None:  # noqa: ARG002 - the same on every device
-        """The default stream's, as NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM has it."""
+        """The default stream, per thread if NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM is set."""
         config = getattr(sys.modules.get("numba"), "config", None)
         return _PER_THREAD if getattr(config, "CUDA_PER_THREAD_DEFAULT_STREAM", 0) else 0
 
@@ -138,26 +137,26 @@ class Numba:
 
 
 class Jax:
-    """JAX. It has no events and no current stream, so no marks, and no wait for a device either.
+    """JAX. It exposes no events and no current stream, so it has no marks. It has no wait for a device either.
 
-    What can be waited for is every array that is alive: its results are queued in order on each device.
+    Instead `wait` waits for every live array, because results are queued in order on each device.
     """
 
     name = "jax"
 
     @staticmethod
     def _jax() -> Any:
-        """JAX if it has a backend for GPUs; asking it for one would make one."""
+        """JAX if its GPU backend is initialised. Does not initialise a backend, as JAX's own functions would."""
         bridge, jax = sys.modules.get("jax._src.xla_bridge"), sys.modules.get("jax")
         started = getattr(bridge, "backends_are_initialized", None)
         return jax if started is not None and started() and jax is not None and jax.default_backend() == "gpu" else None
 
     def alive(self) -> bool:
-        """Whether its default backend is up, and is a GPU's."""
+        """Whether its default backend is initialised and is a GPU backend."""
         return self._jax() is not None
 
     def ordinal(self) -> int | None:
-        """Of the default device if one is set, or of the only one; a program on several has no current one."""
+        """The configured default device, else the only local device. With several there is no current one: None."""
         jax = self._jax()
         if jax is None:
             return None
@@ -166,12 +165,12 @@ class Jax:
         ordinal = getattr(chosen, "local_hardware_id", None)
         return None if ordinal is None else int(ordinal)
 
-    def stream_of(self, ordinal: int) -> int | None:  # noqa: ARG002 - it keeps its streams to itself
+    def stream_of(self, ordinal: int) -> int | None:  # noqa: ARG002 - JAX does not expose its streams
         """None."""
         return None
 
     def wait(self) -> None:
-        """By `jax.block_until_ready` on all arrays that are alive, and `jax.effects_barrier()`."""
+        """By `jax.block_until_ready` on all live arrays, and `jax.effects_barrier()`."""
         jax = self._jax()
         if jax is not None:
             jax.block_until_ready([array for array in jax.live_arrays() if not array.is_deleted()])
@@ -179,10 +178,10 @@ class Jax:
 
 
 def _active(ordinal: int) -> bool:
-    """Whether the device has its primary context, as far as can be told."""
+    """Whether the device has its primary context; True if libcuda is not loaded."""
     driver = libcuda.loaded()
     return driver is None or driver.active(ordinal)
 
 
-#: In the order in which they are asked for the device and the stream.
+#: In order of precedence for the device and the stream.
 LIBRARIES: Final[tuple[Framework, ...]] = (Torch(), Cupy(), Numba(), Jax())

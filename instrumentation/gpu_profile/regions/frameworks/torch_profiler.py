@@ -1,8 +1,8 @@
 """Ranges for PyTorch's profiler: while one runs, each region is one of its `record_function` ranges.
 
-PyTorch calls two functions of its own, `torch.autograd.profiler._run_on_profiler_start` and `_run_on_profiler_stop`,
-when a profiler starts and stops. They are wrapped, so that regions ask nothing while no profiler runs. Where a release
-has no such functions, regions are not in its traces.
+PyTorch calls its functions `torch.autograd.profiler._run_on_profiler_start` and `_run_on_profiler_stop` when a profiler
+starts and stops. This module wraps them, so that regions cost nothing more while no profiler runs. In releases without
+these functions, regions are absent from the traces.
 """
 
 from __future__ import annotations
@@ -15,46 +15,46 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, Protocol, Self
 from weakref import WeakSet
 
-#: Makes the range of a region by its name; to be entered and left by whoever runs the region.
+#: Makes the range of a region from its name. The threads that run the region enter and leave it.
 MakeRange = Callable[[str], AbstractContextManager[Any]]
 
 _STARTS: Final = "_run_on_profiler_start"
 _STOPS: Final = "_run_on_profiler_stop"
-#: The attribute of a wrapper that names the function in whose place it is.
+#: The attribute of a wrapper with the function that it replaces.
 _ORIGINAL: Final = "_gpu_profile_original"
 
 
 class Ranged(Protocol):
-    """Whose regions are to be ranges."""
+    """A session with regions that become ranges."""
 
     def make_ranges(self, make: MakeRange | None) -> None:
-        """From now on, by this function; None: they are no ranges any more."""
+        """Open a range made by `make` for each region from now on; None: open none."""
         ...
 
 
 _ranged: Final[WeakSet[Ranged]] = WeakSet()
-#: Whether the profiler that starts is one of gpu-profile's, which has no use for ranges.
+#: Whether gpu-profile itself starts the profiler: then it needs no ranges.
 _ours = False
 
 
 def follow(ranged: Ranged) -> None:
-    """Have its regions be ranges whenever a profiler runs. To call it again costs some look-ups in dictionaries."""
+    """Make the regions of `ranged` ranges whenever a profiler runs. Another call costs a few dictionary look-ups."""
     profiler = sys.modules.get("torch.autograd.profiler")
     if ranged in _ranged and hasattr(getattr(profiler, _STARTS, None), _ORIGINAL):
         return
-    # While PyTorch is being imported its parts are missing: the next call finds them.
+    # During the import of PyTorch some parts are missing. The next call sees them.
     if not all(hasattr(profiler, name) for name in (_STARTS, _STOPS, "record_function", "_is_profiler_enabled")):
         return
     _ranged.add(ranged)
     _wrap(profiler, _STARTS, _started)
     _wrap(profiler, _STOPS, _stopped)
-    if getattr(profiler, "_is_profiler_enabled", None) is True:  # not a number, by which ours are known
+    if getattr(profiler, "_is_profiler_enabled", None) is True:  # gpu-profile's own profiler sets a number instead
         ranged.make_ranges(_Range)
 
 
 @contextmanager
 def without_ranges() -> Iterator[None]:
-    """The profiler that starts in this block is not for the user to look at: regions are no ranges of it."""
+    """A block in which a profiler starts without ranges of regions, because its trace is not the user's."""
     global _ours  # noqa: PLW0603 - PyTorch runs one profiler at a time
     _ours = True
     try:
@@ -79,12 +79,12 @@ def _wrap(profiler: Any, name: str, also: Callable[[], None]) -> None:
 
 
 class _Range:
-    """A range of PyTorch's, which only the thread that it began in can end.
+    """A range of PyTorch's profiler. PyTorch can end a range only in the thread that began it.
 
-    One that is left in another thread ends when the next one begins in its own, or with the profiler.
+    A range left in another thread ends when the next range begins in its own thread, or with the profiler.
     """
 
-    #: By thread, those that have been left elsewhere.
+    #: By thread: ranges that were left in another thread.
     _left: Final[dict[int, list[Any]]] = {}
 
     def __init__(self, name: str) -> None:

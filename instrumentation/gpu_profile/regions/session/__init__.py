@@ -1,18 +1,18 @@
-"""The join at work in one process: executions come in, samples cover them, verdicts come out.
+"""The join in one process: it takes in executions, waits for samples that cover them, and judges regions.
 
 Read in this order:
 
-- `entrance`: what a region touches of a session, and the queue that it leaves its execution in.
-- `placement`: which devices a region runs on. `known_sensors`: how their sensors were calibrated.
+- `entrance`: the part of a session that every region touches, with the queue of new executions.
+- `placement`: the devices that a region runs on. `known_sensors`: the calibration of their sensors.
 - `backlog`: executions from their beginning until every pool has taken them in.
-- `verdicts`: what is known of each region: counts, durations, the newest verdict.
-- `turns`: how the join lets the program run while it computes.
+- `verdicts`: counts, durations and the newest verdict of each region.
+- `turns`: limits the join's share of the interpreter.
 - `joiner`: pools of executions and samples, their backlog and verdicts, behind one lock.
-- `session`: the life of it all: a thread of its own beside the sampler, from start to stop.
+- `session`: the threads of the sampler and the join, from start to stop.
 - `process`: the one session of this process, its settings, `configure`, forks and the exit.
-- `exits`: the ways out of a process that skip `atexit`.
-- `recorder`: writes what a session sees into a recording.
+- `exits`: process ends that skip `atexit`.
+- `recorder`: writes a session's samples and executions into a recording.
 
 Nothing here imports OpenTelemetry: `telemetry/` asks a session and its joiner. A new figure of a region is a method of
-`joiner.Joiner`; who wants to hear of executions adds a hook to `on_end` or `on_settled`.
+`joiner.Joiner`. A consumer of executions adds a hook to its `on_end` or `on_settled`.
 """

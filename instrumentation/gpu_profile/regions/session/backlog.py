@@ -14,63 +14,63 @@ from gpu_profile.join.unmixing.activities import Named
 from gpu_profile.regions.execution import Execution, resolve_together
 from gpu_profile.regions.streams import resolving
 
-#: Executions that begin inside one another, each outliving the one before it, hold on to at most this many.
+#: The longest chain of ended ancestors that an execution keeps alive.
 MOST_DEEP: Final = 1_000
-#: Ways of naming devices that are kept.
+#: Distinct names of devices that are kept.
 MOST_NAMES: Final = 1_000
 
 
 class Backlog:
-    """What runs, and what has ended and waits for samples. One thread at a time.
+    """Running executions, and ended ones that wait for samples. Not thread-safe.
 
-    `marked` says whether an execution's marks are of what it runs on: one may name other devices than its stream's.
+    `marked` returns whether an execution's marks are on its devices: it may name other devices than its stream's.
 
-    At 30,000 executions a second there is no time to ask each one about itself again and again: once it is known when
-    they were active, they are rows of columns.
+    At 30,000 executions a second, reading the attributes of each again and again would take too long. So the intervals
+    of ended executions are kept in the arrays `starts` and `ends`.
     """
 
     def __init__(self, marked: Callable[[Execution], bool] = lambda _: True) -> None:
         self._marked = marked
-        #: Those that run, in the order in which they began.
+        #: Running executions, in the order in which they began.
         self.running: list[Execution] = []
-        #: Those that have ended, while their stream has not passed their marks.
+        #: Ended executions with marks that their stream has not passed.
         self.behind: list[Execution] = []
-        #: Those that have ended and of which it is known when they were active: `starts` and `ends`, in ns.
+        #: Ended executions with an interval, in ns: `starts` and `ends`.
         self.ended: list[Execution] = []
         self.starts: Ints = np.zeros(0, np.int64)
         self.ends: Ints = np.zeros(0, np.int64)
-        #: What executions have named their devices by, so far.
+        #: The names of devices that executions have used so far.
         self.named: set[Hashable] = set()
 
     def __len__(self) -> int:
         return len(self.running) + len(self.behind) + len(self.ended)
 
     def everyone(self) -> list[Execution]:
-        """All of them."""
+        """All executions."""
         return [*self.ended, *self.behind, *self.running]
 
     def collect(self, began: deque[Execution]) -> list[Execution]:
-        """Take in what has begun; returns what has ended since the last time."""
+        """Take in the executions of `began`; returns the executions that have ended since the last call."""
         running = self.running
         while began:
             running.append(began.popleft())
-        # Of all that run: an execution is queued a moment before its stream tells the device.
+        # Of all running executions, not only new ones: an execution is queued a moment before its device is set.
         names = {execution.device for execution in running} - self.named - {None}
         self.named.update(islice(names, MOST_NAMES - len(self.named)))
         still: list[Execution] = []
-        found: list[Execution] = []
+        ended: list[Execution] = []
         for execution in running:
-            (found if execution.end_ns else still).append(execution)
+            (ended if execution.end_ns else still).append(execution)
         self.running = still
-        self._add(found)
-        return found
+        self._add(ended)
+        return ended
 
     def _add(self, executions: Iterable[Execution]) -> None:
         new: list[Execution] = []
         for execution in executions:
             parent = execution.parent
             if parent is not None and parent.end_ns:
-                _let_go_of_ancestors(execution)
+                _cut_ancestors(execution)
             if execution.stream is not None and not self._marked(execution):
                 execution.stream = None
             (new if execution.stream is None else self.behind).append(execution)
@@ -96,9 +96,9 @@ class Backlog:
             self.ends = np.concatenate((self.ends, np.array(ends, np.int64)))
 
     def activities(self, here: Callable[[Hashable], bool], since_ns: int, until_ns: int) -> Named:
-        """When who was active on one device in `[since, until)`; what is active still ends at `until_ns`.
+        """The executions that were active on one device in `[since_ns, until_ns)`. Running ones end at `until_ns`.
 
-        `here` says whether an execution that names such devices is on that one.
+        `here` returns whether an execution's `device` includes that device.
         """
         chosen = np.flatnonzero((self.ends > since_ns) & (self.starts < until_ns))
         every = len(chosen) == len(self.ended)
@@ -108,9 +108,9 @@ class Backlog:
             keep = [i for i, execution in enumerate(present) if here(execution.device)]
             present, starts, ends = [present[i] for i in keep], starts[keep], ends[keep]
         active = [
-            (execution, known[0], until_ns if known[1] is None else known[1])
+            (execution, times[0], until_ns if times[1] is None else times[1])
             for execution in (*self.behind, *self.running)
-            if here(execution.device) and (known := execution.active()) is not None
+            if here(execution.device) and (times := execution.active()) is not None
         ]
         active = [row for row in active if row[1] < until_ns and row[2] > since_ns]
         if active:
@@ -119,11 +119,11 @@ class Backlog:
             ends = np.concatenate((ends, np.array([row[2] for row in active], np.int64)))
         return Named([execution.name for execution in present], starts, ends, _parents(present))
 
-    def let_go(self, until_ns: int, latest_ns: int, given_up_ns: int) -> list[Execution]:
-        """Forget what every pool has taken in, up to `until_ns`; returns it.
+    def remove_joined(self, until_ns: int, latest_ns: int, abandoned_ns: int) -> list[Execution]:
+        """Remove and return the executions that ended by `until_ns`: every pool has taken them in.
 
-        Also what ended after `latest_ns`, in what is the future since the clock was set back: no sample will cover it.
-        And what ended before `given_up_ns` and whose stream has still not passed it.
+        Also executions that ended after `latest_ns`: the clock was set back and no sample will cover them. Also
+        executions that ended before `abandoned_ns` with marks that their stream has still not passed.
         """
         gone = (self.ends <= until_ns) | (self.ends > latest_ns)
         result: list[Execution] = []
@@ -134,12 +134,12 @@ class Backlog:
             self.ended = [self.ended[i] for i in np.flatnonzero(~gone).tolist()]
         self.starts, self.ends = self.starts[~gone], self.ends[~gone]
         if self.behind:
-            result += [execution for execution in self.behind if execution.end_ns < given_up_ns]
-            self.behind = [execution for execution in self.behind if execution.end_ns >= given_up_ns]
+            result += [execution for execution in self.behind if execution.end_ns < abandoned_ns]
+            self.behind = [execution for execution in self.behind if execution.end_ns >= abandoned_ns]
         return result
 
     def drop(self, most: int) -> int:
-        """Keep at most this many that have ended: the oldest go. How many went."""
+        """Drop the oldest of `ended` and of `behind` beyond `most` in each; returns how many were dropped."""
         over = max(0, len(self.ended) - most)
         if over:
             del self.ended[:over]
@@ -149,8 +149,8 @@ class Backlog:
         return over + waiting
 
 
-def _let_go_of_ancestors(execution: Execution) -> None:
-    """A chain of executions that each outlived the one before it must not grow for ever."""
+def _cut_ancestors(execution: Execution) -> None:
+    """Drop a chain of `MOST_DEEP` ended ancestors: executions that each outlive their parent would grow it for ever."""
     ancestor, depth = execution.parent, 0
     while ancestor is not None and ancestor.end_ns and depth < MOST_DEEP:
         ancestor, depth = ancestor.parent, depth + 1
@@ -159,7 +159,7 @@ def _let_go_of_ancestors(execution: Execution) -> None:
 
 
 def _parents(present: list[Execution]) -> Ints:
-    """The place of the nearest ancestor that is present, -1 for none."""
+    """For each execution the index of its nearest ancestor in `present`, -1 for none."""
     around = [execution.parent for execution in present]
     result = np.full(len(present), -1, np.int64)
     if around.count(None) == len(around):

@@ -1,4 +1,4 @@
-"""Where regions come in: what a thread that runs one looks at, and the queue that it leaves it in."""
+"""The part of a session that every region touches: the flags that its thread reads, and the queue of executions."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.frameworks import find_stream, torch_profiler
 from gpu_profile.regions.streams import Stream
 
-#: Where device intervals come from: see `Entrance.use_stream`.
+#: The source of device intervals: see `Entrance.use_stream`.
 StreamSetting = Stream | Callable[[], Stream | None] | Literal["auto"] | None
 
 
 class Watcher(Protocol):
-    """Who is told of executions in the threads that run them, so it must neither wait nor raise."""
+    """Notified of executions in the threads that run them, so it must neither wait nor raise."""
 
     def begun(self, execution: Execution, *, nested: bool) -> None:
-        """It has begun; `nested`: what begins in this thread or task before its end is inside it."""
+        """`execution` has begun. `nested`: it is the parent of executions that begin here before its end."""
         ...
 
     def ended(self, execution: Execution) -> None:
-        """It has ended, perhaps in another thread, after its beginning was told."""
+        """`execution` has ended, perhaps in another thread. `begun` was called for it before."""
         ...
 
 
 class Entrance:
-    """What a region meets of a session, in slots: it is looked at for every one."""
+    """The part of a session that every region touches. Slots only, because it is read on each call."""
 
     __slots__ = (
         "__weakref__",
@@ -47,17 +47,17 @@ class Entrance:
         "watchers",
     )
 
-    #: Whether regions can just go on: the session runs, or ignores them. Whoever drives it by hand sets it.
+    #: Whether the session runs or ignores regions, so that none has to start it. A driver of single steps sets it.
     active: bool
-    #: Executions as they begin; the join watches them until they have ended.
+    #: Executions that have begun, in order, until the join takes them.
     began: deque[Execution]
-    #: The clock as regions call it: without a Python frame where it is the system's.
+    #: The clock that regions read, in ns since the epoch. The system's clock is called without a Python frame.
     now_ns: Callable[[], int]
-    #: Whose marks give device intervals.
+    #: The stream that marks are recorded on, or a function that returns the calling thread's.
     stream: Stream | Callable[[], Stream | None] | None
-    #: Whether a region has more to do than to note the time, also if it is no span.
+    #: True while marks, outer spans, watchers or profiler ranges are wanted: regions then take the slow path.
     shows: bool
-    #: Who is told of executions: nobody but while a profiler's window is open, or about to be.
+    #: Notified of executions. Empty unless a profiler's window is open or about to open.
     watchers: tuple[Watcher, ...]
     #: Makes a region's range in the trace of PyTorch's profiler; None while none runs.
     make_range: torch_profiler.MakeRange | None
@@ -74,49 +74,49 @@ class Entrance:
         self.use_stream(stream)
 
     def use_stream(self, stream: StreamSetting) -> None:
-        """Take device intervals from this stream, or from what the function returns in the calling thread.
+        """Take device intervals from this stream, or from the stream that the function returns in the calling thread.
 
-        `auto`: from the framework that the program uses a GPU with, as soon as it does.
+        `auto`: use the current stream of the program's framework, as soon as the program uses a GPU.
         """
         with self._showing:
             self._seeks_stream = stream == "auto"
             self.stream = None if isinstance(stream, str) else stream
-            self._look()
+            self._update_shows()
 
     def seek_stream(self) -> None:
-        """Look whether the program uses a GPU by now."""
-        found = find_stream(clock=self.clock) if self._seeks_stream else None
-        if found is not None:
-            self.use_stream(found)
+        """With `auto`: take the framework's stream if the program uses a GPU by now."""
+        stream = find_stream(clock=self.clock) if self._seeks_stream else None
+        if stream is not None:
+            self.use_stream(stream)
 
     def seek_profiler(self) -> None:
-        """Look whether the program has PyTorch by now, whose profiler may run."""
+        """Follow PyTorch's profiler if the program has imported PyTorch by now."""
         torch_profiler.follow(self)
 
     def make_ranges(self, make: torch_profiler.MakeRange | None) -> None:
-        """Regions are ranges that this function makes from now on; None: they are none."""
+        """From now on open a profiler range, made by `make`, for each region; None: open none."""
         with self._showing:
             self.make_range = make
-            self._look()
+            self._update_shows()
 
     def watch_spans(self) -> None:
-        """Regions look which spans are around them from now on."""
+        """Have regions look for the spans around them from now on."""
         with self._showing:
             self._watches_spans = True
-            self._look()
+            self._update_shows()
 
     def watch(self, watcher: Watcher) -> None:
-        """Tell `watcher` of executions that begin from now on, and of their ends."""
+        """Notify `watcher` of executions that begin from now on, and of their ends."""
         with self._showing:
             self.watchers = (*self.watchers, watcher)
-            self._look()
+            self._update_shows()
 
     def unwatch(self, watcher: Watcher) -> None:
-        """Tell it of no more beginnings; the ends of those that it was told of are still to come."""
+        """Notify it of no more beginnings. It still gets the ends of the executions that it has seen begin."""
         with self._showing:
             self.watchers = tuple(each for each in self.watchers if each is not watcher)
-            self._look()
+            self._update_shows()
 
-    def _look(self) -> None:
+    def _update_shows(self) -> None:
         more = self.stream is not None or bool(self.watchers) or self.make_range is not None
         self.shows = self._watches_spans or more

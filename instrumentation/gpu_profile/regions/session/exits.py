@@ -1,8 +1,8 @@
-"""The ways out of a process that skip `atexit`: the end of a child of `multiprocessing`, and SIGTERM.
+"""Process ends that skip `atexit`: the end of a child of `multiprocessing`, and SIGTERM.
 
 Such children (processes, pools, `concurrent.futures`, DataLoader workers) leave by `os._exit` after the finalisers of
-`multiprocessing`. SIGTERM, by which pools end their workers and schedulers their jobs, ends a process at once.
-`os._exit` and SIGKILL leave no way: a recording without an end mark tells of those.
+`multiprocessing`. SIGTERM, by which pools end their workers and schedulers their jobs, ends a process at once. A
+program's own `os._exit` and SIGKILL cannot be caught: a recording without an end mark shows these.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from typing import Final
 
 #: Finishing delays the end of a process by at most this long.
 FINISH_S: Final = 3.0
-#: `multiprocessing` runs finalisers in descending order: this one last, after those that may still run regions.
+#: `multiprocessing` runs finalisers in descending order. This one runs last: others may still run regions.
 _PRIORITY: Final = -100
 #: The main thread has this long to show that it runs handlers.
 GRACE_S: Final = 1.0
-#: What Python writes for a SIGTERM.
+#: Python writes this number into the pipe for a SIGTERM.
 _SIGTERM: Final = signal.SIGTERM
-#: By this signal, which is ignored by default, the main thread is asked whether it runs handlers. Its number is higher
-#: than SIGTERM's, whose handler Python therefore runs first.
+#: Sent to the main thread to check whether it runs handlers. Ignored by default. Its number is higher than SIGTERM's,
+#: so Python runs the handler of SIGTERM first.
 _PROBE: Final = signal.SIGURG
-#: What our handlers write. Signals have no such numbers.
+#: Written into the pipe by the handlers below. No signal has these numbers.
 _ASKED, _ANSWERED = 255, 254
 
 #: Whether the finaliser of `multiprocessing` is registered in this process.
 _finalised = False
 #: Both ends of the pipe into which Python writes the numbers of signals; None while SIGTERM is not caught.
 _pipe: tuple[int, int] | None = None
-#: What is to be called, until one of the ways out has taken it, and whether it has been.
+#: The function to call at the end, until one of the exits takes it; `_finished`: whether it has returned.
 _to_finish: Final[list[Callable[[], None]]] = []
 _finished = threading.Event()
 _masks: Final = threading.local()
 
 
 def watch(finish: Callable[[], None]) -> None:
-    """Have `finish` called on each of these ways out, for at most `FINISH_S`. To call again is fine."""
+    """Call `finish` on each of these exits, for at most `FINISH_S`. Another call replaces `finish`."""
     global _finalised  # noqa: PLW0603 - one process
     _to_finish[:] = [finish]
     parent = getattr(sys.modules.get("multiprocessing.process"), "parent_process", None)
@@ -59,11 +59,11 @@ def watch(finish: Callable[[], None]) -> None:
 
 
 def _wait_for_finish() -> None:
-    """Finish, or wait for whoever does so already: a pool may end a worker that is ending by itself.
+    """Call the function of `watch`, or wait for another thread that does: a pool may end a worker that is ending.
 
-    In a thread of its own: it may need a lock that the interrupted code holds, or an exporter may not answer.
+    It runs in a thread of its own: it may need a lock that the interrupted code holds, or an exporter may not answer.
     """
-    with suppress(RuntimeError):  # no more threads: what is left is lost, the process ends all the same
+    with suppress(RuntimeError):  # no more threads: unflushed data is lost, and the process ends
         threading.Thread(target=_finish_once, name="gpu-profile-finish", daemon=True).start()
         _finished.wait(FINISH_S)
 
@@ -81,9 +81,10 @@ def _finish_once() -> None:
 
 
 def _may_catch() -> bool:
-    """Whether SIGTERM ends this process by default and Python can tell of it.
+    """Whether SIGTERM ends this process by default, and Python can catch it here.
 
-    The first process of a container ignores SIGTERM by default. Trio warns of a wake-up descriptor that is not its own.
+    Not as the first process of a container: it ignores SIGTERM by default. Not beside Trio, which warns of another
+    library's wake-up descriptor.
     """
     return (
         threading.current_thread() is threading.main_thread()
@@ -95,7 +96,7 @@ def _may_catch() -> bool:
 
 
 def _caught_in_c() -> bool:
-    """Whether a library has a handler that Python does not know, as PyTorch has in DataLoader workers."""
+    """Whether a library has set a handler in C, which Python does not see. PyTorch does in DataLoader workers."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -105,9 +106,9 @@ def _caught_in_c() -> bool:
 
 
 def _catch() -> None:
-    """Catch SIGTERM. A listener does the work, as the main thread may be in a call of C that never returns.
+    """Catch SIGTERM. A listener thread does the work, because the main thread may be in a C call that never returns.
 
-    Python's own handler in C writes the signal's number into the pipe, whatever the main thread does.
+    Python's handler in C writes the signal's number into the pipe even then.
     """
     global _pipe  # noqa: PLW0603 - as above
     receive, send = os.pipe()
@@ -131,61 +132,62 @@ def _catch() -> None:
 
 def _listen(receive: int) -> None:
     with suppress(OSError):
-        while told := os.read(receive, 256):
-            if _ASKED in told or (_SIGTERM in told and _is_due(receive)):
+        while numbers := os.read(receive, 256):
+            if _ASKED in numbers or (_SIGTERM in numbers and _is_due(receive)):
                 _wait_for_finish()
                 _die()
 
 
 def _is_due(receive: int) -> bool:
-    """Whether a SIGTERM, of which Python has told, is to end the process though our handler has not asked for it.
+    """Whether a SIGTERM must end the process although `_on_sigterm` has not run.
 
-    Not if another handler got it, which may have been replaced by ours since: a main thread that runs the handler of a
-    later signal has run that of this one. Where it does not even do that, it is stuck in C.
+    Not if another handler got the signal, which `_on_sigterm` may have replaced since. A main thread that runs the
+    handler of the later `_PROBE` has run the handler of SIGTERM. A main thread that runs neither is stuck in C.
     """
     if signal.getsignal(_SIGTERM) is not _on_sigterm:
         return False
     signal.pthread_kill(threading.main_thread().ident or 0, _PROBE)
     end_s = time.monotonic() + GRACE_S
     while (left_s := end_s - time.monotonic()) > 0 and select.select([receive], [], [], left_s)[0]:
-        told = os.read(receive, 256)
-        if _ASKED in told or not told:
-            return bool(told)
-        if _ANSWERED in told:
+        numbers = os.read(receive, 256)
+        if _ASKED in numbers or not numbers:
+            return bool(numbers)
+        if _ANSWERED in numbers:
             return False
     return signal.getsignal(_SIGTERM) is _on_sigterm
 
 
 def _on_probe(_number: int, _frame: FrameType | None) -> None:
-    _tell(_ANSWERED)
+    _notify(_ANSWERED)
 
 
-def _tell(what: int) -> None:
+def _notify(number: int) -> None:
+    """Write a number into the listener's pipe."""
     if _pipe is not None:
-        with suppress(OSError):  # full: it has been told enough
-            os.write(_pipe[1], bytes([what]))
+        with suppress(OSError):  # a full pipe: the listener has enough to read
+            os.write(_pipe[1], bytes([number]))
 
 
 def _on_sigterm(_number: int, _frame: FrameType | None) -> None:
-    """Stay here until the listener ends the process: the program must not go on meanwhile."""
+    """Block the main thread until the listener ends the process: the program must not continue meanwhile."""
     if _pipe is not None:
-        _tell(
-            _ASKED
-        )  # the wake-up descriptor may be an event loop's by now, or another handler may have called this one
+        # Python may not have written into this pipe: an event loop may have replaced the wake-up descriptor, or another
+        # handler may have called this one.
+        _notify(_ASKED)
         time.sleep(FINISH_S + 1)
     _die()
 
 
 def _die() -> None:
-    """End by SIGTERM itself, so that the parent sees the status that it would have seen."""
-    default = ctypes.CDLL(None).signal  # Python's own may be called in the main thread alone
+    """End the process by SIGTERM itself, so that its parent sees the usual exit status."""
+    default = ctypes.CDLL(None).signal  # Python's `signal.signal` works in the main thread only
     default.argtypes, default.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
     default(_SIGTERM, None)  # SIG_DFL
     os.kill(os.getpid(), _SIGTERM)
 
 
 def _drop_wakeup(send: int) -> None:
-    """Take our descriptor out, if it is still the one in use."""
+    """Remove the wake-up descriptor `send` if it is still in use."""
     with suppress(ValueError):
         other = signal.set_wakeup_fd(-1)
         if other not in (-1, send):
@@ -196,13 +198,13 @@ def _drop_wakeup(send: int) -> None:
 
 
 def hold() -> None:
-    """Before a fork: a SIGTERM for the child must not be written into the pipe of its parent."""
+    """Before a fork: block SIGTERM. A SIGTERM for the child must not be written into its parent's pipe."""
     if _pipe is not None:
         _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, {_SIGTERM})
 
 
 def release() -> None:
-    """After it, in the parent; in the child after `forget`."""
+    """Unblock SIGTERM: after the fork in the parent, in the child at the end of `forget`."""
     before = getattr(_masks, "before", None)
     if before is not None:
         _masks.before = None
@@ -210,7 +212,7 @@ def release() -> None:
 
 
 def forget() -> None:
-    """In a forked child: neither the finaliser, nor the listener, nor the pipe is its own."""
+    """In a forked child: drop the parent's finaliser, listener, pipe and handlers."""
     global _finalised, _finished, _pipe
     _finalised, _finished = False, threading.Event()
     _to_finish.clear()

@@ -1,4 +1,4 @@
-"""The join of a session: executions on one side, samples on the other, and a pool for each device between the two."""
+"""The join of a session: executions and samples meet in one pool for each device."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from gpu_profile.units import NS_PER_S, nanoseconds
 
 _log = logging.getLogger("gpu_profile")
 
-#: A span, or a slice of time, waits at most this long for samples; then what is there must do.
+#: A span, or a slice of time, waits at most this long for samples; then it is joined with the samples that are there.
 DEADLINE_S: Final = 1.0
-#: How often verdicts are renewed: they cost several fits for each region and signal, in the interpreter of the program
-#: that is measured. So they take this share of a processor and no more, but for the longest time between two; and they
-#: are renewed early when a search for timings has found something, as regions without an answer may have one then.
+#: The shortest interval between two renewals of verdicts, the most of a processor that they take, and the longest
+#: interval. A renewal runs several fits for each region and signal in the measured program's interpreter. After a
+#: search for timings only the shortest interval applies, as regions without a rate may have one then.
 JUDGE_S: Final = 1.0
 JUDGING_SHARE: Final = 0.01
 _LONGEST_S: Final = 30.0
-#: How often it is looked whether executions outlive the history.
+#: How often running executions are checked for outliving the history.
 _ANCHOR_S: Final = 1.0
 #: A stream that has not passed an execution's marks after this long has died, or nobody resolves its marks.
 STREAM_S: Final = 60.0
-#: Executions that may wait for the join. Beyond, the oldest are counted in calls and durations only.
+#: Executions that may wait for the join. Of any more, the oldest count in calls and durations only.
 MOST_PENDING: Final = 200_000
 
 
 class Joiner:
-    """Takes in executions, advances pools to what samples cover, and judges regions.
+    """Takes in executions, advances pools as far as samples cover them, and judges regions.
 
-    One thread at a time calls `join`; any may ask the rest. `counts` is where failures and omissions are counted.
-    Executions come up to `late_s` after their end: pools stay so far behind.
+    One thread at a time calls `join`; the other methods may be called from any. Failures and omissions are added to
+    `counts`. Executions may arrive up to `late_s` after their end: pools stay that far behind.
     """
 
     def __init__(
@@ -64,26 +64,26 @@ class Joiner:
         self.pools: dict[str, Pool] = {}
         self.verdicts = Verdicts(self.pools, thresholds)
         self.backlog = Backlog(self._is_marked)
-        #: Called with every execution that has ended, and with those that every pool has taken in.
+        #: `on_end` is called with every execution that has ended, `on_settled` once every pool has taken it in.
         self.on_end: list[Callable[[Execution], None]] = []
         self.on_settled: list[Callable[[Execution], None]] = []
-        #: Held while pools and counts change, for as long as a search for timings takes; who waits hurries it.
         self._turns = turns or Turns()
+        #: Held while pools and counts change, for as long as a search for timings. A waiting thread speeds that up.
         self.lock = HurryingLock(self._turns)
-        #: When regions were last judged; up to when every pool has taken time in; when the last execution ended.
+        #: The last judgement of regions, the time up to which every pool is complete, the end of the last execution.
         self.judged_ns = self.frontier_ns = self.last_end_ns = 0
         self._anchored_ns = self._searches = 0
-        #: What the last two renewals took of the processor: one may have met a collection of garbage.
+        #: Processor seconds of the last two renewals. The lower counts: garbage collection may have slowed the other.
         self._took_s = deque((0.0, 0.0), maxlen=2)
         self._clock = clock
         self._counts = counts
         self._late_ns = nanoseconds(late_s)
         self._started_ns = clock.now_ns()
-        #: The sensors, by UUID and signal, that were said to contradict their calibration.
+        #: Sensors, by UUID and signal, that were logged as contradicting their calibration.
         self._unexpected: set[tuple[str, str]] = set()
-        #: How many names of devices there were when they were last looked up, and the placement's version then.
+        #: The number of names and the placement's version at the last look-up of names of devices.
         self._looked_up = (0, 0)
-        #: The executions that outlive the history, and where it was anchored for them.
+        #: Executions that outlive the history, and the start times that timelines keep for them.
         self._anchored: dict[int, tuple[Execution, list[tuple[Timeline, int]]]] = {}
 
     # ------------------------------------------------------------------ devices
@@ -95,8 +95,8 @@ class Joiner:
 
     def devices(self) -> list[Device]:
         """The devices that regions are joined with."""
-        known = (state.device for state in list(self.sampler.states.values()))
-        return [device for device in known if self.placement.has(device)]
+        sampled = (state.device for state in list(self.sampler.states.values()))
+        return [device for device in sampled if self.placement.has(device)]
 
     def devices_of(self, execution: Execution) -> Sequence[Device]:
         """The devices that an execution is joined with."""
@@ -105,7 +105,7 @@ class Joiner:
     # ------------------------------------------------------------------ the join
 
     def join(self, began: deque[Execution], *, final: bool) -> None:
-        """Take in what has begun, and advance every pool to what samples cover; with `final` to now."""
+        """Take in the executions of `began`, and advance every pool as far as samples cover it; with `final` to now."""
         with self.lock:
             now = self._clock.now_ns()
             if not (final or self._answered(now)):
@@ -122,7 +122,7 @@ class Joiner:
                     frontier = min(frontier, pool.frontier_ns)
             if frontier != self.frontier_ns:
                 self.frontier_ns = frontier
-                self._let_go(now)
+                self._remove_joined(now)
             if final or self._is_due(now):
                 self.judged_ns, used_s = now, self._turns.used_s()
                 self.verdicts.judge(device.uuid for device in devices)
@@ -133,7 +133,7 @@ class Joiner:
             self.verdicts.count_calls()
 
     def _is_due(self, now: int) -> bool:
-        """Whether verdicts are to be renewed."""
+        """Whether verdicts must be renewed now."""
         searches = sum(pool.searches for pool in self.pools.values())
         wait_s = max(JUDGE_S, min(_LONGEST_S, min(self._took_s) / JUDGING_SHARE))
         if searches != self._searches:
@@ -156,17 +156,17 @@ class Joiner:
                 _log.warning("gpu-profile: %s", unexpected(pool.timeline.device, signal))
 
     def _answered(self, now: int) -> bool:
-        """Whether the driver has said which devices there are, or has had the time to."""
+        """Whether the driver has listed its devices, or `DEADLINE_S` has passed."""
         return self.sampler.stats.turned_ns > 0 or now - self._started_ns > DEADLINE_S * NS_PER_S
 
     def _here(self, uuid: str) -> Callable[[Hashable], bool]:
-        """Whether executions that name such devices are on this one."""
-        known: dict[Hashable, bool] = {}
+        """A function that returns whether an execution's `device` includes this UUID."""
+        cached: dict[Hashable, bool] = {}
 
         def here(device: Hashable) -> bool:
-            if device not in known:
-                known[device] = any(found.uuid == uuid for found in self.placement.of(device))
-            return known[device]
+            if device not in cached:
+                cached[device] = any(each.uuid == uuid for each in self.placement.of(device))
+            return cached[device]
 
         return here
 
@@ -176,24 +176,24 @@ class Joiner:
         return [d.uuid for d in self.placement.of(execution.device)] == [execution.stream.device_uuid]
 
     def _collect(self, began: deque[Execution]) -> None:
-        """Count the executions that have ended since the last time; each is joined with its devices."""
-        found = self.backlog.collect(began)
+        """Count the executions that have ended since the last call, in verdicts and in the pools of their devices."""
+        ended = self.backlog.collect(began)
         key = len(self.backlog.named), self.placement.version
-        if key != self._looked_up:  # a new name, or a name may mean something by now that it did not before
+        if key != self._looked_up:  # a new name, or a name may resolve to other devices than before
             self._looked_up = key
-            self.read_devices(known.uuid for name in self.backlog.named for known in self.placement.of(name))
-        if not found:
+            self.read_devices(device.uuid for name in self.backlog.named for device in self.placement.of(name))
+        if not ended:
             return
-        self.last_end_ns = max(self.last_end_ns, *(execution.end_ns for execution in found))
+        self.last_end_ns = max(self.last_end_ns, *(execution.end_ns for execution in ended))
         where: dict[Hashable, list[str]] = {}
-        for device in {execution.device for execution in found}:
-            where[device] = [known.uuid for known in self.placement.of(device)]
-        marked = Counter((execution.name, execution.device) for execution in found if execution.stream is not None)
-        for (name, device), times in self.verdicts.take(found, where).items():
+        for device in {execution.device for execution in ended}:
+            where[device] = [each.uuid for each in self.placement.of(device)]
+        marked = Counter((execution.name, execution.device) for execution in ended if execution.stream is not None)
+        for (name, device), times in self.verdicts.take(ended, where).items():
             for pool in (self.pools[uuid] for uuid in where[device] if uuid in self.pools):
                 pool.count(name, times, until_ns=self.last_end_ns, marked=marked[name, device])
         for hook in self.on_end:
-            for execution in found:
+            for execution in ended:
                 hook(execution)
         if left_out := self.backlog.drop(MOST_PENDING):
             self._counts["executions left out"] += left_out
@@ -206,35 +206,37 @@ class Joiner:
             mine = [execution for execution in self.backlog.everyone() if here(execution.device)]
             starts = (execution.start_ns for execution in mine if execution.start_ns)
             driver = self.sampler.driver
-            known = known_sensors(device, driver.version if driver is not None else "")
+            prior = known_sensors(device, driver.version if driver is not None else "")
             pool = self.pools[device.uuid] = Pool(
-                timeline, start_ns=min(starts, default=now - self._late_ns), known=known
+                timeline, start_ns=min(starts, default=now - self._late_ns), known=prior
             )
             for execution in mine:
                 if execution.end_ns:
                     pool.count(execution.name, until_ns=execution.end_ns, marked=int(execution.stream is not None))
         return pool
 
-    def _let_go(self, now: int) -> None:
-        """Forget the executions that every pool has taken in."""
-        gone = self.backlog.let_go(self.frontier_ns, now + nanoseconds(DEADLINE_S), now - nanoseconds(STREAM_S))
-        self._settled(gone)
+    def _remove_joined(self, now: int) -> None:
+        """Remove the executions that every pool has taken in."""
+        removed = self.backlog.remove_joined(
+            self.frontier_ns, now + nanoseconds(DEADLINE_S), now - nanoseconds(STREAM_S)
+        )
+        self._call_settled(removed)
 
-    def _settled(self, executions: Iterable[Execution]) -> None:
+    def _call_settled(self, executions: Iterable[Execution]) -> None:
         for execution in executions:
             for hook in self.on_settled:
                 hook(execution)
 
-    def give_up(self) -> None:
-        """What is left at the end will not be joined any more: those who wait for it are told so."""
-        self._settled([*self.backlog.ended, *self.backlog.behind])
+    def abandon_rest(self) -> None:
+        """At the end: call `on_settled` for the ended executions that will not be joined any more."""
+        self._call_settled([*self.backlog.ended, *self.backlog.behind])
 
     def _anchor(self, now: int) -> None:
-        """Have the history keep what executions need that are about to outlive it, until their spans have gone on."""
-        for key, (execution, held) in list(self._anchored.items()):
+        """Keep the samples of executions that are about to outlive the history, until `STREAM_S` after their end."""
+        for key, (execution, anchors) in list(self._anchored.items()):
             if execution.end_ns and now - execution.end_ns > STREAM_S * NS_PER_S:
                 del self._anchored[key]
-                for anchored, start_ns in held:
+                for anchored, start_ns in anchors:
                     anchored.release(start_ns)
         for execution in self.backlog.running:
             if id(execution) in self._anchored:
@@ -245,7 +247,7 @@ class Joiner:
                 if timeline is not None and active is not None and timeline.anchor_due(active[0]):
                     due.append((timeline, active[0]))
             if not due:
-                return  # those that began later are not due either
+                return  # executions that began later are not due either
             for anchored, start_ns in due:
                 anchored.anchor(start_ns)
             self._anchored[id(execution)] = execution, due
@@ -253,7 +255,7 @@ class Joiner:
     # ------------------------------------------------------------------ answers
 
     def covered(self, execution: Execution) -> bool:
-        """Whether the pools of its devices have taken in all of an execution that has ended."""
+        """Whether the pools of its devices have taken in the whole of an ended execution."""
         if execution.stream is None and execution.end_ns <= self.frontier_ns:
             return True
         interval = execution.interval()
@@ -263,13 +265,13 @@ class Joiner:
         return all(pool is not None and pool.frontier_ns >= interval.end_ns for pool in pools)
 
     def judge_first(self, execution: Execution) -> None:
-        """See to it that its region has a verdict on its devices: all are judged anew only once in `JUDGE_S`."""
+        """Judge its region on each device without a verdict, instead of waiting up to `_LONGEST_S` for the renewal."""
         with self.lock:
             for device in self.devices_of(execution):
                 self.verdicts.judge_first(execution.name, device.uuid)
 
     def take_kernels(self, region: str, work: KernelWork) -> None:
-        """Add what a profiler's records say of one execution of a region."""
+        """Add the kernels and copies of one execution of a region, from a profiler's records."""
         with self.lock:
             self.verdicts.take_kernels(region, work)
 

@@ -1,4 +1,4 @@
-"""On which devices the regions of this process run: what they name, or else what the process uses."""
+"""The devices that the regions of this process run on: the ones they name, else the ones the process uses."""
 
 from __future__ import annotations
 
@@ -15,56 +15,56 @@ from gpu_profile.recording.rank import rank
 
 _log = logging.getLogger("gpu_profile")
 
-#: Names of devices whose meaning is kept.
+#: Names of devices that are cached once resolved.
 _MOST_KEPT: Final = 1_000
 
 
 class Placement:
-    """Turns names of devices into devices, and knows those that a region is on that names none.
+    """Resolves names of devices, and finds the default devices of regions that name none.
 
-    `asked` is what the user said for the whole process, None for nothing. Nothing is known before the first `update`.
-    A framework's current device is not asked for: it is the calling thread's, and its stream tells it.
+    `asked`: the user's devices for the whole process; None: not set. Every answer is empty before the first `update`.
+    A framework's current device is not used here: it differs by thread, and comes with the thread's stream.
     """
 
     def __init__(self, asked: Spec | None = None, *, environ: Mapping[str, str] | None = None) -> None:
         self.asked = asked
-        #: UUIDs of the devices that were named; replaced as a whole, as the sampler's thread reads it.
+        #: UUIDs of the named devices. Replaced as a whole, because the sampler's thread reads it.
         self._named: frozenset[str] = frozenset()
         #: The devices of regions that name none.
         self.defaults: tuple[Device, ...] = ()
-        #: How they are known, or why there are none, in words.
-        self.reason = "the driver has not said yet which devices there are"
-        #: Grows whenever an answer may have changed.
+        #: How the defaults were chosen, or why there are none.
+        self.reason = "the driver has not listed its devices yet"
+        #: Increases whenever an answer may have changed.
         self.version = 0
         self._environ = os.environ if environ is None else environ
-        #: What the launcher says of this process; None where there is none.
+        #: This process's rank by its launcher's environment; None without a launcher.
         self.rank = rank(self._environ)
-        self._known: tuple[Device, ...] = ()
+        self._listed: tuple[Device, ...] = ()
         self._visible = Visible((), self._environ)
-        self._found: dict[Hashable, tuple[Device, ...]] = {}
+        self._resolved: dict[Hashable, tuple[Device, ...]] = {}
         self._used: Sequence[str] = ()
         self._problem = ""
-        #: The sampler's thread updates, the join's and the user's ask.
+        #: The sampler's thread calls `update`; the joiner's and the user's threads read.
         self._lock = threading.RLock()
 
-    def update(self, known: Sequence[Device], used: Sequence[str] | None = None, *, simulated: bool = False) -> None:
-        """`known` is all that the driver lists; `used`, if it can be told, on which of them it lists this process.
+    def update(self, listed: Sequence[Device], used: Sequence[str] | None = None, *, simulated: bool = False) -> None:
+        """Set the devices that the driver lists. `used`: UUIDs of the ones with this process; None: unknown.
 
-        On `simulated` devices no CUDA decides what comes first: GPUs that are not cut do, unless the environment says
-        otherwise.
+        `simulated` devices have no CUDA to order them: GPUs that are not divided into MIG instances are visible, unless
+        the environment decides.
         """
         with self._lock:
-            self._update(known, used, simulated)
+            self._update(listed, used, simulated)
 
-    def _update(self, known: Sequence[Device], used: Sequence[str] | None, simulated: bool) -> None:
-        if tuple(known) != self._known:
-            self._known = tuple(known)
-            cut = {device.parent for device in known}
-            gpus = (device.uuid for device in known if device.kind is DeviceKind.GPU)
-            whole = ",".join(uuid for uuid in gpus if uuid not in cut)
+    def _update(self, listed: Sequence[Device], used: Sequence[str] | None, simulated: bool) -> None:
+        if tuple(listed) != self._listed:
+            self._listed = tuple(listed)
+            divided = {device.parent for device in listed}
+            gpus = (device.uuid for device in listed if device.kind is DeviceKind.GPU)
+            whole = ",".join(uuid for uuid in gpus if uuid not in divided)
             shown = {VARIABLE: whole} if simulated and whole else {}
-            self._visible = Visible(self._known, {**shown, **self._environ})
-            self._found.clear()
+            self._visible = Visible(self._listed, {**shown, **self._environ})
+            self._resolved.clear()
             self.version += 1
         if used is not None:
             self._used = used
@@ -75,32 +75,32 @@ class Placement:
             _log.info("gpu-profile: regions are on %s: %s", ", ".join(d.uuid for d in self.defaults), self.reason)
 
     def _defaults(self) -> Sequence[Device]:
-        if not self._known:
+        if not self._listed:
             return ()
         if self.asked is not None:
             try:
-                found = self._visible.resolve(self.asked)
+                devices = self._visible.resolve(self.asked)
             except UsageError as error:
                 self._complain(str(error))
                 self.reason = str(error)
                 return ()
             self.reason = "named by the program"
-            return found
+            return devices
         local_rank = None if self.rank is None else self.rank.local_rank
-        found, self.reason = self._visible.defaults(self._used, local_rank=local_rank)
-        if not found:
+        devices, self.reason = self._visible.defaults(self._used, local_rank=local_rank)
+        if not devices:
             self._complain(self.reason)
-        return found
+        return devices
 
     def add(self, uuids: Iterable[str]) -> bool:
-        """Have these devices read too; whether there is a new one among them."""
+        """Have these devices read too. Returns whether any of them is new."""
         before = self._named
         self._named = before | set(uuids)
         return self._named != before
 
     @property
     def read(self) -> set[str]:
-        """UUIDs of the devices that are read: those of regions that name none, and those that were named."""
+        """UUIDs of the devices to read: the defaults and the named ones."""
         return {device.uuid for device in self.defaults} | self._named
 
     def has(self, device: Device) -> bool:
@@ -108,26 +108,26 @@ class Placement:
         return device in self.defaults or device.uuid in self._named
 
     def of(self, device: Hashable) -> tuple[Device, ...]:
-        """The devices of a region that names `device`; none if there is no such one."""
+        """The devices of a region that names `device`, the defaults for None. Empty if the name does not resolve."""
         if device is None:
             return self.defaults
         with self._lock:
-            return self._look_up(device) if self._known else ()
+            return self._look_up(device) if self._listed else ()
 
     def _look_up(self, device: Hashable) -> tuple[Device, ...]:
-        found = self._found.get(device)
-        if found is None:
+        devices = self._resolved.get(device)
+        if devices is None:
             try:
-                found = tuple(self._visible.resolve(cast("Any", device)))
+                devices = tuple(self._visible.resolve(cast("Any", device)))
             except (UsageError, TypeError, ValueError) as error:
                 self._complain(str(error))
-                found = ()
-            if len(self._found) < _MOST_KEPT:
-                self._found[device] = found
-        return found
+                devices = ()
+            if len(self._resolved) < _MOST_KEPT:
+                self._resolved[device] = devices
+        return devices
 
     def why(self, device: Hashable) -> str:
-        """Why a region that names `device` is on none."""
+        """Why a region that names `device` is on no device."""
         return self.reason if device is None else self._problem or self.reason
 
     def _complain(self, problem: str) -> None:

@@ -27,13 +27,13 @@ from gpu_profile.regions.session.session import Session
 
 _log = logging.getLogger("gpu_profile")
 
-#: How often counters are read, unless asked otherwise.
+#: The default interval between two readings of the counters.
 INTERVAL_S: Final = 0.05
-#: The variable that names the driver where the code does not.
+#: The variable that names the driver if the code does not.
 BACKEND_VARIABLE: Final = "GPU_PROFILE_BACKEND"
-#: The variable that names the directory to record into where the code does not.
+#: The variable that names the directory to record into if the code does not.
 RECORD_VARIABLE: Final = "GPU_PROFILE_RECORD"
-#: The variable that switches regions off where the code does not say: any value but an empty one and 0.
+#: The variable that switches regions off unless `configure(enabled=...)` decides: any value except empty and 0.
 DISABLED_VARIABLE: Final = "GPU_PROFILE_DISABLED"
 
 
@@ -53,18 +53,18 @@ class Settings:
 
     @property
     def sampling_s(self) -> float:
-        """How often counters are read."""
+        """The interval between two readings of the counters, in seconds."""
         return INTERVAL_S if self.interval_s is None else self.interval_s
 
     @property
     def spec(self) -> str:
-        """The name of the driver, from these settings or else from the environment."""
+        """The driver's specification, from these settings or else from the environment."""
         return self.backend or os.environ.get(BACKEND_VARIABLE) or "auto"
 
     def open_driver(self) -> Driver:
         """Open the driver that these settings name."""
         with _opening:
-            # numpy imports these when one of their functions is first called, which would be in a thread of ours.
+            # numpy imports these at the first call of one of their functions: that would be in a background thread.
             import numpy.fft
             import numpy.ma  # noqa: F401
 
@@ -75,7 +75,7 @@ class Settings:
         return driver
 
 
-#: The session in force, for those who cannot afford a call; `session()` for all others.
+#: The current session, for code on the hot path; elsewhere call `session()`.
 current: Session | None = None
 
 
@@ -88,9 +88,9 @@ disabled: bool = _disabled()
 
 _settings = Settings()
 _lock = threading.RLock()  # a signal's handler may run a region while one is being started
-#: Held while modules are imported in a thread of ours: a child that is forked meanwhile could never import them.
+#: Held while a background thread imports modules: a child forked in between could never import them.
 _opening = threading.RLock()
-#: A fork waits for that at most so long.
+#: A fork waits for `_opening` at most this long.
 _OPENING_S: Final = 1.0
 _exiting = False
 
@@ -108,21 +108,20 @@ def configure(
     spans: bool = True,
     clock: Clock = SYSTEM_CLOCK,
 ) -> None:
-    """Set how regions of this process are measured; a session that runs is ended and the next region starts another.
+    """Set how this process measures regions. A running session ends, and the next region starts a new one.
 
-    Best called before the first region: one that runs meanwhile is not counted.
+    Call it before the first region: a region that runs during the call is not counted.
 
     `backend`: `auto|nvml|smi|none|node[:DIR]|simulated[:DIR]|replay:DIR`, else the environment's GPU_PROFILE_BACKEND,
-    else `auto`. `interval_s`: how often counters are read; by default each 0.05 s, or as often as the node's timeline
-    has them. `auto` does not take a timeline that has them more seldom than was asked for. `retention_s`: how much
-    history is kept. `devices`: what regions are on that name no device, as `region(device=...)` takes it; by default
-    what the process uses. `stream`: whose marks give device intervals, `auto` those of PyTorch, CuPy or Numba as soon
-    as the program uses a GPU with one of them.
-    `record`: a directory that samples and spans are recorded into, else the environment's GPU_PROFILE_RECORD.
-    `enabled`: False makes every region a plain call, without a span; by default only GPU_PROFILE_DISABLED=1 does.
-    `spans`: False leaves the span processors of the service's tracer provider alone; wrap those in a `GpuSpanProcessor`
-    that are to get joined spans.
-    Raises GpuBackendError for a backend that is none, ValueError for an interval that is not positive.
+    else `auto`. `interval_s`: the interval between two readings; by default 0.05 s, or the interval of the node's
+    timeline. `auto` ignores a timeline with a longer interval than the one asked for. `retention_s`: the length of the
+    history. `devices`: default devices for regions that name none, as `region(device=...)` takes them; by default the
+    devices that the process uses. `stream`: the source of device intervals; `auto`: PyTorch, CuPy or Numba, as soon as
+    the program uses a GPU with one of them. `record`: a directory to record samples and spans into, else the
+    environment's GPU_PROFILE_RECORD. `enabled`: False makes every region a plain call without a span; by default
+    regions are on unless GPU_PROFILE_DISABLED=1. `spans`: False leaves the span processors of the service's tracer
+    provider unchanged; wrap a processor in `GpuSpanProcessor` to give it joined spans.
+    Raises GpuBackendError for an unknown backend, ValueError for an interval or retention that is not positive.
     """
     global _settings, disabled  # noqa: PLW0603 - one process, one NVML, one sampler
     if backend is not None:
@@ -145,17 +144,17 @@ def configure(
 
 
 def _several(devices: Spec) -> tuple[Spec, ...]:
-    """What can be looked at more than once."""
+    """The devices as a tuple: an iterator could be read only once."""
     return tuple(devices) if isinstance(devices, Iterable) and not isinstance(devices, str) else (devices,)
 
 
 def settings() -> Settings:
-    """The settings in force."""
+    """The current settings."""
     return _settings
 
 
 def use_stream(stream: StreamSetting) -> None:
-    """Take device intervals from this stream (or from what the function returns in the calling thread) from now on."""
+    """From now on take device intervals from this stream, or from the one that the function returns in each thread."""
     global _settings  # noqa: PLW0603 - as above
     with _lock:
         _settings = replace(_settings, stream=stream)
@@ -165,12 +164,12 @@ def use_stream(stream: StreamSetting) -> None:
 
 def session() -> Session:
     """The running session, started if there is none."""
-    known = current
-    return known if known is not None and known.active else _start()
+    existing = current
+    return existing if existing is not None and existing.active else _start()
 
 
 def running() -> Session | None:
-    """The session if one was ever started and not stopped."""
+    """The session if one was started and not stopped; starts none."""
     return current
 
 
@@ -213,7 +212,7 @@ _on_start: list[Callable[[Session], None]] = []
 
 
 def on_start(hook: Callable[[Session], None]) -> None:
-    """Have `hook` called with the session of this process, now if there is one, and with every later one."""
+    """Call `hook` with this process's session, now if there is one, and with every later session."""
     with _lock:
         _on_start.append(hook)
         if current is not None:
@@ -221,17 +220,17 @@ def on_start(hook: Callable[[Session], None]) -> None:
 
 
 def off_start(hook: Callable[[Session], None]) -> None:
-    """Have `hook` called no more."""
+    """Undo `on_start(hook)` for later sessions."""
     with _lock:
         if hook in _on_start:
             _on_start.remove(hook)
 
 
 def require_driver() -> None:
-    """Raise GpuBackendError if no driver can be used, with what was looked for; what `strict=True` asks for.
+    """Raise GpuBackendError if no driver can be used, with the drivers that were tried. `strict=True` calls this.
 
-    Waits for the driver's first answer. A driver that is lost later is no error here: a run that has begun goes on. A
-    DataLoader worker leaves the driver to its parent.
+    Waits for the driver's first answer. A driver lost later is no error here, so that a run that has begun continues.
+    Does nothing in a DataLoader worker, where the parent samples.
     """
     reason = session().missing_driver() if may_sample() else ""
     if reason:
@@ -256,12 +255,12 @@ def _stop_for_good() -> None:
     stop()
 
 
-#: What else is to be handed in where `atexit` is skipped, after the session has ended.
+#: Called after the session has ended, where `atexit` is skipped.
 _at_finish: list[Callable[[], object]] = []
 
 
 def at_finish(flush: Callable[[], object]) -> Callable[[], object]:
-    """Have `flush` called where this process ends without `atexit`; a decorator for a module's own function."""
+    """Call `flush` when this process ends without `atexit`. A decorator for a module's function."""
     _at_finish.append(flush)
     return flush
 
@@ -271,8 +270,8 @@ def _finish() -> None:
     for flush in _at_finish:
         try:
             flush()
-        except Exception:  # noqa: BLE001 - the others are to be flushed too
-            _log.exception("gpu-profile: a process could not hand in everything at its end")
+        except Exception:  # noqa: BLE001 - the other flushes must run too
+            _log.exception("gpu-profile: a flush failed at the end of the process")
 
 
 def _open_nothing() -> Driver:
@@ -280,25 +279,25 @@ def _open_nothing() -> Driver:
 
 
 def may_sample() -> bool:
-    """Whether this process reads GPUs at all: not while it ends, and not as a DataLoader's worker."""
+    """Whether this process may read GPUs. False while it ends and in a DataLoader worker."""
     return not (_exiting or _in_dataloader_worker())
 
 
 def _in_dataloader_worker() -> bool:
-    """Whether this is a PyTorch DataLoader's worker: the GPUs are its parent's business, its regions are its own."""
+    """Whether this is a worker of a PyTorch DataLoader: its parent samples the GPUs, it only counts its regions."""
     worker_info = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", None)
     return worker_info is not None and worker_info() is not None
 
 
-#: What else a forked child forgets.
+#: Called in a forked child after the session is dropped.
 _forget: list[Callable[[], None]] = []
 
 
 def in_child(forget: Callable[[], None]) -> Callable[[], None]:
-    """Have `forget` called in every forked child; a decorator for a module's own function.
+    """Call `forget` in every forked child. A decorator for a module's function.
 
-    First the streams and the session are forgotten, then what modules hold, in the order in which they were imported:
-    what a module stands on is clean before it.
+    Streams and the session are dropped first, then these functions run in the order in which they were registered. So
+    the modules that a module imports are reset before it.
     """
     _forget.append(forget)
     return forget
@@ -316,7 +315,7 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork() -> None:
-    """In the child neither threads nor NVML's handles live on: forget them without touching them."""
+    """Threads and NVML handles do not survive in the child: drop them without calling them."""
     global current, _lock, _opening  # noqa: PLW0603 - as above
     _opening = threading.RLock()
     exits.forget()
@@ -328,8 +327,8 @@ def _after_fork() -> None:
     for forget in _forget:
         try:
             forget()
-        except Exception:  # noqa: BLE001 - the others must forget too
-            _log.exception("gpu-profile: a forked child could not forget what is its parent's")
+        except Exception:  # noqa: BLE001 - the other functions must run too
+            _log.exception("gpu-profile: a forked child could not drop its parent's state")
 
 
 _forking = threading.local()

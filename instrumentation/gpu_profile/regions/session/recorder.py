@@ -1,4 +1,4 @@
-"""Keeps what a sampler and a session see: samples as they are read, executions once it is known when they ran."""
+"""Records a session: samples as they are read, executions once their intervals are resolved."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ from gpu_profile.units import NS_PER_S
 
 _log = logging.getLogger("gpu_profile")
 
-#: The directory to record into where the code does not say.
+#: The directory to record into if the code does not name one.
 RECORD_VARIABLE: Final = "GPU_PROFILE_RECORD"
-#: The driver, as `--backend` names it, whose samples a parent process records into that directory.
+#: The driver, as `--backend` names it, that a parent process samples into that directory.
 SAMPLED_VARIABLE: Final = "GPU_PROFILE_SAMPLED"
 
 
 class Recorder:
-    """Writes into `directory`. `driver()` gives the driver's name and version once it is known.
+    """Writes samples, events and executions into `directory`.
 
-    With `strict` a failing disk raises RecordingError in the caller; else it ends the recording with one log line, and
-    the process goes on. `samples` and `spans` count what was taken, `problem` says why the recording ended early. What
-    comes after `close()` starts another file. `devices_of` says where an execution ran that has no marks of a device.
+    `driver()` returns the driver's name and version, both empty before it is open. `devices_of` returns the devices of
+    an execution without a device interval. With `strict` a failing disk raises RecordingError in the caller. Otherwise
+    it ends the recording with one log line and the process continues.
+    `samples` and `spans` are counts of the rows written; `problem` is the reason of an early end. Data that arrives
+    after `close()` starts another file.
     """
 
     def __init__(
@@ -48,15 +50,15 @@ class Recorder:
         self.samples = 0
         self.spans = 0
         self.problem = ""
-        #: The file that was begun last.
+        #: The newest file.
         self.path: Path | None = None
         self._now_ns = now_ns
         self._driver = driver
         self._strict = strict
         self._devices_of = devices_of
-        #: Executions that have ended, but whose stream has not passed their marks.
+        #: Ended executions, from the first with marks that its stream has not passed.
         self._waiting: deque[Execution] = deque()
-        #: The same, but for what a profiler's window says of them; in order of their end.
+        #: Ended executions that wait for the results of a profiler's window, in order of their end.
         self._awaiting: list[Execution] = []
         self._writer: RecordingWriter | None = None
         self._lock = threading.Lock()
@@ -72,8 +74,8 @@ class Recorder:
                         self.directory, now_ns=self._now_ns, driver=name, driver_version=version
                     )
                     self.path = self._writer.path
-                elif not self._writer.driver and (known := self._driver())[0]:
-                    self._writer.set_driver(*known)
+                elif not self._writer.driver and (opened := self._driver())[0]:
+                    self._writer.set_driver(*opened)
                 action(self._writer)
                 self._writer.maybe_flush()
             except RecordingError as error:
@@ -82,7 +84,7 @@ class Recorder:
         return True
 
     def open(self) -> None:
-        """Make the directory and the file now, not with the first sample."""
+        """Create the directory and the file now instead of with the first sample."""
         self._write(lambda _: None)
 
     def _fail(self, error: RecordingError) -> None:
@@ -92,7 +94,7 @@ class Recorder:
         _log.error("gpu-profile: the recording ends here: %s", error)
 
     def take(self, device: Device, samples: Sequence[Sample]) -> None:
-        """A sampler's sink."""
+        """Write samples of a device. A sink for a sampler."""
 
         def write(writer: RecordingWriter) -> None:
             writer.device(device)
@@ -102,33 +104,33 @@ class Recorder:
             self.samples += len(samples)
 
     def take_event(self, event: Event) -> None:
-        """A sampler's event."""
+        """Write an event. A sink for a sampler."""
         self._write(lambda writer: writer.event(event))
 
     def take_ended(self, execution: Execution) -> None:
-        """A session's execution that has ended: written at once, or after its stream has passed its marks.
+        """Write an ended execution at once, or after its stream has passed its marks.
 
-        Samples that the join waits for matter nothing here, and what is written survives the process. One that a
-        profiler's window has seen waits until `take_read`.
+        It does not wait for samples, so that it survives the process. An execution inside a profiler's window waits
+        until `take_read`.
         """
         self._waiting.append(execution)
         while self._waiting and self._waiting[0].interval() is not None:
             self._write_or_await(self._waiting.popleft())
 
     def take_settled(self, execution: Execution) -> None:
-        """A session's execution that nobody waits for any more: written, if it was not, with what is known."""
+        """Write an execution that the join has finished with, if it still waits, with the interval it has."""
         if execution in self._waiting:
             self._waiting.remove(execution)
             self._write_or_await(execution)
 
     def take_read(self) -> None:
-        """Write the executions whose window of the profiler has been read, or for which nobody waits any more."""
+        """Write the executions that were waiting for a profiler's window and no longer are."""
         aside, self._awaiting = self._awaiting, []
         for execution in aside:
             self._write_or_await(execution)
 
     def _write_or_await(self, execution: Execution) -> None:
-        # It seems to have ended in the future if the clock was set back meanwhile.
+        # Below 0 if the clock was set back meanwhile.
         if execution.awaited and 0 <= self._now_ns() - execution.end_ns < AWAIT_S * NS_PER_S:
             self._awaiting.append(execution)
         else:
@@ -142,9 +144,9 @@ class Recorder:
         else:
             devices = tuple(device.uuid for device in self._devices_of(execution))
             if not devices and isinstance(execution.device, str):
-                devices = (execution.device,)  # not known here, but perhaps to whoever samples
+                devices = (execution.device,)  # unknown here, but perhaps not to the process that samples
         parent = execution.parent
-        # An execution without a span is in its parent's trace, if that has one.
+        # An execution without a span is in its parent's trace, if its parent has a span.
         trace_id = execution.trace_id or (parent.trace_id if parent is not None else 0)
         span = SpanRecord(
             name=execution.name,
@@ -166,7 +168,7 @@ class Recorder:
             self.spans += 1
 
     def close(self) -> None:
-        """Write what is kept and the end mark. Closing twice is fine."""
+        """Write the waiting executions and the end mark. A second call does nothing."""
         left = [*self._awaiting, *self._waiting]
         self._awaiting.clear()
         self._waiting.clear()
@@ -183,18 +185,18 @@ class Recorder:
 
 
 def _identifier(execution: Execution) -> str:
-    """16 hex digits that stay the same as long as the execution exists, and that no other execution has.
+    """16 hex digits, unique and constant for as long as the execution exists.
 
-    Made from its place in memory and its start: no two have both. So a child can name a parent that still runs, or that
-    was written long ago, and nothing has to be kept for it.
+    Hashed from its address and its start: no two executions share both. So a child can name a parent that still runs or
+    was written long ago, without a table of identifiers.
     """
     return blake2b(b"%d %d" % (id(execution), execution.start_ns), digest_size=8).hexdigest()
 
 
 def record_session(session: Session, directory: Path) -> Recorder:
-    """Record everything that `session` sees from now on into `directory`.
+    """Record the samples, events and executions of `session` into `directory` from now on.
 
-    Samples are left out where a parent process (`gpu-profile run`) reads the same devices into the same place.
+    Samples are omitted where a parent process (`gpu-profile run`) records the same driver into the same directory.
     """
 
     def driver() -> tuple[str, str]:
@@ -225,7 +227,7 @@ def record_session(session: Session, directory: Path) -> Recorder:
     session.joiner.on_settled.append(recorder.take_settled)
     session.on_step.append(step)
     session.on_stop.append(recorder.close)
-    recorder.open()  # a process that is killed before its first record is named all the same
+    recorder.open()  # a process that is killed before its first record then still has a file
     return recorder
 
 

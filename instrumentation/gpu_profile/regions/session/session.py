@@ -1,8 +1,7 @@
-"""The join at work in a process: a sampler and a joiner, each in a thread of its own, while regions run.
+"""The session of a process: a sampler and a joiner, each in a thread of its own, while regions run.
 
-Regions hand executions over and go on. The joiner's thread waits for the samples that cover them, pools them, judges
-regimes, and tells those who wait for that, such as spans. Nothing here runs in the caller's thread except appending to
-a queue.
+A region only appends its execution to a queue in the caller's thread. The joiner's thread waits for the samples that
+cover it, pools them, judges regimes, and calls the hooks of consumers such as spans.
 """
 
 from __future__ import annotations
@@ -29,24 +28,23 @@ from gpu_profile.units import NS_PER_S, nanoseconds
 
 _log = logging.getLogger("gpu_profile")
 
-#: Drivers that read the GPUs which a framework's streams run on.
+#: Drivers of real GPUs, on which a framework's streams run.
 _REAL: Final = frozenset({"nvml", "smi"})
-#: How often ended executions are looked at.
+#: The interval between two steps of the join.
 STEP_S: Final = 0.1
-#: The same at first, and while those who were told have more to do than they do in one step.
+#: The same before the sampler's first round, and while a hook of `on_step` is behind.
 HURRY_S: Final = 0.025
 #: Sampling stops after this long without a region.
 IDLE_S: Final = 30.0
-#: So many executions that wait for the join are more than it may keep waiting; of those with marks fewer, whose events
-#: are wanted again.
+#: With more executions in the queue the join computes without pauses. Fewer with marks: their CUDA events are reused.
 _PRESSING: Final = 20_000
 _PRESSING_MARKED: Final = 4_000
-#: Who asks whether there is a driver waits at most this long for the first answer.
+#: `missing_driver` waits at most this long for the driver's first answer.
 DRIVER_S: Final = 10.0
 
 
 class Session(Entrance):
-    """What stands between a driver and the regions of one process, from `start` to `stop`.
+    """Joins the regions of one process with a driver's samples, from `start` to `stop`.
 
     `devices`: default devices for regions that name none. None: the devices that this process uses.
     """
@@ -68,24 +66,25 @@ class Session(Entrance):
             open_driver, interval_s=interval_s, retention_s=retention_s, choose=self._choose, clock=clock, sinks=sinks
         )
         self.placement = Placement(devices)
-        #: Failures of ours and what was left out, by name.
+        #: Errors of the measurement and omissions, by name.
         self.counts: Counter[str] = Counter()
         self._turns = Turns(self._is_pressed)
         self.joiner = Joiner(self.sampler, self.placement, clock, thresholds, self.counts, self._turns)
-        #: Whether executions are forgotten at once: this process must not sample, or cannot.
+        #: Whether executions are dropped at once: this process must not sample, or cannot.
         self.ignoring = False
         #: Whether this is a forked child's copy of its parent's session.
         self.forked = False
-        #: Executions whose spans run, by the span's id, for whoever gets the ended span.
+        #: Executions with a span that runs, by span id, for the processor that gets the ended span.
         self.spans: dict[int, Execution] = {}
-        #: How many monitors need the sampling to go on whether regions run or not.
+        #: The number of monitors that need sampling to continue without regions.
         self.holds = 0
-        #: Called after every step of the join, with whether it is the last; they return whether they are behind.
+        #: Called after every step of the join with `final`. They return whether they are behind.
         self.on_step: list[Callable[[bool], bool]] = []
         self.on_stop: list[Callable[[], None]] = []
+        #: When `_choose` next asks for this process's devices, and how often it has.
         self._ask_s, self._times_asked = 0.0, 0
         self._behind = False
-        #: When sampling was last wanted, whether or not a region has run since.
+        #: The last call of `keep_awake`.
         self._wanted_ns = clock.now_ns()
         self._stop, self._wake = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -93,7 +92,7 @@ class Session(Entrance):
     # ------------------------------------------------------------------ life
 
     def start(self) -> None:
-        """Sample and join in threads of their own from now on; returns at once. Where there can be none, ignore."""
+        """Start the sampler's and the join's threads; returns at once. Ignores regions if no thread can start."""
         self.active = True
         self.seek_profiler()
         if self._thread is not None:
@@ -108,7 +107,7 @@ class Session(Entrance):
         try:
             for part in parts:
                 part.start()
-        except RuntimeError as error:  # the interpreter is going down, or the process may have no more threads
+        except RuntimeError as error:  # the interpreter shuts down, or the process has reached its limit of threads
             _log.warning("gpu-profile: regions are not measured: %s", error)
             self._thread = None
             self.ignore()
@@ -116,12 +115,12 @@ class Session(Entrance):
                 self.sampler.stop()
 
     def ignore(self) -> None:
-        """Let regions run without taking them in."""
+        """Drop executions from now on: regions run, but are not counted."""
         self.began = deque(maxlen=0)
         self.active = self.ignoring = True
 
     def stop(self) -> None:
-        """Take a last sample, join what is left, and end both threads."""
+        """Take a last sample, join the remaining executions, and end both threads."""
         self.active = False
         self._stop.set()
         self._wake.set()
@@ -133,12 +132,12 @@ class Session(Entrance):
             self._take_last_sample(DEADLINE_S)
             self._settle_safely(final=True)
             self.sampler.stop()
-        self.joiner.give_up()
+        self.joiner.abandon_rest()
         for stopped in self.on_stop:
             stopped()
 
     def _run(self) -> None:
-        # Until there is a driver, no stream is looked for, and what runs has no marks.
+        # Fast until the sampler's first round: before there is a driver no stream is sought, and regions have no marks.
         while not self.clock.wait(self._stop, HURRY_S if self._behind or not self.sampler.stats.turned_ns else STEP_S):
             self._turns.begin()
             self._settle_safely()
@@ -146,13 +145,13 @@ class Session(Entrance):
                 self._pause()
 
     def _pause(self) -> None:
-        """Sample nothing until a region begins."""
+        """Stop sampling until a region begins."""
         self._settle_safely(final=True)
         self.sampler.stop()
         self._wake.clear()
         self.active = False
-        # The next region wakes this thread. One that began while the sampler was stopping did not know that it had to,
-        # so it is looked for: now, and after a while.
+        # The next region wakes this thread. A region that began while the sampler was stopping saw `active` set and did
+        # not wake it. So the queue is checked now and every `IDLE_S`.
         while not (self.holds or self.began or self.joiner.backlog.running or self._wake.wait(IDLE_S)):
             pass
         if not self._stop.is_set():
@@ -166,7 +165,7 @@ class Session(Entrance):
     def _settle_safely(self, *, final: bool = False) -> None:
         try:
             self.settle(final=final)
-        except Exception:  # noqa: BLE001 - a defect of ours must not end the joining of the host's spans
+        except Exception:  # noqa: BLE001 - an internal error must not end the joining of the program's spans
             if not self.counts["internal errors"]:
                 _log.exception("gpu-profile: the join failed; it goes on")
             self.counts["internal errors"] += 1
@@ -178,11 +177,11 @@ class Session(Entrance):
         return not (self.holds or self.joiner.backlog.running or self.began) and quiet_ns > IDLE_S * NS_PER_S
 
     def keep_awake(self) -> None:
-        """Sampling is wanted now: it goes on for `IDLE_S` at least."""
+        """Keep sampling for at least `IDLE_S` from now on."""
         self._wanted_ns = self.clock.now_ns()
 
     def missing_driver(self) -> str:
-        """Why no driver can be used; empty if one can, or could once. Waits until that is known."""
+        """Why no driver can be used; empty if one works, or once did. Waits up to `DRIVER_S` for the first answer."""
         sampler = self.sampler
         for _ in range(int(DRIVER_S / 0.005)):
             turned = sampler.stats.turned_ns
@@ -194,7 +193,7 @@ class Session(Entrance):
         return f"the driver has not answered within {DRIVER_S:g} s"
 
     def _choose(self, driver: Driver, listed: Sequence[Device]) -> set[str]:
-        """In the sampler's thread: the devices that are read, which are those that regions are on."""
+        """UUIDs of the devices to read: the ones that regions are on. Called in the sampler's thread."""
         simulated, used = live_driver(driver).startswith("simulated"), None
         now_s = self.clock.now_ns() / NS_PER_S
         if self.placement.asked is None and len(listed) > 1 and not simulated and not 0 <= now_s < self._ask_s:
@@ -207,19 +206,19 @@ class Session(Entrance):
     # ------------------------------------------------------------------ steps
 
     def flush(self, timeout_s: float = DEADLINE_S) -> None:
-        """Take a last sample and join everything that has ended, whether covered or not."""
+        """Take a last sample and join all executions that have ended, covered or not."""
         self._take_last_sample(timeout_s)
         self.joiner.join(self.began, final=True)
 
     def _take_last_sample(self, timeout_s: float) -> None:
-        """Once the GPU has passed the ends of what has ended, if it gets there in time."""
+        """Wait up to `timeout_s` for the GPU to pass the end marks, then sample."""
         latest_ns = self.clock.now_ns() + nanoseconds(timeout_s)
         while self.clock.now_ns() < latest_ns and any(
             e.end_ns and e.interval() is None for e in [*self.joiner.backlog.everyone(), *self.began]
         ):
             self.clock.wait(threading.Event(), 0.005)
         if not self.ignoring:
-            # Samples that another process reads come later than this one asks for them.
+            # Samples that another process reads arrive later than this process asks for them.
             lag_ns = nanoseconds(lag_s(self.sampler.driver))
             ended_ns = max((e.end_ns for e in [*self.joiner.backlog.everyone(), *self.began]), default=0)
             if lag_ns and ended_ns:
@@ -227,14 +226,14 @@ class Session(Entrance):
             self.sampler.flush(timeout_s)
 
     def settle(self, *, final: bool = False) -> None:
-        """Join what samples cover, and pass the step on to whoever waits for it."""
+        """Join the executions that samples cover, then call the hooks of `on_step`."""
         self.seek_profiler()
         driver = self.sampler.driver
         if driver is not None and live_driver(driver) in _REAL:
             self.seek_stream()
         self.joiner.join(self.began, final=final)
-        told = [step(final) for step in list(self.on_step)]  # all of them
-        self._behind = any(told)
+        behind = [step(final) for step in list(self.on_step)]  # a list: `any` alone would skip some
+        self._behind = any(behind)
 
     # ------------------------------------------------------------------ answers
 

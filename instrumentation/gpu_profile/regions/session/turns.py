@@ -1,7 +1,7 @@
-"""Long computations in short turns, so that a program in the same interpreter is never held up for long.
+"""Long computations in short turns, so that they never block the program's threads for long.
 
 A search for timings takes tenths of a second of calls to numpy, some microseconds each. A program that launches kernels
-gives Python's lock away at every launch, and gets it back only when the search lets go: beside it, it stood still.
+releases the GIL at every launch and waits until the search releases it. Without pauses the program came to a stop.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ _LONGEST_S: Final = 0.1
 
 
 class Turns:
-    """The turns of one thread, which calls `begin` first. While somebody waits for it (`hurried`), or work is
-    `pressing`, it computes without a pause. `used_s` is the thread's processor time."""
+    """Splits the computations of one thread, which calls `begin` first, into turns with pauses between them.
+
+    There are no pauses while another thread waits for it (`hurried`) or `pressing()` is true. `used_s()` is the
+    thread's processor time in seconds.
+    """
 
     def __init__(
         self, pressing: Callable[[], bool] = lambda: False, *, used_s: Callable[[], float] = time.thread_time
@@ -36,18 +39,18 @@ class Turns:
         self._guard = threading.RLock()  # a signal's handler may wait too
 
     def begin(self) -> None:
-        """Have this thread take turns from now on: the first one begins."""
+        """Begin the first turn. The calling thread pauses between turns from now on."""
         self._begun = True
         self._since_s = self._used_s()
         pause.set(self.give_way)
 
     def used_s(self) -> float:
-        """The processor time of the calling thread, which takes turns; 0 before any thread does."""
+        """The processor time of the calling thread in seconds; 0 before the first `begin`."""
         return self._used_s() if self._begun else 0.0
 
     @contextmanager
     def hurried(self) -> Iterator[None]:
-        """For as long as somebody waits for what the thread does."""
+        """A block in which the thread computes without pauses, because the caller waits for it."""
         with self._guard:
             self._waiting += 1
             self._awaited.set()
@@ -60,7 +63,7 @@ class Turns:
                     self._awaited.clear()
 
     def give_way(self) -> None:
-        """Pause, if a turn is over: the longer it was, the longer."""
+        """Pause if the turn is over: 9 times its processor time, at most `_LONGEST_S`."""
         turn_s = self._used_s() - self._since_s
         if turn_s >= _TURN_S:
             if not self._pressing():
@@ -69,7 +72,7 @@ class Turns:
 
 
 class HurryingLock:
-    """A reentrant lock of that thread: whoever waits for it hurries it."""
+    """A reentrant lock that the thread of `turns` holds while it computes. Waiting for the lock suspends the pauses."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns

@@ -1,4 +1,4 @@
-"""What is known of every region of a process: its counts, its durations, and the newest verdict on each device."""
+"""Counts, durations and the newest verdict on each device, for every region of a process."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from gpu_profile.units import NS_PER_S
 
 _log = logging.getLogger("gpu_profile")
 
-#: Names that are counted apart; more, as when a program puts a request's id into the name, are counted as `other`.
+#: Regions that are counted by name. Further ones count as `other`: a program may put a request's id into the name.
 MOST_NAMES: Final = 1_000
 
 
 class Verdicts:
-    """Regions by name; `pools` by a device's UUID are what they are judged by."""
+    """Regions by name. `pools`, by device UUID, give the evidence for their verdicts."""
 
     def __init__(self, pools: Mapping[str, Pool], thresholds: Thresholds) -> None:
         self.thresholds = thresholds
         self.durations: dict[str, DurationStats] = {}
-        #: Executions by region, the regime that it was in, and device.
+        #: Executions by region, its regime when they were counted, and device UUID.
         self.calls: Counter[tuple[str, str, str]] = Counter()
-        #: Of the regions that have profiled operations.
+        #: Regions with profiled operations.
         self.operations: dict[str, RegionOperations] = {}
-        #: Of the regions that a profiler's window has seen.
+        #: Regions with kernels or copies in a profiler's window.
         self.kernels: dict[str, KernelWorks] = {}
         self._pools = pools
         self._uncounted: Counter[tuple[str, str]] = Counter()
         self._sources: dict[str, str] = {}
         self._judged: dict[tuple[str, str], Judged] = {}
-        #: By what was profiled within them, until all is judged anew; None: that does not tell.
+        #: Verdicts from kernels or operations until the next `judge`; None: UNKNOWN by them.
         self._profiled: dict[str, Verdict | None] = {}
 
     def take(
         self, executions: Iterable[Execution], where: Mapping[Hashable, Sequence[str]]
     ) -> Counter[tuple[str, Hashable]]:
-        """Count executions that have ended; `where` are the UUIDs of those devices that each names.
+        """Count executions that have ended. `where`: the device UUIDs for each `Execution.device`.
 
-        How many there were by their own names and the devices that they name.
+        Returns the number of executions by name and `device`.
         """
-        found: dict[tuple[str, Hashable], list[Execution]] = {}
+        groups: dict[tuple[str, Hashable], list[Execution]] = {}
         for execution in executions:
-            found.setdefault((execution.name, execution.device), []).append(execution)
-        for (region, device), group in found.items():
+            groups.setdefault((execution.name, execution.device), []).append(execution)
+        for (region, device), group in groups.items():
             name = region if region in self.durations or len(self.durations) < MOST_NAMES else OTHER
             if name not in self.durations:
                 self.durations[name] = DurationStats()
@@ -70,19 +70,19 @@ class Verdicts:
             self._sources[name] = "host" if group[-1].stream is None else "device"
             for uuid in where[device] or [""]:
                 self._uncounted[name, uuid] += len(group)
-        return Counter({key: len(group) for key, group in found.items()})
+        return Counter({key: len(group) for key, group in groups.items()})
 
     def take_kernels(self, region: str, work: KernelWork) -> None:
-        """Add what a profiler's records say of one execution, which is counted in `take` by itself."""
-        known = region in self.durations or region in self.kernels
+        """Add the kernels and copies of one execution. `take` counts the execution itself."""
+        listed = region in self.durations or region in self.kernels
         full = max(len(self.durations), len(self.kernels)) >= MOST_NAMES
-        self.kernels.setdefault(region if known or not full else OTHER, KernelWorks()).add(work)
+        self.kernels.setdefault(region if listed or not full else OTHER, KernelWorks()).add(work)
 
     def count_calls(self) -> None:
-        """Count the executions that were taken under the regimes of now."""
+        """Add the executions taken since the last call to `calls`, under the current regimes."""
         for (region, uuid), calls in self._uncounted.items():
             judged = self._judged.get((region, uuid))
-            # What was profiled needs no device that is sampled.
+            # A verdict by profilers needs no sampled device.
             verdict = self._by_profilers(region) or (judged.verdict if judged else None)
             self.calls[region, str(verdict.regime if verdict else Regime.UNKNOWN), uuid] += calls
         self._uncounted.clear()
@@ -113,10 +113,10 @@ class Verdicts:
         self._judged[region, device] = Judged(summary, verdict)
 
     def _by_profilers(self, region: str) -> Verdict | None:
-        """The verdict that a region's kernels give, else its operations, on whatever device; None if they give none."""
-        told = [each for each in (self.kernels.get(region), self.operations.get(region)) if each is not None]
-        if told and region not in self._profiled:
-            verdicts = (classify(each.evidence(), self.thresholds) for each in told)
+        """The verdict by a region's kernels, else by its operations, for all devices; None if both are UNKNOWN."""
+        profiles = [each for each in (self.kernels.get(region), self.operations.get(region)) if each is not None]
+        if profiles and region not in self._profiled:
+            verdicts = (classify(each.evidence(), self.thresholds) for each in profiles)
             self._profiled[region] = next((v for v in verdicts if v.regime is not Regime.UNKNOWN), None)
         return self._profiled.get(region)
 
@@ -126,7 +126,7 @@ class Verdicts:
         return Durations(stats.calls, stats.errors, stats.items, total_s, q(0.5), q(0.95), max_s)
 
     def newest(self, region: str, device: str) -> Judged | None:
-        """The newest verdict on a region on one device; None while there is none."""
+        """The newest verdict on a region on one device; None before the first."""
         return self._judged.get((region, device))
 
     def every(self) -> list[Judged]:

@@ -1,4 +1,4 @@
-"""The counters among the region metrics, read from a joiner: what a scrape and OpenTelemetry's instruments publish."""
+"""The counters among the region metrics, read from a joiner. `prometheus` and `instruments` publish them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _errors(joiner: Joiner) -> Series:
 
 
 def _flops(joiner: Joiner) -> Series:
-    # OTLP's whole numbers end at 9e18, which a long run passes.
+    # OTLP integers end at 9e18; a long run exceeds that.
     return {(region,): float(o.counted) for region, o in joiner.verdicts.operations.items() if o.counted is not None}
 
 
@@ -46,11 +46,11 @@ def _traffic(joiner: Joiner) -> Series:
 
 
 def _kernels(row: Metric, joiner: Joiner) -> Series:
-    told = ((region, works.counters()) for region, works in joiner.verdicts.kernels.items())
-    return {(region,): counters[row] for region, counters in told if row in counters}
+    regions = ((region, works.counters()) for region, works in joiner.verdicts.kernels.items())
+    return {(region,): counters[row] for region, counters in regions if row in counters}
 
 
-#: Every counter among the region metrics, in the catalogue's order, and how it is read.
+#: Every counter among the region metrics, in the catalogue's order, with its reader.
 COUNTERS: Final[tuple[tuple[Metric, Callable[[Joiner], Series]], ...]] = (
     (rows.REGION_CALLS, _calls),
     (rows.REGION_BUSY, partial(_shares, Pool.busy_source, "certain")),

@@ -1,4 +1,4 @@
-"""What the join says of one execution, as span attributes. Pure but for the joiner that it reads from."""
+"""The joined values of one execution as span attributes. Reads a joiner and has no other state or effect."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from gpu_profile.units import NS_PER_S
 
 AttributeValues = str | bool | int | float | Sequence[str] | Sequence[int] | Sequence[float]
 _DIGITS: Final = 6
-#: Executions from this length on may have readings of their own where their region has none yet.
+#: While a region has no pooled values, its executions from this length on may use their own readings.
 SHORTEST_S: Final = 0.3
-#: Regions whose common values are kept at once.
+#: Regions with cached values.
 _MOST_KEPT: Final = 4_096
-#: What own values and pooled ones have in common.
+#: Attributes of pooled values that own values keep.
 _SHARED: Final = tuple(row.name for row in (names.REGION, names.DEVICE_IDS, names.RANK, names.LOCAL_RANK))
 _VERDICT: Final = tuple(row.name for row in (names.REGIME, names.CONFIDENCE, names.BASIS, names.REASON))
-#: What is told with a region's energy.
+#: Attributes that accompany a region's energy.
 _POWER: Final = (names.ENERGY_SOURCE.name, names.POWER_MEAN.name)
-#: An execution's energy is told by its own readings if they cover this much of it; the rest is taken to be like them.
+#: An execution's own energy needs this coverage. It is divided by the coverage, as if the rest had the same mean.
 _COVERED: Final = 0.95
 _SOURCE: Final = names.INTERVAL_SOURCE.name
 _LENGTH: Final = names.INTERVAL_S.name
@@ -40,27 +40,32 @@ _ENERGY_HALF_WIDTH: Final = names.ENERGY_HALF_WIDTH.name
 
 
 class RegionValues(NamedTuple):
-    """What the spans of one region have in common until its verdict is renewed."""
+    """The values that all spans of one region share until its verdict is renewed."""
 
     devices: Sequence[Device]
     timelines: tuple[Timeline, ...]
-    #: Pooled values, and whether there are any.
+    #: Shared attributes; `pooled`: whether pooled values are among them.
     fixed: dict[str, AttributeValues]
-    known: bool
+    pooled: bool
     power_w: float | None
     power_half_width: float
     #: Intervals shorter than this have no readings of their own.
     resolved_ns: float
 
+    @property
+    def known(self) -> bool:
+        """Whether the region has pooled values."""
+        return self.pooled
+
     def add_energy(self, result: dict[str, AttributeValues], length_s: float) -> None:
-        """Add an execution's energy by the region's pooled power, which is of the time while the region is active."""
+        """Add an execution's energy: the region's pooled power while it is active, times `length_s`."""
         if self.power_w is not None:
             result[_ENERGY] = round(self.power_w * length_s, _DIGITS)
             result[_ENERGY_HALF_WIDTH] = round(self.power_half_width * length_s, _DIGITS)
 
 
 class Enricher:
-    """The joined attributes of a session's executions. What a region's spans share is looked up once a second."""
+    """Makes the joined attributes of a session's executions. Caches each region's values until the next judgement."""
 
     def __init__(self, joiner: Joiner) -> None:
         self.joiner = joiner
@@ -68,20 +73,20 @@ class Enricher:
         self._at = (-1, -1)
 
     def attributes(self, execution: Execution) -> dict[str, AttributeValues]:
-        """An execution's own values where samples resolve it, else its region's pooled ones.
+        """An execution's own values where samples resolve it, else its region's pooled values.
 
-        With several devices the values are of the one that was busiest, and energy is the sum. Nothing that was not
-        measured is among them; `gpu_profile.unjoined` says why there is nothing at all. What is known of its operation
-        and of its kernels is there in any case, and decides the regime if it can: kernels before operations.
+        With several devices, values are of the busiest one, and energy and power are sums. Attributes without a
+        measurement are absent; `gpu_profile.unjoined` is the reason if there is none at all. Attributes of its
+        operation and kernels are always included. They decide the regime if they can: kernels before operations.
         """
         result = self._joined(execution)
         attributes = execution.profiled()
         if not attributes:
             return result
         result.update(attributes)
-        told = [] if execution.operation is None else [execution.operation.evidence()]
-        told += [] if execution.kernels is None else [execution.kernels.evidence]
-        for evidence in told:
+        evidences = [] if execution.operation is None else [execution.operation.evidence()]
+        evidences += [] if execution.kernels is None else [execution.kernels.evidence]
+        for evidence in evidences:
             verdict = classify(evidence, self.joiner.verdicts.thresholds)
             if verdict.regime is not Regime.UNKNOWN or names.REGIME.name not in result:
                 _add_verdict(result, verdict)
@@ -96,15 +101,15 @@ class Enricher:
         else:
             interval = execution.interval()
             if interval is None:
-                # The host's interval would be joined with other regions' work: the GPU is still behind.
+                # The GPU is behind: in the host interval it did other regions' work.
                 return {
                     names.REGION.name: execution.name,
                     names.DEVICE_IDS.name: tuple(device.uuid for device in region.devices),
-                    names.UNJOINED.name: "the GPU had not finished the region when its span had to go on",
+                    names.UNJOINED.name: "the GPU had not finished the region when its span was exported",
                 }
             start_ns, end_ns, source = interval
         length_s = (end_ns - start_ns) / NS_PER_S
-        if end_ns - start_ns >= region.resolved_ns or (not region.known and length_s >= SHORTEST_S):
+        if end_ns - start_ns >= region.resolved_ns or (not region.pooled and length_s >= SHORTEST_S):
             own = self._own(region, Interval(start_ns, end_ns))
             if own is not None:
                 result = {key: region.fixed[key] for key in _SHARED if key in region.fixed}
@@ -118,26 +123,26 @@ class Enricher:
                 return result
         result = {**region.fixed, _SOURCE: source, _LENGTH: length_s}
         region.add_energy(result, length_s)
-        if not region.known:
+        if not region.pooled:
             result[names.UNJOINED.name] = self.why_unjoined(execution)
         return result
 
     def why_unjoined(self, execution: Execution) -> str:
-        """Why nothing is known of an execution's region."""
+        """Why an execution's region has no values."""
         joiner, devices = self.joiner, self.region_of(execution).devices
         if joiner.sampler.problem:
             return joiner.sampler.problem
         return _why(joiner, execution.name, devices) if devices else joiner.placement.why(execution.device)
 
     def _own(self, region: RegionValues, interval: Interval) -> list[tuple[SpanReading, BusyTime | None]] | None:
-        """An execution's own readings on each of its devices, if they describe it and not its neighbourhood."""
+        """An execution's own readings on each of its devices; None if any also covers time outside the interval."""
         if not region.timelines or len(region.timelines) < len(region.devices):
             return None
         long = interval.end_ns - interval.start_ns >= region.resolved_ns
         result: list[tuple[SpanReading, BusyTime | None]] = []
         for timeline in region.timelines:
             reading = read_span(timeline, interval)
-            # What a sensor's windows hide of an interval can often be worked out, at ten times the cost.
+            # For a short interval, busy time can often be computed from overlapping windows, at ten times the cost.
             busy = None if long and reading.resolved else busy_time(timeline, interval, reading.readings)
             if not (long and reading.resolved) and (busy is None or not busy.sure):
                 return None
@@ -145,16 +150,16 @@ class Enricher:
         return result
 
     def region_of(self, execution: Execution) -> RegionValues:
-        """What an execution's region is told by; the same object until that may have changed."""
+        """The shared values of an execution's region; the same object until they may have changed."""
         at = self.joiner.judged_ns, self.joiner.placement.version
         if at != self._at or len(self._regions) > _MOST_KEPT:
             self._regions.clear()
             self._at = at
         key = execution.name, execution.device
-        found = self._regions.get(key)
-        if found is None:
-            found = self._regions[key] = self._look_up(execution)
-        return found
+        values = self._regions.get(key)
+        if values is None:
+            values = self._regions[key] = self._look_up(execution)
+        return values
 
     def _look_up(self, execution: Execution) -> RegionValues:
         joiner = self.joiner
@@ -167,8 +172,8 @@ class Enricher:
         }
         rank = joiner.placement.rank
         if rank is not None:
-            told = ((names.RANK, rank.rank), (names.LOCAL_RANK, rank.local_rank))
-            fixed.update({attribute.name: value for attribute, value in told if value is not None})
+            ranks = ((names.RANK, rank.rank), (names.LOCAL_RANK, rank.local_rank))
+            fixed.update({attribute.name: value for attribute, value in ranks if value is not None})
         judged = [j for d in devices if (j := joiner.verdicts.newest(execution.name, d.uuid)) is not None]
         power_w, half_width = _add_pooled(fixed, judged, of=len(devices))
         resolved_ns = (
@@ -178,7 +183,7 @@ class Enricher:
 
 
 def _resolves_ns(timeline: Timeline) -> float:
-    """How long an interval must be for readings of its own, which cost a millisecond."""
+    """The shortest interval, in ns, that uses its own readings. Reading them costs a millisecond."""
     window_ns = widest_window_ns(timeline)
     return math.inf if window_ns is None else window_ns / WIDEST_WINDOW
 
@@ -192,7 +197,7 @@ def _why(joiner: Joiner, region: str, devices: Sequence[Device]) -> str:
             return f"more than {MOST_REGIONS} regions: it is pooled with others"
         judged = joiner.verdicts.newest(region, device.uuid)
         if judged is not None:
-            # What was profiled is judged by other evidence than what is missing here.
+            # A verdict by kernels or operations does not explain why samples are missing: the summary does.
             sampled = judged.verdict.basis in {"counters", "coarse"}
             return judged.verdict.rule if sampled else judged.summary.reason
     return "nothing is known of the region yet"
@@ -235,11 +240,11 @@ def _busy(reading: SpanReading, bounds: BusyTime | None) -> float:
 
 
 def _add_pooled(result: dict[str, AttributeValues], judged: list[Judged], *, of: int) -> tuple[float | None, float]:
-    """What all executions of a region share; returns the power and its half-width, if all devices tell it."""
-    known = [j for j in judged if j.summary.busy is not None or j.summary.power_w is not None]
-    if not known:
+    """Add a region's pooled values. Returns its power and half-width in watts, or None and 0 if a device has none."""
+    measured = [j for j in judged if j.summary.busy is not None or j.summary.power_w is not None]
+    if not measured:
         return None, 0.0
-    summary, verdict = max(known, key=lambda j: j.summary.busy or 0.0)
+    summary, verdict = max(measured, key=lambda j: j.summary.busy or 0.0)
     result[names.SCOPE.name] = "pooled"
     result[names.POOLED_N.name] = summary.executions
     if summary.busy is not None:
@@ -247,11 +252,11 @@ def _add_pooled(result: dict[str, AttributeValues], judged: list[Judged], *, of:
         result[names.BUSY_SOURCE.name] = summary.busy_source
         if summary.busy_half_width is not None:
             result[names.BUSY_HALF_WIDTH.name] = round(summary.busy_half_width, _DIGITS)
-    memory = [j.summary.memory_max for j in known if j.summary.memory_max is not None]
+    memory = [j.summary.memory_max for j in measured if j.summary.memory_max is not None]
     if memory:
         result[names.MEMORY_MAX.name] = int(max(memory))
     _add_verdict(result, verdict)
-    powers = [j.summary for j in known if j.summary.power_w is not None]
+    powers = [j.summary for j in measured if j.summary.power_w is not None]
     if len(powers) != of:
         return None, 0.0
     power = sum(s.power_w or 0.0 for s in powers)

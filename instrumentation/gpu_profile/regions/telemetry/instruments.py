@@ -1,7 +1,7 @@
-"""The regions of this process as OpenTelemetry metrics, on whatever meter provider the service has.
+"""The region metrics of this process as OpenTelemetry instruments, on the service's meter provider.
 
-Counters are read when the service's reader asks; the histogram of durations is told of each execution by the thread
-that joins. Executions count whatever the sampler of traces decides.
+Counters are read when the service's metric reader collects. The join's thread records each execution in the histogram
+of durations. Executions count whether or not their traces are sampled.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 
 class RegionInstruments:
-    """The region metrics of this process on one meter: what its sessions have counted, one after the other."""
+    """The region metrics of this process on one meter: the sums over all of its sessions."""
 
     def __init__(self, meter: Meter) -> None:
         self._lock = threading.RLock()
-        #: What sessions that have ended have counted: a counter does not go back when sampling starts anew.
+        #: The counts of ended sessions: a counter must not decrease when a new session starts.
         self._ended: dict[str, Series] = {}
         self._sessions: list[Session] = []
         self.on = True
@@ -43,7 +43,7 @@ class RegionInstruments:
             meter.create_observable_counter(row.otel, [partial(self._observe, row, read)], row.unit, row.brief)
         row, buckets = rows.REGION_DURATION, {"explicit_bucket_boundaries_advisory": list(BUCKETS_S)}
         if not buckets.keys() <= inspect.signature(meter.create_histogram).parameters.keys():
-            buckets = {}  # before 1.30: a View must give the buckets
+            buckets = {}  # before 1.30: only a View can set the buckets
         self._durations: Histogram = meter.create_histogram(row.otel, row.unit, row.brief, **buckets)
         self._takes_context = "context" in inspect.signature(self._durations.record).parameters  # since 1.28
         process.on_start(self._attach)
@@ -65,7 +65,7 @@ class RegionInstruments:
     def _record(self, session: Session, execution: Execution) -> None:
         if not self.on:
             return
-        # Told after it was counted; a name that was one too many has been counted as `other`.
+        # `verdicts` has counted it already. A name beyond the limit was counted as `other`.
         name = execution.name if execution.name in session.joiner.verdicts.durations else OTHER
         seconds = max(0, execution.end_ns - execution.start_ns) / NS_PER_S
         if self._takes_context and execution.sampled:
@@ -77,7 +77,7 @@ class RegionInstruments:
     def _observe(self, row: Metric, read: Callable[[Joiner], Series], _: CallbackOptions) -> Iterable[Observation]:
         if not self.on:
             return []
-        # Who joins holds a session's lock and never this one, so no two threads wait for each other.
+        # No deadlock: the join's thread takes a session's lock but never this one while holding it.
         with self._lock:
             total = dict(self._ended.get(row.otel, {}))
             for session in self._sessions:
@@ -86,7 +86,7 @@ class RegionInstruments:
         return [Observation(value, dict(zip(row.labels, key, strict=True))) for key, value in total.items()]
 
     def forget(self) -> None:
-        """In a forked child: what the parent's sessions have counted is the parent's."""
+        """In a forked child: drop the counts of the parent's sessions."""
         self._lock, self._sessions, self._ended = threading.RLock(), [], {}
 
 
@@ -95,14 +95,14 @@ def _add(total: Series, more: Series) -> None:
         total[key] = total.get(key, 0) + value
 
 
-#: By meter provider; None is the service's.
+#: By meter provider; None: the service's.
 _instrumented: Final[dict[MeterProvider | None, RegionInstruments]] = {}
 
 
 def instrument_regions(meter_provider: MeterProvider | None = None) -> None:
-    """Publish the region metrics through a meter provider; without one, through the service's, set before or after.
+    """Publish the region metrics through a meter provider; by default the service's, set before this call or later.
 
-    Names and units are the catalogue's. Calling it twice is fine. The histogram has its buckets from API 1.30 on.
+    Names and units are the catalogue's. A second call does nothing. The histogram has its buckets from API 1.30 on.
     """
     service = metrics.get_meter_provider()
     key = None if meter_provider is service else meter_provider
@@ -113,7 +113,7 @@ def instrument_regions(meter_provider: MeterProvider | None = None) -> None:
 
 
 def leave_regions() -> None:
-    """Publish nothing more; OpenTelemetry has no way to take the instruments away."""
+    """Stop publishing. The instruments remain: OpenTelemetry cannot remove them."""
     for instruments in _instrumented.values():
         instruments.on = False
 

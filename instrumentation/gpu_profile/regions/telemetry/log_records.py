@@ -1,7 +1,7 @@
-"""What happens to the GPUs of this process, as OpenTelemetry log records within the traces that it happened to.
+"""Events of this process's GPUs as OpenTelemetry log records, within the traces that they affect.
 
 An XID error or a lost GPU becomes a record of the service's logger provider, with the span of a region that ran on that
-device. Where the service has no logger provider nothing is emitted.
+device. Without a logger provider nothing is emitted.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from gpu_profile.units import nanoseconds
 
 _log = logging.getLogger("gpu_profile")
 
-#: A driver is asked for events this often, and what it tells has the time of the answer: the region that an error ended
-#: may be over by then.
+#: The interval at which a driver is asked for events. An event has the time of the answer: a region that the error
+#: ended may be over by then.
 LOOK_BACK_S: Final = SLOW_S
-#: Regions with a span that are remembered when they have ended.
+#: Ended executions with a span that are remembered.
 _REMEMBERED: Final = 2_000
 _MOST_EVENTS: Final = 1_000
 
 
 class EventLogs:
-    """The events of one session. Emitted by the thread that joins, soon after the sampler was told of them."""
+    """Logs the events of one session. The join's thread emits them at its next step."""
 
     def __init__(self, session: Session, provider: Any = None) -> None:
         self._session = session
@@ -50,16 +50,16 @@ class EventLogs:
         session.on_step.append(self._emit_all)
 
     def leave(self) -> None:
-        """Emit what waits, and nothing any more."""
+        """Emit the waiting events, then detach from the session."""
         session = self._session
         hooks: tuple[tuple[list[Any], Any], ...] = (
             (session.sampler.event_sinks, self._happened.append),
             (session.joiner.on_end, self._remember),
             (session.on_step, self._emit_all),
         )
-        for told, own in hooks:
-            if own in told:
-                told.remove(own)
+        for registered, own in hooks:
+            if own in registered:
+                registered.remove(own)
         self._emit_all(True)
 
     def _remember(self, execution: Execution) -> None:
@@ -71,22 +71,23 @@ class EventLogs:
             event = self._happened.popleft()
             try:
                 self._emit(event, self.active(event.device, event.t_ns))
-            except Exception:  # noqa: BLE001 - a logger of the service that fails must not end the join
+            except Exception:  # noqa: BLE001 - a failing logger of the service must not end the join
                 _log.debug("gpu-profile: an event could not be logged", exc_info=True)
         return False
 
     def active(self, device: str, t_ns: int) -> list[Execution]:
-        """The executions with a span that ran on a device (its UUID) at a time, innermost first.
+        """The executions with a span that ran on `device` (a UUID) at `t_ns`, innermost first.
 
-        If there were none, those that had ended less than `LOOK_BACK_S` before.
+        If none ran, the executions that had ended at most `LOOK_BACK_S` before.
         """
         session = self._session
         with session.joiner.lock:
-            known = {id(one): one for one in (*session.joiner.backlog.everyone(), *session.began, *self._ended)}
-            here = [one for one in known.values() if one.span_id and _is_on(session, one, device)]
+            executions = {id(one): one for one in (*session.joiner.backlog.everyone(), *session.began, *self._ended)}
+            here = [one for one in executions.values() if one.span_id and _is_on(session, one, device)]
             running = [one for one in here if one.start_ns <= t_ns and _runs_at(one, t_ns)]
-            found = running or [one for one in here if 0 <= t_ns - one.end_ns <= nanoseconds(LOOK_BACK_S)]
-        return sorted(found, key=lambda one: one.start_ns)[::-1]  # of those that began together, the last first
+            affected = running or [one for one in here if 0 <= t_ns - one.end_ns <= nanoseconds(LOOK_BACK_S)]
+        # Reversed after sorting: of executions with the same start, the last one comes first.
+        return sorted(affected, key=lambda one: one.start_ns)[::-1]
 
     def _emit(self, event: Event, active: Sequence[Execution]) -> None:
         level = event_text.severity(event)
@@ -110,9 +111,9 @@ class EventLogs:
             self._emit_before_1_39({**values, "attributes": attributes | {"event.name": event_text.name(event)}}, span)
 
     def _emit_before_1_39(self, values: dict[str, Any], span: SpanContext) -> None:
-        """Loggers of before OpenTelemetry 1.39 take a record of the SDK's, which knows its resource."""
+        """Loggers before OpenTelemetry 1.39 take a record of the SDK with its resource."""
         record = getattr(sys.modules.get("opentelemetry.sdk._logs"), "LogRecord", None)
-        if record is None:  # no SDK, no logger that keeps anything
+        if record is None:  # without the SDK no logger exports anything
             return
         ids = {"trace_id": span.trace_id, "span_id": span.span_id, "trace_flags": span.trace_flags}
         resource = getattr(self._logger, "resource", None)
@@ -132,11 +133,11 @@ def _is_on(session: Session, execution: Execution, device: str) -> bool:
 
 
 def _runs_at(execution: Execution, t_ns: int) -> bool:
-    """Whether it, or what it left to its GPU, had not ended by then."""
+    """Whether it was still running at `t_ns`, on the host or on its device."""
     if not execution.end_ns or t_ns < execution.end_ns:
         return True
-    known = execution.active()
-    return known is not None and (known[1] is None or t_ns < known[1])
+    active = execution.active()
+    return active is not None and (active[1] is None or t_ns < active[1])
 
 
 _provider: Any = None
@@ -145,9 +146,9 @@ _attached: list[EventLogs] = []
 
 
 def log_events(provider: Any = None) -> None:
-    """Have what happens to GPUs logged through `provider`, else through the service's, from now on.
+    """From now on log events of GPUs through `provider`, by default the service's logger provider.
 
-    Calling it again is fine; the first provider stays.
+    A second call does nothing: the first provider stays.
     """
     global _provider, _watched
     if not _watched:
@@ -156,7 +157,7 @@ def log_events(provider: Any = None) -> None:
 
 
 def leave_events() -> None:
-    """Undo `log_events`; what has happened by then is logged."""
+    """Undo `log_events` after logging the waiting events."""
     global _watched  # noqa: PLW0603 - as above
     _watched = False
     process.off_start(_attach)

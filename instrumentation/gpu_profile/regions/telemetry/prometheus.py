@@ -1,4 +1,4 @@
-"""The regions of this process on /metrics: a collector for prometheus_client, and a port when asked for."""
+"""The region metrics of this process on /metrics: a collector for prometheus_client, and an optional port."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ class _Example(NamedTuple):
 
 
 class _Examples:
-    """The newest execution of each bucket of a region's durations whose span is kept by the sampler of traces."""
+    """Exemplars: the newest execution with a sampled span in each bucket of a region's durations."""
 
     def __init__(self) -> None:
         self._newest: dict[tuple[str, int], _Example] = {}
         self._wanted = False
 
     def want(self) -> None:
-        """Remember them from now on."""
+        """Remember executions from now on."""
         if not self._wanted:
             self._wanted = True
             process.on_start(self._attach)
 
     def _attach(self, session: Session) -> None:
-        self._newest = {}  # another session's buckets do not have them
+        self._newest = {}  # the buckets of a new session start empty
         session.joiner.on_end.append(partial(self._remember, session))
 
     def _remember(self, session: Session, execution: Execution) -> None:
-        # A name that was one too many is counted as `other`, which is no one region: it has no examples.
+        # A name beyond the limit counts as `other`, which mixes regions and has no exemplars.
         if execution.sampled and execution.name in session.joiner.verdicts.durations:
             seconds = max(0, execution.end_ns - execution.start_ns) / NS_PER_S
             self._newest[execution.name, bisect_left(BUCKETS_S, seconds)] = _Example(
@@ -67,7 +67,7 @@ class _Examples:
             )
 
     def of(self, region: str, bucket: int) -> Exemplar | None:
-        """The exemplar of one bucket, None if no execution in it has a span that is kept."""
+        """The exemplar of one bucket; None if no execution in it has a sampled span."""
         from prometheus_client.samples import Exemplar
 
         newest = self._newest.get((region, bucket))
@@ -81,20 +81,20 @@ _examples: Final = _Examples()
 
 
 class RegionCollector:
-    """Collects the region metrics of this process's session; of none while no region has run.
+    """Collects the region metrics of this process's session. Empty before the first region.
 
-    Durations have exemplars, which scrapers get that ask for OpenMetrics: the newest execution with a sampled span.
+    Durations have exemplars in the OpenMetrics format: the newest execution with a sampled span in each bucket.
     """
 
     def __init__(self) -> None:
         _examples.want()
 
     def describe(self) -> Iterable[CounterMetricFamily]:
-        """Nothing is known before the first region."""
+        """Empty, as there are no families before the first region."""
         return []
 
     def collect(self) -> Iterator[CounterMetricFamily | HistogramMetricFamily]:
-        """The families, in the catalogue's order; a value that is not known has no series."""
+        """The families, in the catalogue's order. An unknown value has no series."""
         session = process.running()
         if session is not None:
             with session.joiner.lock:
@@ -103,7 +103,7 @@ class RegionCollector:
 
 
 def families(joiner: Joiner) -> Iterator[CounterMetricFamily | HistogramMetricFamily]:
-    """The region metrics of one session as prometheus_client's families. The joiner's lock must be held."""
+    """The region metrics of one session as prometheus_client's families. The caller must hold the joiner's lock."""
     from prometheus_client.core import HistogramMetricFamily
 
     for row, read in COUNTERS:
@@ -137,13 +137,13 @@ def _counter(metric: Metric, series: Iterable[tuple[tuple[str, ...], float]]) ->
 
 
 class MetricsServer:
-    """A running port with this process's region metrics."""
+    """An HTTP server with this process's region metrics. Raises UsageError if the port is invalid or taken."""
 
     def __init__(self, registry: CollectorRegistry, port: int, address: str) -> None:
         from prometheus_client import start_http_server
 
         if not 0 <= port <= 65535:
-            raise UsageError(f"port {port} is none: choose one of 0 to 65535 for the region metrics")
+            raise UsageError(f"port {port} does not exist: choose one of 0 to 65535 for the region metrics")
         try:
             self._server, self._thread = start_http_server(port, addr=address, registry=registry)
         except OSError as error:
@@ -160,7 +160,7 @@ class MetricsServer:
 
 
 def serve_metrics(port: int = PORT, *, address: str = "0.0.0.0") -> MetricsServer:  # noqa: S104 - to be scraped
-    """Serve this process's region metrics on `port` (0: a free one, see `.port`). UsageError if it is taken."""
+    """Serve this process's region metrics on `port` (0: a free one, see `.port`). Raises UsageError if it is taken."""
     from prometheus_client import CollectorRegistry, ProcessCollector
 
     registry = CollectorRegistry()

@@ -1,11 +1,11 @@
-"""The service's tracer provider: every span processor of it gets joined spans, whenever it was added.
+"""Wraps the span processors of the service's tracer provider, so that they get joined spans, whenever they are added.
 
-And its meter provider, which needs no more than a look whether there is one.
+Also publishes region metrics on the service's meter provider, once there is one.
 
-OpenTelemetry's SDK has no public way to stand before the processors of a provider, so this uses names of its own:
+OpenTelemetry's SDK has no public way to wrap the processors of a provider, so this uses private names:
 `TracerProvider._active_span_processor`, its `_span_processors` and `_lock`, and the API's `trace._TRACER_PROVIDER` and
-`trace._set_tracer_provider`. Where one is missing, spans go out as they are, one line in the log says so, and region
-metrics are complete all the same. `GpuSpanProcessor` around one's own processor needs none of them.
+`trace._set_tracer_provider`. If one is missing, spans are exported without GPU attributes, which is logged once. Region
+metrics are not affected. A `GpuSpanProcessor` around the service's own processor needs none of these names.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ if TYPE_CHECKING:
     from gpu_profile.regions.telemetry.spans import GpuSpanProcessor
 
 _log = logging.getLogger("gpu_profile")
-#: The attribute of a function of ours that names the one in whose place it is.
+#: The attribute of a wrapper with the function that it replaces.
 _ORIGINAL: Final = "_gpu_profile_original"
 
 
 class _Joined:
-    """A provider whose processors are wrapped: those that it has, and those that it will get."""
+    """A provider with wrapped processors: the present ones and any that are added later."""
 
     def __init__(self, provider: Any) -> None:
         self.provider = provider
         self._multi: Any = provider._active_span_processor
-        self._multi._lock, self._multi._span_processors  # noqa: B018 - to fail before anything is changed
+        self._multi._lock, self._multi._span_processors  # noqa: B018 - fail before anything is changed
         self._ours: list[GpuSpanProcessor] = []
-        self._known: tuple[SpanProcessor, ...] | None = None
+        #: The processors after the last wrapping; None if some are not wrapped.
+        self._wrapped: tuple[SpanProcessor, ...] | None = None
         self.renew()
         add = provider.add_span_processor
 
@@ -52,13 +53,13 @@ class _Joined:
 
     @property
     def changed(self) -> bool:
-        return self._multi._span_processors is not self._known
+        return self._multi._span_processors is not self._wrapped
 
     def renew(self) -> None:
-        """Wrap what is not wrapped yet."""
+        """Wrap the processors that are not wrapped yet."""
         from gpu_profile.regions.telemetry.spans import GpuSpanProcessor
 
-        # Outside the lock, which the SDK holds for a moment only.
+        # Made outside the SDK's lock, which must be held only for a moment.
         wrapped = {
             id(processor): GpuSpanProcessor(processor)
             for processor in self._multi._span_processors
@@ -69,10 +70,10 @@ class _Joined:
             self._multi._span_processors = now
             left_out = any(not isinstance(processor, GpuSpanProcessor) for processor in now)
         self._ours += wrapped.values()
-        self._known = None if left_out else now  # added in between: the next look finds it
+        self._wrapped = None if left_out else now  # one was added in between: the next `_look` wraps it
 
     def leave(self) -> None:
-        """Put the processors back as they were, once they have all spans that wait."""
+        """Restore the original processors, then pass the waiting spans on to them."""
         if vars(self.provider).get("add_span_processor") is self._shadow:
             del self.provider.add_span_processor
         inner = {id(ours): ours.inner for ours in self._ours}
@@ -86,7 +87,7 @@ class _Joined:
 
 
 def _outliving(inner: SpanProcessor) -> SpanProcessor:
-    """Stand-in for a processor that gets the last spans, and is not shut down with what hands them over."""
+    """A processor that forwards the last spans to `inner` but not the shutdown of its wrapper."""
     from opentelemetry.sdk.trace import SpanProcessor
 
     class Outliving(SpanProcessor):
@@ -103,22 +104,23 @@ def _outliving(inner: SpanProcessor) -> SpanProcessor:
 
 
 _joined: list[_Joined] = []
-#: Whether the provider that the service sets is joined: None until somebody has said so.
+#: Whether to join the provider that the service sets. None before `join_spans` and `leave_spans`.
 _wanted: bool | None = None
-#: The last provider that could not be joined, which is said once.
+#: The last provider that could not be joined: it is logged once.
 _refused: Any = None
 
 
 def join_spans(provider: trace.TracerProvider | None = None) -> bool:
-    """Have every span processor of a provider get region spans with what GPUs did; processors added later as well.
+    """Add GPU attributes to region spans for every span processor of a provider, including ones added later.
 
-    Without `provider` it is the one that the service sets, now or later. Processors that are a `GpuSpanProcessor`
-    already are left alone; the others get an ended region's span up to a second later. True if the provider's spans
-    are joined now, False if there is none yet, or one that is not the OpenTelemetry SDK's: then a line in the log says
-    so, its spans go out as they are, and region metrics are complete all the same. Calling it twice is fine.
+    Default for `provider`: the one that the service sets, now or later. A processor that is a `GpuSpanProcessor` is
+    left unchanged. The others get the span of an ended region up to a second later. A second call does nothing.
+
+    Returns True if the provider's spans are joined now. Returns False if there is no provider yet, or if it is not the
+    OpenTelemetry SDK's. The latter is logged: its spans then have no GPU attributes, but region metrics are complete.
     """
     global _wanted  # noqa: PLW0603 - one service, one provider
-    with process._lock:  # the one that making a processor takes, so that no two threads wait for each other
+    with process._lock:  # making a processor takes this lock: taking it first avoids a deadlock
         if provider is None:
             _wanted = True
             _await_provider()
@@ -127,7 +129,7 @@ def join_spans(provider: trace.TracerProvider | None = None) -> bool:
 
 
 def leave_spans() -> None:
-    """Undo `join_spans`: providers get back their own processors, which get the spans that wait first."""
+    """Undo `join_spans`: restore the providers' own processors and pass the waiting spans on to them."""
     global _wanted, _refused
     with process._lock:
         _wanted, _refused = False, None
@@ -141,9 +143,9 @@ def leave_spans() -> None:
 
 
 def auto(session: Session) -> None:
-    """A hook for `process.on_start`: what a service gets with no code of its own, unless it has left.
+    """A hook for `process.on_start`: join the service's spans and publish region metrics without code of its own.
 
-    Its spans are joined, and its meter provider, if it has one of the SDK's, gets the region metrics.
+    Region metrics need a meter provider of the SDK. Does nothing after `leave_spans`.
     """
     if _wanted is not False:
         _safely(join_spans)
@@ -152,7 +154,7 @@ def auto(session: Session) -> None:
 
 
 def _step(_: bool) -> bool:
-    """Look again; there is never more to do at once."""
+    """A hook of the session's steps: look for new providers and processors. Never behind."""
     _safely(_look)
     if _wanted:
         _safely(_meter)
@@ -160,7 +162,7 @@ def _step(_: bool) -> bool:
 
 
 def _meter() -> None:
-    """Publish region metrics as soon as there is somewhere to publish them."""
+    """Publish region metrics if the service has a meter provider of the SDK."""
     kinds = _sdks("metrics", "MeterProvider")
     if kinds and isinstance(metrics.get_meter_provider(), kinds):
         from gpu_profile.regions.telemetry.instruments import instrument_regions
@@ -169,7 +171,7 @@ def _meter() -> None:
 
 
 def _look() -> None:
-    """Wrap what has been added or set behind our back. Costs a few comparisons where nothing was."""
+    """Wrap new processors and join a new provider. Costs a few comparisons if there are none."""
     if any(joined.changed for joined in _joined):
         with process._lock:
             for joined in _joined:
@@ -181,9 +183,9 @@ def _look() -> None:
 
 
 def _provider() -> trace.TracerProvider | None:
-    """The provider that the service has set. The public `get_tracer_provider` would set one if told by a variable."""
-    found: trace.TracerProvider | None = getattr(trace, "_TRACER_PROVIDER", None)
-    return found
+    """The provider that the service has set. The public `get_tracer_provider` may set one by environment variable."""
+    provider: trace.TracerProvider | None = getattr(trace, "_TRACER_PROVIDER", None)
+    return provider
 
 
 def _is_joined(provider: trace.TracerProvider) -> bool:
@@ -195,53 +197,54 @@ def _join(provider: Any) -> bool:
     if _is_joined(provider):
         return True
     if isinstance(provider, trace.ProxyTracerProvider):
-        return False  # it stands for the one that will be set
+        return False  # the proxy of a provider that is not set yet
     if not isinstance(provider, _sdks("trace", "TracerProvider")):
         why = "is not the OpenTelemetry SDK's"
     else:
         try:
             from gpu_profile.regions.telemetry.spans import GpuSpanProcessor
 
-            if not isinstance(provider._active_span_processor, GpuSpanProcessor):  # one before all, by the user
+            # The user may have wrapped the processor of all processors.
+            if not isinstance(provider._active_span_processor, GpuSpanProcessor):
                 _joined.append(_Joined(provider))
             return True
         except AttributeError as error:
-            why = f"is of an SDK that is built differently ({error}): wrap its processors in GpuSpanProcessor"
+            why = f"is of an SDK with other internals ({error}): wrap its processors in GpuSpanProcessor"
     if provider is not _refused:
         _refused = provider
         kind = f"{type(provider).__module__}.{type(provider).__qualname__}"
         _log.warning(
-            "gpu-profile: spans go out without what GPUs did, as the tracer provider %s %s; "
-            "region metrics are complete all the same", kind, why
+            "gpu-profile: spans have no GPU attributes: the tracer provider %s %s; "
+            "region metrics are complete", kind, why
         )  # fmt: skip
     return False
 
 
 def _sdks(module: str, name: str) -> tuple[Any, ...]:
-    """The SDK's class of that name; none while nobody has imported it, or somebody is about to."""
-    found = getattr(sys.modules.get(f"opentelemetry.sdk.{module}"), name, None)
-    return () if found is None else (found,)
+    """The SDK's class of that name, in a tuple; empty until the program has imported it."""
+    sdk_class = getattr(sys.modules.get(f"opentelemetry.sdk.{module}"), name, None)
+    return () if sdk_class is None else (sdk_class,)
 
 
 def _await_provider() -> None:
-    """Have a provider that is set later joined at once, and not only when the session looks again."""
-    known = getattr(trace, "_set_tracer_provider", None)
-    if known is None or hasattr(known, _ORIGINAL):
+    """Join a provider that is set later at once, instead of at the session's next step."""
+    original = getattr(trace, "_set_tracer_provider", None)
+    if original is None or hasattr(original, _ORIGINAL):
         return
 
-    @functools.wraps(known)
+    @functools.wraps(original)
     def set_and_join(*args: Any, **kwargs: Any) -> None:
-        known(*args, **kwargs)
+        original(*args, **kwargs)
         if _wanted:
             _safely(_look)
 
-    setattr(set_and_join, _ORIGINAL, known)
+    setattr(set_and_join, _ORIGINAL, original)
     trace._set_tracer_provider = set_and_join
 
 
 @process.at_finish
 def _flush() -> None:
-    """The spans that a provider without processors of ours keeps, and the last values of region metrics."""
+    """Flush the service's providers: spans of processors that are not wrapped, and the last region metrics."""
     kinds = _sdks("trace", "TracerProvider") + _sdks("metrics", "MeterProvider")
     for provider in (_provider(), metrics.get_meter_provider()):
         if isinstance(provider, kinds):
@@ -252,8 +255,8 @@ _failed = False
 
 
 def _safely(call: Any) -> None:
-    """A defect of ours must not fail the service's start, its spans or the join."""
-    global _failed  # noqa: PLW0603 - said once
+    """Call, and log the first error: an internal error must not fail the service's start, its spans or the join."""
+    global _failed  # noqa: PLW0603 - logged once
     try:
         call()
     except Exception:  # noqa: BLE001 - as the docstring says

@@ -1,7 +1,7 @@
-"""Spans that are no regions, and yet get what GPUs did: server and consumer spans, and those that regions run in.
+"""Server and consumer spans, and spans around regions, that get GPU attributes without being regions.
 
-A span that the rule takes in becomes an execution of the region that has the span's name: pooled, judged and joined
-like any other. It is told of here when it starts and ends; the rest is the session's.
+A span that fits the rule becomes an execution of a region with the span's name. It is pooled, judged and joined like
+any other. This module handles the start and the end of spans; the session does the rest.
 """
 
 from __future__ import annotations
@@ -29,27 +29,28 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("gpu_profile")
 
-#: The variable that says which spans get GPU attributes where the code does not.
+#: The variable with the rule for spans that get GPU attributes, if the code sets none.
 VARIABLE: Final = "GPU_PROFILE_SPANS"
-#: Spans that may run at once; those beyond are passed over.
+#: Spans that may run at once. Any more get no GPU attributes.
 MOST_LIVE: Final = 10_000
-#: How many spans deep a region is looked for its surroundings.
+#: The number of enclosing spans that are searched for a region's parent.
 MOST_DEEP: Final = 64
-#: Spans that are passed over between two searches for spans that were forgotten without having been ended.
+#: Overlooked spans between two removals of spans that were deleted without an end.
 _SWEEP: Final = 1_000
-#: The tracer of regions: their spans are not foreign.
+#: The tracer of regions: their own spans are ignored here.
 _OWN_SCOPE: Final = "gpu_profile"
-#: Where an ended span notes its execution for the next of the provider's processors.
+#: The attribute of an ended span with its execution, for the provider's other processors.
 _NOTE: Final = "_gpu_profile_execution"
 _KINDS: Final = {kind.name.lower(): kind for kind in SpanKind}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignRule:
-    """Which spans get GPU attributes: those of a kind, scope or name that is listed, or with a region inside.
+    """Selects the spans that get GPU attributes: by kind, scope or name, or because a region runs inside.
 
-    `kinds` are `server`, `client`, `producer`, `consumer`, `internal`. `scopes` and `names` are shell patterns of the
-    instrumentation scope's and the span's name. What `not_scopes` or `not_names` list is left out whatever else fits.
+    `kinds`: any of `server`, `client`, `producer`, `consumer`, `internal`. `scopes` and `names` are shell patterns for
+    the name of the instrumentation scope and of the span. `not_scopes` and `not_names` exclude spans and take
+    precedence. Raises UsageError for an unknown kind.
     """
 
     kinds: frozenset[str] = frozenset({"server", "consumer"})
@@ -66,24 +67,24 @@ class ForeignRule:
 
     @property
     def empty(self) -> bool:
-        """Whether no span can fit."""
+        """Whether the rule fits no span."""
         return not (self.kinds or self.scopes or self.names or self.containing_regions)
 
 
 def parse_rule(text: str) -> ForeignRule:
-    """Read a rule: words with commas between them, for instance `server,regions,scope=myapp.*,!name=GET /health*`.
+    """Read a rule: words separated by commas, for instance `server,regions,scope=myapp.*,!name=GET /health*`.
 
-    A kind of span, `regions` (spans with a region inside), `scope=PATTERN`, `name=PATTERN`, `all` or `none`; `!` before
-    a scope or name leaves out. Raises UsageError for a word that is none of these.
+    A word is a kind of span, `regions` (spans with a region inside), `scope=PATTERN`, `name=PATTERN`, `all` or `none`.
+    `!` before `scope` or `name` excludes spans. Raises UsageError for other words.
     """
     kinds: set[str] = set()
     lists: dict[str, list[str]] = {"scope": [], "name": [], "!scope": [], "!name": []}
     regions = False
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words:
-        raise UsageError(f"no word says which spans get GPU attributes: {text!r}; `none` stands for no span")
+        raise UsageError(f"the rule for spans with GPU attributes is empty: {text!r}; use `none` for no spans")
     if "none" in words and len(words) > 1:
-        raise UsageError(f"`none` stands alone, not in {text!r}")
+        raise UsageError(f"`none` excludes all other words: {text!r}")
     for word in words:
         key, given, pattern = word.partition("=")
         if word in _KINDS:
@@ -96,7 +97,7 @@ def parse_rule(text: str) -> ForeignRule:
             lists[key].append(pattern)
         elif word != "none":
             raise UsageError(
-                f"{word!r} does not say which spans get GPU attributes: "
+                f"{word!r} does not select spans for GPU attributes: "
                 f"use {', '.join(_KINDS)}, regions, all, none, scope=PATTERN, name=PATTERN, !scope=… or !name=…"
             )
     return ForeignRule(
@@ -110,18 +111,18 @@ def parse_rule(text: str) -> ForeignRule:
 
 
 class SpanRule:
-    """A rule ready for use: whether spans fit it."""
+    """A compiled rule."""
 
     def __init__(self, rule: ForeignRule) -> None:
-        # Looked up by identity: an enumeration's hash is a function of Python's.
+        # A tuple, searched by identity: hashing an enumeration calls a Python function.
         self.kinds = tuple(_KINDS[kind] for kind in sorted(rule.kinds))
-        #: Whether a span of another kind cannot fit.
+        #: Whether spans of other kinds never fit.
         self.by_kind_alone = not (rule.scopes or rule.names)
         self._scopes, self._names = _pattern(rule.scopes), _pattern(rule.names)
         self._not_scopes, self._not_names = _pattern(rule.not_scopes), _pattern(rule.not_names)
 
     def fits(self, kind: SpanKind, scope: str, name: str) -> bool:
-        """Whether a span of this kind, instrumentation scope and name is taken in."""
+        """Whether the rule selects a span of this kind, instrumentation scope and name."""
         return (
             kind in self.kinds
             or (self._names is not None and self._names(name) is not None)
@@ -129,7 +130,7 @@ class SpanRule:
         ) and self.allows(scope, name)
 
     def allows(self, scope: str, name: str) -> bool:
-        """Whether no pattern leaves it out."""
+        """Whether no pattern excludes it."""
         return not (
             (self._not_names is not None and self._not_names(name))
             or (self._not_scopes is not None and self._not_scopes(scope))
@@ -139,16 +140,16 @@ class SpanRule:
 class _Taken(NamedTuple):
     execution: Execution
     session: Session
-    #: Tells when the span is forgotten without having been ended.
+    #: Calls `_gone` when the span is deleted without an end.
     watch: ref[Span]
 
 
 class ForeignSpans:
-    """The spans of this process that run, and the executions of those among them that `rule` takes in.
+    """The running spans of this process, with executions for the spans that fit `rule`.
 
-    `session` gives the session that takes executions in, started if there is none; `innermost` the innermost region
-    that runs in the calling thread or task. `overlooked` counts the spans that were too many, `forgotten` those of the
-    taken ones that nobody ended.
+    `session()` returns the session for new executions, and starts it if necessary. `innermost()` returns the innermost
+    region that runs in the calling thread or task. `overlooked` counts the spans beyond `most_live`. `forgotten` counts
+    the fitting spans that were deleted without an end.
     """
 
     def __init__(
@@ -166,14 +167,14 @@ class ForeignSpans:
         self._innermost = innermost
         self._most_live = most_live
         self._choice = SpanRule(rule)
-        # Weak, so that a span that nobody ends can go.
+        # Weak references, so that a span without an end can be deleted.
         self._live: dict[int, ref[Span]] = {}
         self._taken: dict[int, _Taken] = {}
         self._lock = threading.RLock()
         self._failed = False
 
     def started(self, span: Span) -> None:
-        """A span has started, in the calling thread or task; told once for each processor of the provider."""
+        """Called when a span starts, in its thread or task, once for each processor of the provider."""
         try:
             scope, context = span.instrumentation_scope, span.context
             if context is None or (scope is not None and scope.name == _OWN_SCOPE):
@@ -191,7 +192,7 @@ class ForeignSpans:
             self._report(error)
 
     def ended(self, span: ReadableSpan) -> Execution | None:
-        """The execution that this ended span was, or None; the same for each processor of the provider."""
+        """The execution of this ended span, or None. The same for each processor of the provider."""
         try:
             context = span.context
             if context is None:
@@ -201,9 +202,9 @@ class ForeignSpans:
             if taken is None:
                 self._live.pop(span_id, None)
                 noted: tuple[int, Execution] | None = span.__dict__.get(_NOTE)
-                # A copy of the span carries the note along, and is joined already.
+                # A copy of the span has the note of the original, but is joined already: their ids differ.
                 return noted[1] if noted is not None and noted[0] == id(span) else None
-            vars(span)[_NOTE] = id(span), taken.execution  # before it is let go: another thread may look for it
+            vars(span)[_NOTE] = id(span), taken.execution  # before it is removed: another thread may look it up
             if not taken.execution.end_ns:
                 _end(taken.execution, span)
             self._taken.pop(span_id, None)
@@ -214,9 +215,9 @@ class ForeignSpans:
         return taken.execution
 
     def around(self, region: Execution | None) -> Execution | None:
-        """What a region that begins in this thread or task is inside of; `region` is the innermost that runs in it.
+        """The parent of a region that begins in this thread or task. `region`: the innermost that runs there.
 
-        The spans around it start to count now if the rule takes in those with regions inside.
+        If the rule includes spans with regions inside, the spans around it become executions now.
         """
         if not self._live:
             return region
@@ -230,11 +231,11 @@ class ForeignSpans:
             return region
 
     def forget(self) -> None:
-        """In a forked child: the parent's spans are the parent's."""
+        """In a forked child: drop the parent's spans."""
         self._live, self._taken, self._lock = {}, {}, threading.RLock()
 
     def _room(self) -> bool:
-        """Make room by forgetting spans that are gone; count the span if there is none."""
+        """Whether there is room for another span, after removing deleted ones. Counts the span if there is none."""
         if self.overlooked % _SWEEP == 0:
             for span_id, span in list(self._live.items()):
                 if span() is None:
@@ -246,24 +247,24 @@ class ForeignSpans:
         self.overlooked += 1
         return False
 
-    # ------------------------------------------------------------------ in what
+    # ------------------------------------------------------------------ nesting
 
     def _parent(self, region: Execution | None, span_id: int, *, late: bool = False) -> Execution | None:
-        """The innermost of `region` and what runs around the span of this id; `late`: take in the spans between."""
+        """The inner one of `region` and the execution around the span `span_id`. `late`: add the spans in between."""
         between: list[Span] = []
-        found: Execution | None = None
+        enclosing: Execution | None = None
         for _ in range(MOST_DEEP):
             taken = self._taken.get(span_id)
             if taken is not None:
-                found = taken.execution
+                enclosing = taken.execution
                 break
-            known = self._live.get(span_id)
-            span = None if known is None else known()
+            live = self._live.get(span_id)
+            span = None if live is None else live()
             if span is None:
                 break
             between.append(span)
             span_id = span.parent.span_id if span.parent else 0
-        parent = _inner(region, found)
+        parent = _inner(region, enclosing)
         if late:
             for span in reversed(between):
                 scope = span.instrumentation_scope
@@ -276,9 +277,9 @@ class ForeignSpans:
         span_id = context.span_id
         session = self._session()
         with self._lock:
-            known = self._taken.get(span_id)
-            if known is not None:  # by another thread, in which a region began at the same time
-                return known.execution
+            taken = self._taken.get(span_id)
+            if taken is not None:  # by another thread in which a region began at the same time
+                return taken.execution
             execution = Execution(span.name, parent, None, None)
             execution.start_ns = max(1, span.start_time or 0)
             execution.span_id, execution.trace_id = span_id, context.trace_id
@@ -291,7 +292,7 @@ class ForeignSpans:
         return execution
 
     def _gone(self, span_id: int, _: object) -> None:
-        # The garbage collector calls this anywhere, so no lock is taken.
+        # The garbage collector may call this in any thread at any point, so it takes no lock.
         taken = self._taken.pop(span_id, None)
         self._live.pop(span_id, None)
         if taken is not None:
@@ -302,17 +303,17 @@ class ForeignSpans:
     def _report(self, error: Exception) -> None:
         if not self._failed:
             self._failed = True
-            _log.warning("gpu-profile: a span goes on without what GPUs did in it: %r", error)
+            _log.warning("gpu-profile: a span has no GPU attributes: %r", error)
 
 
 def _end(execution: Execution, span: ReadableSpan) -> None:
-    execution.name = span.name  # servers learn the route while the span runs
+    execution.name = span.name  # servers rename the span once the route is resolved
     execution.failed = span.status.status_code is StatusCode.ERROR
-    execution.end_ns = max(execution.start_ns, span.end_time or 0)  # last of what the join reads
+    execution.end_ns = max(execution.start_ns, span.end_time or 0)  # set last: the join then reads the other fields
 
 
 def _inner(region: Execution | None, foreign: Execution | None) -> Execution | None:
-    """That of the two which is inside the other; the foreign one if they have nothing to do with one another."""
+    """The one that is inside the other; `foreign` if neither is."""
     ancestor = region
     while ancestor is not None and ancestor is not foreign:
         ancestor = ancestor.parent
@@ -324,21 +325,21 @@ def _pattern(globs: Iterable[str]) -> Callable[[str], object] | None:
     return re.compile(joined).match if joined else None
 
 
-#: The spans that are watched, for those who cannot afford a call; None while none are.
+#: The current tracker of spans, read directly on hot paths; None while there is none.
 current: ForeignSpans | None = None
 
 
 def watch(
     rule: ForeignRule, *, session: Callable[[], Session], innermost: Callable[[], Execution | None]
 ) -> ForeignSpans | None:
-    """Watch the spans of this process by this rule from now on; None if the rule takes in no span."""
+    """Watch the spans of this process by this rule from now on; None if the rule fits no span."""
     global current  # noqa: PLW0603 - one process, one rule
     current = None if rule.empty else ForeignSpans(rule, session=session, innermost=innermost)
     return current
 
 
 def leave() -> None:
-    """Watch no spans any more. Those that run and were taken in end now."""
+    """Stop watching spans. Executions of running spans end now."""
     global current
     left, current = current, None
     if left is not None:

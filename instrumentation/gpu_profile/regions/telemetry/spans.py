@@ -1,8 +1,8 @@
-"""`GpuSpanProcessor`: holds ended spans until the samples are there, adds the joined attributes, and passes them on.
+"""`GpuSpanProcessor`: delays ended spans until samples cover them, adds the joined attributes, and passes them on.
 
-It stands before a span processor of the OpenTelemetry SDK: `GpuSpanProcessor(BatchSpanProcessor(exporter))`. An ended
-span is immutable, so the inner processor gets a copy with more attributes. Nothing is ever dropped: what cannot wait,
-or does not fit in the queue, goes on as it is, and is counted.
+It wraps a span processor of the OpenTelemetry SDK: `GpuSpanProcessor(BatchSpanProcessor(exporter))`. An ended span is
+immutable, so the inner processor gets a copy with more attributes. No span is dropped: a span that cannot wait, or does
+not fit in the queue, is passed on without joined attributes and counted.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("gpu_profile")
 
-#: Spans that wait at once; more are passed on without joined attributes.
+#: Spans that may wait at once. Any more are passed on without joined attributes.
 QUEUE: Final = 20_000
-#: Spans passed on in one go: the batch processor's own queue holds 2,048 and drops what comes faster than it exports.
+#: Spans passed on in one step. The batch processor's own queue has 2,048 places and drops spans beyond them.
 BATCH: Final = 512
-#: When all are let go, the inner processor is flushed after every batch, for at most this long in all.
+#: When all spans are passed on, the inner processor is flushed after every batch, for at most this long in all.
 FLUSH_S: Final = 5.0
 
 
@@ -48,17 +48,17 @@ class _HeldSpan(NamedTuple):
     since_ns: int
 
     def in_time(self, most_ns: int) -> bool:
-        """Whether it has been held for less than this."""
-        # It seems to have ended in the future if the clock was set back meanwhile.
+        """Whether it has waited for less than `most_ns`."""
+        # Below 0 if the clock was set back meanwhile.
         return 0 <= self.session.clock.now_ns() - self.since_ns < most_ns
 
 
 class GpuSpanProcessor(SpanProcessor):
-    """Adds what GPUs did during a region to the region's span, then hands the span to `inner`.
+    """Adds GPU attributes to the spans of regions, then passes them to `inner`.
 
-    Spans that are no region's pass straight through. `queue` bounds the spans that wait; `deadline_s` bounds how long.
-    Those of executions that a profiler's window has seen wait, out of order, until it is read, at most `AWAIT_S`.
-    `overflowed` counts the spans that found the queue full, `unjoined` those that went out without joined attributes.
+    Other spans are passed on at once. At most `queue` spans wait, each at most `deadline_s`. The span of an execution
+    in a profiler's window waits, out of order, until the window is read, at most `AWAIT_S`.
+    `overflowed` counts the spans that did not fit in the queue, `unjoined` the spans passed on without joined values.
     """
 
     def __init__(self, inner: SpanProcessor, *, queue: int = QUEUE, deadline_s: float = DEADLINE_S) -> None:
@@ -68,7 +68,7 @@ class GpuSpanProcessor(SpanProcessor):
         self._queue = queue
         self._deadline_ns = int(deadline_s * NS_PER_S)
         self._held: deque[_HeldSpan] = deque()
-        #: Those whose execution's kernels are still to come.
+        #: Spans that wait for their execution's kernels.
         self._awaiting: list[_HeldSpan] = []
         self._lock = threading.RLock()
         self._session: Session | None = None
@@ -81,7 +81,7 @@ class GpuSpanProcessor(SpanProcessor):
         session.on_step.append(self._release)
 
     def forget(self) -> None:
-        """In a forked child: the parent still holds these spans, and exports them."""
+        """In a forked child: drop the waiting spans, which the parent exports."""
         self._held.clear()
         self._awaiting.clear()
         self._lock = threading.RLock()
@@ -90,7 +90,7 @@ class GpuSpanProcessor(SpanProcessor):
     # ------------------------------------------------------------------ the SDK's side
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Pass through."""
+        """Note a server span; pass the span on."""
         others = server_spans.current
         if others is not None:
             others.started(span)
@@ -102,7 +102,7 @@ class GpuSpanProcessor(SpanProcessor):
             ending(span)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Hold a region's span until its samples are there; pass any other on."""
+        """Queue a region's span until samples cover it; pass any other span on."""
         session, others, execution = self._session, server_spans.current, None
         if session is not None and span.context is not None:
             execution = session.spans.get(span.context.span_id)
@@ -123,7 +123,7 @@ class GpuSpanProcessor(SpanProcessor):
         self.inner.on_end(JoinedSpan(span, _unjoined(execution, why), _events(execution, span)))
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Take a last sample, join and pass on what waits, then flush the inner processor; False if time runs out."""
+        """Take a last sample, join and pass on all waiting spans, then flush `inner`. False if time runs out."""
         end_s = time.monotonic() + timeout_millis / 1000
         session = self._session
         if session is not None and self._held:
@@ -132,7 +132,7 @@ class GpuSpanProcessor(SpanProcessor):
         return self.inner.force_flush(max(0, int((end_s - time.monotonic()) * 1000)))
 
     def shutdown(self) -> None:
-        """As `force_flush`, then shut the inner processor down. Spans that end later are the inner processor's."""
+        """Pass on all waiting spans, then shut `inner` down. Spans that end later go to `inner` directly."""
         session, self._session = self._session, None
         process.off_start(self._attach)
         if session is not None:
@@ -146,12 +146,12 @@ class GpuSpanProcessor(SpanProcessor):
     # ------------------------------------------------------------------ the session's side
 
     def _release(self, final: bool, flush_s: float = FLUSH_S) -> bool:
-        """Pass on, in the order in which they ended, the spans that are covered or have waited long enough.
+        """Pass on, in the order of their ends, the spans that are covered or have waited long enough.
 
-        Those whose kernels are still to come stand aside, and are the first to go when these are there.
+        Spans that wait for kernels are set aside, and are first to be passed on once the kernels are there.
 
-        `final`: all of them, as fast as the inner processor takes them within `flush_s`. Else a batch at most; whether
-        there are more.
+        `final`: all spans, with a flush of `inner` after every batch for at most `flush_s` in all. Otherwise at most
+        one batch. Returns whether more spans are due.
         """
         end_s = time.monotonic() + flush_s
         with self._lock:
@@ -180,9 +180,9 @@ class GpuSpanProcessor(SpanProcessor):
         try:
             enricher = self._enricher
             if enricher is None or enricher.joiner is not held.session.joiner:
-                enricher = Enricher(held.session.joiner)  # of a session that ended while its spans waited
+                enricher = Enricher(held.session.joiner)  # its session ended while the span waited
             added = enricher.attributes(held.execution)
-        except Exception as error:  # noqa: BLE001 - a span must not be lost to our defect
+        except Exception as error:  # noqa: BLE001 - an internal error must not lose a span
             if not held.session.counts["join errors"]:
                 _log.exception("gpu-profile: a span could not be joined")
             held.session.counts["join errors"] += 1
@@ -192,30 +192,30 @@ class GpuSpanProcessor(SpanProcessor):
 
 
 def _unjoined(execution: Execution, why: str) -> dict[str, AttributeValues]:
-    """What is known of an execution without any sample."""
+    """The attributes of an execution without samples."""
     return {names.REGION.name: execution.name, names.UNJOINED.name: why, **execution.profiled()}
 
 
 def _awaited(held: _HeldSpan) -> bool:
-    """Whether its execution's kernels are still to come, and may be waited for."""
+    """Whether its execution's kernels are pending and `AWAIT_S` has not passed."""
     return held.execution.awaited and held.in_time(int(AWAIT_S * NS_PER_S))
 
 
 def _events(execution: Execution, span: ReadableSpan) -> Sequence[Event]:
-    """One for each of the kernels that took longest."""
+    """One span event for each of the longest kernels."""
     if execution.kernels is None:
         return ()
     return [Event(names.KERNEL_EVENT, each, span.end_time) for each in execution.kernels.events()]
 
 
 class JoinedSpan(ReadableSpan):
-    """A copy of an ended span with more attributes and events. What it had dropped over its limits stays counted."""
+    """A copy of an ended span with more attributes and events. Its counts of dropped items stay as they were."""
 
     _dropped_events: int | None = None
 
     def __init__(self, span: ReadableSpan, more: Mapping[str, AttributeValues], events: Sequence[Event] = ()) -> None:
-        # All that the SDK keeps of a span: its constructor would take ten times as long, and read each value through
-        # a lock.
+        # Copies all fields of the SDK's span: its constructor takes ten times as long and reads each value through a
+        # lock.
         vars(self).update(vars(span))
         self._dropped = span.dropped_attributes
         own: Any = span.attributes
@@ -231,16 +231,16 @@ class JoinedSpan(ReadableSpan):
 
     @property
     def dropped_attributes(self) -> int:
-        """Attributes that the original span left out."""
+        """The number of attributes that the original span dropped."""
         return self._dropped
 
     @property
     def dropped_events(self) -> int:
-        """Events that the original span left out."""
+        """The number of events that the original span dropped."""
         return super().dropped_events if self._dropped_events is None else self._dropped_events
 
 
-#: Those that a forked child must empty.
+#: Processors that a forked child must empty.
 _processors: Final[WeakSet[GpuSpanProcessor]] = WeakSet()
 
 
@@ -252,6 +252,6 @@ def _forget() -> None:
 
 @process.at_finish
 def _flush() -> None:
-    """Children of `multiprocessing` inherit no `atexit` of the SDK's: what its processors keep would be lost."""
+    """Flush the inner processors: children of `multiprocessing` do not run the SDK's `atexit`, and would lose spans."""
     for processor in list(_processors):
         processor.inner.force_flush(int(FLUSH_S * 1000))

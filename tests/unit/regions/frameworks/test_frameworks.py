@@ -74,7 +74,7 @@ def test_others_are_alive_once_a_device_has_a_context(
 
 
 def test_without_the_driver_library_there_are_no_marks(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libcuda, "_found", None)
+    monkeypatch.setattr(libcuda, "_loaded", None)
     assert find_stream() is None
 
 

@@ -49,9 +49,9 @@ def test_what_ended_is_told_once_and_kept_until_it_is_let_go() -> None:
     assert taken(backlog, 0, 30) == [("a", 10, 20, None), ("b", 15, 30, None)]
     second.end_ns = 40
     assert backlog.collect(deque()) == [second]
-    assert backlog.let_go(20, latest_ns=100, given_up_ns=0) == [first]
+    assert backlog.remove_joined(20, latest_ns=100, abandoned_ns=0) == [first]
     assert taken(backlog, 20, 50) == [("b", 15, 40, None)]
-    assert backlog.let_go(40, latest_ns=100, given_up_ns=0) == [second]
+    assert backlog.remove_joined(40, latest_ns=100, abandoned_ns=0) == [second]
     assert len(backlog) == 0
 
 
@@ -67,7 +67,7 @@ def test_parent_that_is_gone_is_replaced_by_the_nearest_that_is_there() -> None:
     inner = begun("inner", 4, 20, parent=middle)
     backlog.collect(deque([outer, middle, inner]))
     assert taken(backlog, 0, 30)[-2:] == [("inner", 4, 20, "middle"), ("outer", 1, 30, None)]
-    backlog.let_go(5, latest_ns=100, given_up_ns=0)
+    backlog.remove_joined(5, latest_ns=100, abandoned_ns=0)
     assert taken(backlog, 5, 30) == [("inner", 4, 20, "outer"), ("outer", 1, 30, None)]
 
 
@@ -109,14 +109,14 @@ def test_execution_that_its_stream_never_passes_is_given_up() -> None:
     dead.mark_start(Marks())
     dead.end_ns = 20
     backlog.collect(deque([dead]))
-    assert backlog.let_go(100, latest_ns=200, given_up_ns=20) == []
-    assert backlog.let_go(100, latest_ns=200, given_up_ns=21) == [dead]
+    assert backlog.remove_joined(100, latest_ns=200, abandoned_ns=20) == []
+    assert backlog.remove_joined(100, latest_ns=200, abandoned_ns=21) == [dead]
 
 
 def test_what_ended_in_the_future_is_let_go_since_the_clock_was_set_back() -> None:
     backlog, odd = Backlog(), begun("odd", 10, 1_000)
     backlog.collect(deque([odd]))
-    assert backlog.let_go(20, latest_ns=999, given_up_ns=0) == [odd]
+    assert backlog.remove_joined(20, latest_ns=999, abandoned_ns=0) == [odd]
 
 
 @pytest.mark.parametrize("most", [0, 3, 10])

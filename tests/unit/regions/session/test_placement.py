@@ -42,7 +42,7 @@ def test_what_the_program_names_is_taken() -> None:
 def test_nothing_is_known_before_the_driver_answers() -> None:
     placement = Placement(environ={})
     assert placement.of(None) == placement.of(0) == ()
-    assert "not said yet" in placement.why(None)
+    assert "not listed its devices yet" in placement.why(None)
     placement.update((A,))
     assert placement.of(0) == (A,)
 

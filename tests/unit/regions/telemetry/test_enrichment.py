@@ -156,7 +156,7 @@ def test_a_span_that_goes_on_before_the_gpu_has_reached_its_end_says_so_and_carr
         stage.queue.launch(Work(seconds=5.0))
     stage.run(2)  # past the processor's deadline, long before the work is done
     said = stage.attributes("far ahead")
-    assert said["unjoined"] == "the GPU had not finished the region when its span had to go on"
+    assert said["unjoined"] == "the GPU had not finished the region when its span was exported"
     assert set(said) == {"region", "device.ids", "unjoined"}
 
 

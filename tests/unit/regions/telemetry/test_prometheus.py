@@ -211,7 +211,7 @@ def test_port_that_is_taken_is_a_usage_error_in_one_line() -> None:
 
 @pytest.mark.parametrize("port", [-1, 65536, 700_000])
 def test_port_that_is_none_is_a_usage_error(port: int) -> None:
-    with pytest.raises(UsageError, match=f"port {port} is none"):
+    with pytest.raises(UsageError, match=f"port {port} does not exist"):
         serve_metrics(port, address="127.0.0.1")
 
 

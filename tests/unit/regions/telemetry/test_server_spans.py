@@ -65,11 +65,11 @@ def test_words_are_read_as_a_rule(words: str, rule: ForeignRule) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ("servr", "'servr' does not say which spans get GPU attributes: use internal, server, client"),
-        ("server,none", "`none` stands alone, not in 'server,none'"),
-        ("", "no word says which spans get GPU attributes: ''; `none` stands for no span"),
-        ("name=", "'name=' does not say"),
-        ("!server", "'!server' does not say"),
+        ("servr", "'servr' does not select spans for GPU attributes: use internal, server, client"),
+        ("server,none", "`none` excludes all other words: 'server,none'"),
+        ("", "the rule for spans with GPU attributes is empty: ''; use `none` for no spans"),
+        ("name=", "'name=' does not select"),
+        ("!server", "'!server' does not select"),
     ],
 )
 def test_word_that_is_none_of_them_is_a_usage_error_in_one_line(words: str, problem: str) -> None:
@@ -254,9 +254,7 @@ def test_defect_of_ours_fails_neither_span_nor_region_and_is_said_once(
             pass
     on_host.flush()
     assert on_host.names().count("GET /") == on_host.names().count("step") == 3
-    assert [r.message for r in caplog.records] == [
-        "gpu-profile: a span goes on without what GPUs did in it: ZeroDivisionError()"
-    ]
+    assert [r.message for r in caplog.records] == ["gpu-profile: a span has no GPU attributes: ZeroDivisionError()"]
 
 
 # ------------------------------------------------------------------ bounds
