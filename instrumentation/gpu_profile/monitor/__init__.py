@@ -1,16 +1,16 @@
-"""What the GPU did during a block of code or a call, for a person to read or a program to use.
+"""Measures GPUs during a block of code or a call, with a summary for people and programs.
 
 Read in this order:
 
 - `context`: `GpuMonitor`, which samples around a block. `decorator`: `gpu_profile`, the same around each call.
-- `run`: what both have in common, from before a run to after it. `options`: what the user asked for, checked.
-  `pauses`: waiting, for threads and for event loops. `holds`: who needs samples, and the samplers of other drivers.
-- `gpu_summary`: a run's samples as one `GpuSummary`, which formats itself as a line and as a dictionary. `trace`:
-  utilisation that the device's history no longer has.
+- `run`: one measured run, shared by both. `options`: the user's checked options. `pauses`: waits for threads and event
+  loops. `holds`: requests for samples, and the samplers of drivers other than the process's own.
+- `gpu_summary`: a run's samples as one `GpuSummary`, which formats itself as text, a dictionary and JSON. `trace`:
+  utilisation that the device's history no longer contains.
 
-Imports the regions, whose session's sampler it shares, the sampling, the drivers and the join. The command line and the
-integrations for pytest and notebooks stand on it. One more number of a run is a field of `GpuSummary`, filled in
-`gpu_summary.summarise_run`.
+Imports the regions, the sampling, the drivers and the join. It shares the sampler of the regions' session. The command
+line and the integrations for pytest and notebooks use it. Another number of a run is a field of `GpuSummary`, filled
+in `gpu_summary.summarise_run`.
 """
 
 from gpu_profile.monitor.context import GpuMonitor

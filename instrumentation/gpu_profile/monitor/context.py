@@ -1,4 +1,4 @@
-"""`GpuMonitor`: a block of code, and what the GPU did while it ran."""
+"""`GpuMonitor`: measures GPUs while a block of code runs."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from gpu_profile.monitor.run import Run
 
 
 class GpuMonitor:
-    """Samples GPUs while a `with` (or `async with`) block runs; `summary` is there when the block has ended.
+    """Samples GPUs while a `with` (or `async with`) block runs. `summary` is available after the block.
 
     `device`: a CUDA ordinal of this process, a UUID, `nvml:N` (NVML's index), or several of them in a list.
-    `interval_s`: how often counters are read; one sampler serves all monitors, at the shortest interval of any.
-    `backend`: `auto|nvml|smi|none|node[:DIR]|simulated[:DIR]|replay:DIR`; `auto` is what `configure` or the
-    environment's GPU_PROFILE_BACKEND names, else NVML, else nvidia-smi. `strict`: raise GpuBackendError or UsageError
-    when the block is entered and cannot be measured; without it there is one warning, and a note in the summary.
-    `sync_fn`: called before the block and after it, to wait for what was launched; `auto` takes that of the framework
-    that is loaded. `warmup_s`: so much of the run's beginning is left out of all but its duration.
-    `keep_samples`: have `samples`.
+    `interval_s`: seconds between readings; all monitors share one sampler, at the shortest interval of any.
+    `backend`: `auto|nvml|smi|none|node[:DIR]|simulated[:DIR]|replay:DIR`; `auto`: the backend of `configure` or of the
+    environment's GPU_PROFILE_BACKEND, else NVML, else nvidia-smi. `strict`: raise GpuBackendError or UsageError on
+    entering a block that cannot be measured; without `strict`, log one warning and add a note to the summary.
+    `sync_fn`: called before and after the block to wait for launched work; `auto`: the synchronisation of the loaded
+    framework. `warmup_s`: seconds at the start of the run that are left out of everything except the duration.
+    `keep_samples`: fill `samples`.
 
-    A monitor can be used again after its block has ended, not while it runs: UsageError. The end of the block waits
-    for the driver's last samples, at most 0.25 s, which is not part of the duration.
-    Raises ValueError for a time that makes no sense, TypeError for a `sync_fn` that is no function.
+    A monitor can be used again after its block has ended; using it while it runs raises UsageError. The end of the
+    block waits up to 0.25 s for the driver's last samples. The duration does not include this wait.
+    Raises ValueError for an invalid time, TypeError for a `sync_fn` that is not callable.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class GpuMonitor:
         self._run: Run | None = None
         self._running = False
 
-    # ------------------------------------------------------------------ what it found
+    # ------------------------------------------------------------------ results
 
     @property
     def summary(self) -> GpuSummary | None:
-        """What the device did; None before the block has ended. Of several devices, the first."""
+        """The summary of the first device; None before the block has ended."""
         return self.summaries[0] if self.summaries else None
 
     @property
@@ -60,9 +60,9 @@ class GpuMonitor:
 
     @property
     def samples(self) -> list[GpuSample]:
-        """The samples so far, oldest first; of several devices, the first's. Empty without `keep_samples`."""
-        found = self.device_samples
-        return found[0] if found else []
+        """The samples of the first device so far, oldest first. Empty without `keep_samples`."""
+        by_device = self.device_samples
+        return by_device[0] if by_device else []
 
     @property
     def device_samples(self) -> list[list[GpuSample]]:

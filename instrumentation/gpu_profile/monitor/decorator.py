@@ -23,7 +23,7 @@ Report = bool | Callable[[GpuSummary], object]
 
 
 class _How(TypedDict, total=False):
-    """The keywords that do not change what is returned, for the overloads."""
+    """The keywords that do not change the return type, for the overloads."""
 
     device: Any
     interval_s: float
@@ -43,7 +43,7 @@ class Unchanged(Protocol):
 
 
 class Profiled(Protocol):
-    """A decorator whose function returns what it returned and the summary."""
+    """A decorator that makes a function return its result together with the summary."""
 
     @overload
     def __call__(  # type: ignore[overload-overlap] # a plain function that returns a coroutine is R below
@@ -76,17 +76,19 @@ def gpu_profile(
     report: Report = True,
     return_profile: bool = False,
 ) -> Any:
-    """Measure what the GPU does during every call of a function: plain, async, generator or async generator.
+    """Measure the GPU during every call of a function: plain, async, generator or async generator.
 
     `device`, `interval_s`, `backend`, `strict`, `sync_fn` and `warmup_s` are as in `GpuMonitor`. `report`: print each
-    summary (True), do not (False), or call this with it. `return_profile`: return a `ProfiledResult` in place of the
-    function's own result; of a generator, that is its return value. Bare `@gpu_profile` has all defaults.
+    summary (True), print none (False), or call this function with it. `return_profile`: return a `ProfiledResult`
+    instead of the function's result; for a generator, instead of its return value. Bare `@gpu_profile` has all
+    defaults.
 
-    A call is a region too, named after the function, where it is measured by the process's own driver. With
-    `report=False` and without `return_profile` that is all it is, and nothing is waited for.
-    The function's exceptions pass through, after the summary was reported; what `sync_fn` or `report` raise then is
-    noted on them. Raises ValueError and TypeError as `GpuMonitor` does, TypeError for what is no function; calls raise
-    GpuBackendError or UsageError before the function runs if they are strict and cannot be measured.
+    A call is also a region, named after the function, if the process's own driver measures it. With `report=False` and
+    without `return_profile` it is only a region, and nothing waits for the GPU or the driver.
+    The function's exceptions pass through after the summary is reported. An error of `sync_fn` or `report` is then
+    added to them as a note. Raises ValueError and TypeError as `GpuMonitor` does, and TypeError for an object that is
+    not a function. With `strict`, a call that cannot be measured raises GpuBackendError or UsageError before the
+    function runs.
     """
     if not (isinstance(report, bool) or callable(report)):
         raise TypeError(f"report is True, False or a function that takes a GpuSummary, not {report!r}")
@@ -96,7 +98,7 @@ def gpu_profile(
 
 
 class _Profile:
-    """What one use of the decorator asks for."""
+    """The decorator with its options."""
 
     def __init__(self, asked: Options, report: Report, returns: bool) -> None:
         self._options = asked
@@ -112,9 +114,7 @@ class _Profile:
             return self._coroutine(function, name)
         if inspect.isasyncgenfunction(function):
             if self._returns:
-                raise TypeError(
-                    "return_profile: an async generator returns nothing that a profile could come with; give a report"
-                )
+                raise TypeError("return_profile: an async generator has no return value to replace; use report")
             return self._async_generator(function, name)
         if inspect.isgeneratorfunction(function):
             return self._generator(function, name)
@@ -127,11 +127,11 @@ class _Profile:
 
     @property
     def _idle(self) -> bool:
-        """Whether calls are plain calls: all is switched off, and no result is owed a profile."""
+        """Whether calls are plain calls: measuring is disabled and the result needs no profile."""
         return process.disabled and not self._returns
 
     def _ending(self, run: Run, error: BaseException | None = None) -> Generator[float, None, None]:
-        """Sum up and report. What fails here is the caller's to see, on the function's own `error` if there is one."""
+        """Summarise and report. An exception here is raised, or added as a note to the function's own `error`."""
         try:
             yield from run.closing(error)
             if self._report is not None and not run.abandoned and not process.disabled:
@@ -219,7 +219,7 @@ class _Profile:
                     except GeneratorExit:
                         await inner.aclose()
                         raise
-                    except BaseException as thrown:  # noqa: BLE001 - it is the function's to handle
+                    except BaseException as thrown:  # noqa: BLE001 - the function handles it
                         step, value = inner.athrow, thrown
             except StopAsyncIteration:
                 run.synchronise()
@@ -234,18 +234,18 @@ class _Profile:
 
 
 def _as_region(run: Run, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """What the caller of a generator does between two of its steps is not nested in the generator's region."""
+    """The generator function as a region. Its caller's code between two steps is not inside the region."""
     template = run.as_region(name)
     return function if template is None else cast("Callable[..., Any]", template(function))
 
 
 def _own(error: BaseException) -> BaseException | None:
-    """The error that a generator failed with: being closed is none, and nobody would see what is noted on it."""
+    """The error of a generator, None for GeneratorExit: closing is no failure, and a note on it would be lost."""
     return None if isinstance(error, GeneratorExit) else error
 
 
 def _print(summary: GpuSummary) -> None:
     text = summary.format()
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    # A terminal that cannot show the trace must not fail the function that was measured.
-    print(text.encode(encoding, "replace").decode(encoding))  # noqa: T201 - what report=True asks for
+    # A terminal that cannot show the trace must not fail the measured function.
+    print(text.encode(encoding, "replace").decode(encoding))  # noqa: T201 - `report=True` prints

@@ -1,7 +1,7 @@
-"""What one monitored run says of one device, in the units that people read: %, MiB, W, °C, s. Pure.
+"""The results of one monitored run on one device, in units for people: %, MiB, W, °C, s. Pure.
 
-The names and units are those of the documents that `GpuMonitor` and the decorator `gpu_profile` follow, not this
-project's base units. What was not measured is None, never 0 or NaN.
+`GpuMonitor` and the decorator `gpu_profile` follow existing documents. Names and units are theirs, not this project's
+base units. A value that was not measured is None, never 0 or NaN.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from gpu_profile.join.reading import Reading, quantiles, read
 from gpu_profile.units import MIB, NS_PER_S, seconds
 
 R = TypeVar("R")
-#: Gives the mean between each two neighbours of moments in ns; None where nothing is known.
+#: Takes times in ns and returns the mean between each two neighbours; None without samples.
 Means: TypeAlias = Callable[[Sequence[int]], Sequence[float | None]]
 
-#: Characters of the utilisation trace, and what each of its eight heights looks like.
+#: The number of characters of the utilisation trace, and the characters of its eight heights.
 TRACE: Final = 40
 HEIGHTS: Final = "▁▂▃▄▅▆▇█"
-#: Samples that cover less of a run than this leave a note: below, more is missing than the edges of the run.
+#: A lower coverage of a run is noted: then more is missing than the edges of the run.
 WELL_COVERED: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """The device at one moment: `t_s` seconds after the monitor started.
+    """The device at one moment, `t_s` seconds after the monitor started.
 
-    There is one for each value that the driver gave for its utilisation; the other fields hold what was in force then.
+    There is one for each utilisation value of the driver. The other fields have the values at that time.
     Utilisation is in %, memory in MiB, power in W, temperature in °C, clocks in MHz.
     """
 
@@ -53,14 +53,14 @@ class GpuSample:
 
 @dataclass(frozen=True)
 class GpuSummary:
-    """One run on one device, its first `warmup_s` left out of all but `duration_s`.
+    """One run on one device. Its first `warmup_s` count in `duration_s` only.
 
-    `device` is what was asked for. `n_samples` counts the values that the driver came to by itself, not how often it
-    was asked. `busy_time_est_s` is mean utilisation x (duration - warm-up); where samples cover less than 95 % of
-    that, which `coverage` tells (0: nothing is known), it is the busy time of the part that they cover.
-    `resolution_s` is how far it may be off. Percentiles are weighted by time, and like the maximum of the driver's own
+    `device` is the user's name of the device. `n_samples` is the number of values that the driver renewed, not of
+    queries. `busy_time_est_s` is mean utilisation x (duration - warm-up). If samples cover less than 95 % of that time,
+    it is the busy time of the covered part. `coverage` is the covered share; 0 means no samples. `resolution_s` is the
+    uncertainty of `busy_time_est_s`. Percentiles are weighted by time. They and the maximum are of the driver's own
     windows. `energy_source` is the signal that `energy_j` comes from: `energy`, the driver's counter, or
-    `power_average`, integrated. `notes` says what is out of the ordinary, phrases parted by " | ".
+    `power_average`, integrated. `notes` lists anything unusual, separated by " | ".
     """
 
     device: int | str
@@ -87,7 +87,7 @@ class GpuSummary:
     resolution_s: float | None = None
 
     def format(self) -> str:
-        """A report for people, in several lines; `n/a` is what could not be measured."""
+        """A report in several lines for people; `n/a` for a value that could not be measured."""
         utilisation = (
             f"mean {_text(self.util_gpu_mean, '%')} | p50 {_text(self.util_gpu_p50, '%')} | "
             f"p95 {_text(self.util_gpu_p95, '%')} | max {_text(self.util_gpu_max, '%')}"
@@ -112,7 +112,7 @@ class GpuSummary:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields by name, in JSON's types: what is unknown is None."""
+        """The fields by name, in JSON types; an unknown value is None."""
         return asdict(self)
 
     def to_json(self) -> str:
@@ -122,10 +122,7 @@ class GpuSummary:
 
 @dataclass(frozen=True)
 class ProfiledResult(Generic[R]):
-    """What a function returned, and what the GPU did meanwhile.
-
-    `gpus` has a summary for each device where there are several; `gpu` is the first.
-    """
+    """The result of a function with the summaries of the devices: `gpus` for each device, `gpu` for the first."""
 
     value: R
     gpu: GpuSummary
@@ -141,7 +138,7 @@ def _text(value: float | None, unit: str, digits: int = 1) -> str:
 
 
 def join_notes(notes: Sequence[str]) -> str:
-    """Notes as `GpuSummary.notes` has them."""
+    """Notes in the format of `GpuSummary.notes`, without duplicates and empty ones."""
     return " | ".join(note for note in dict.fromkeys(notes) if note)
 
 
@@ -149,9 +146,9 @@ def join_notes(notes: Sequence[str]) -> str:
 
 
 class Utilisation(NamedTuple):
-    """How busy a device was during an interval: ratios of 0-1 and seconds; `doubt` says why that is not sure.
+    """The utilisation of a device during an interval: ratios of 0-1 and seconds. `doubt`: why it is uncertain.
 
-    Mean and busy seconds are the interval's own; percentiles and the maximum are of the driver's windows.
+    Mean and busy seconds are for the interval itself; percentiles and the maximum are of the driver's windows.
     """
 
     mean: float
@@ -166,25 +163,25 @@ class Utilisation(NamedTuple):
 
 
 def utilisation(timeline: Timeline, interval: Interval) -> Utilisation | None:
-    """The utilisation of `interval`, None where nothing is known of it: the one place that says where it comes from."""
+    """The utilisation of `interval`; None without samples. Every summary takes its utilisation from here."""
     column = timeline.best(BUSY_SOURCES)
     reading = None if column is None else read(column, interval)
     if column is None or reading is None:
         return None
     p50, p95 = quantiles(column, interval, 0.5, 0.95)
     length_s = seconds(interval.end_ns - interval.start_ns)
-    # Where the samples end early the rest is not known at all: only what they cover counts. Of a run that outlives the
-    # history only sums are left, in which its edges hardly count.
+    # If samples end early, the rest is unknown and only the covered part counts. For a run that outlives the history
+    # only sums are left, in which its edges hardly count.
     whole = reading.coverage >= WELL_COVERED and (column.oldest_ns or 0) <= interval.start_ns
-    found = busy_time(timeline, interval) if whole else None
-    if found is None:
+    bounds = busy_time(timeline, interval) if whole else None
+    if bounds is None:
         covered_s = length_s * reading.coverage
         mean, busy_s = min(1.0, reading.mean), min(reading.total, covered_s)
         resolution_s, doubt = reading.resolution * length_s, ""
     else:
-        mean, busy_s, resolution_s = found.share, found.value_s, found.half_width_s
-        doubt = f"busy time may be {found.low_s:.3f}-{found.high_s:.3f}s: {found.reason}" if found.reason else ""
-    # A driver that is asked more often than it renews its reading repeats itself.
+        mean, busy_s, resolution_s = bounds.share, bounds.value_s, bounds.half_width_s
+        doubt = f"busy time may be {bounds.low_s:.3f}-{bounds.high_s:.3f}s: {bounds.reason}" if bounds.reason else ""
+    # A driver that is queried more often than it renews its reading repeats values.
     refresh_s = seconds(reading.signal.refresh_ns)
     independent = min(reading.n, int(length_s * reading.coverage / refresh_s) + 2) if refresh_s else reading.n
     return Utilisation(
@@ -210,19 +207,19 @@ def summarise_run(
     notes: Sequence[str] = (),
     traces: Mapping[Signal, Means] | None = None,
 ) -> GpuSummary:
-    """What `timeline` says of `run`, by the parts of its samples that overlap it after the first `warmup_s`.
+    """The summary of `run` from the samples of `timeline` that overlap it after the first `warmup_s`.
 
-    Of a run that outlives the history, the trace comes from `traces`, and the rest from an anchor where it begins.
+    For a run that outlives the history, the trace comes from `traces`, and the rest from an anchor at its start.
     """
     duration_s = seconds(run.end_ns - run.start_ns)
     # Empty if the warm-up is at least as long as the run.
     measured = Interval(min(run.start_ns + round(warmup_s * NS_PER_S), run.end_ns), run.end_ns)
     length_s = seconds(max(0, measured.end_ns - measured.start_ns))
-    said = list(notes)
+    remarks = list(notes)
     if warmup_s > 0:
-        said.append(f"warmup ignored: first {warmup_s:.2f}s")
+        remarks.append(f"warmup ignored: first {warmup_s:.2f}s")
         if not length_s:
-            said.append("the warmup is longer than the run: nothing was measured")
+            remarks.append("the warmup is longer than the run: nothing was measured")
     busy = utilisation(timeline, measured)
     memory = _first(timeline, measured, rows.MEMORY_CONTROLLER)
     used = _first(timeline, measured, rows.MEMORY_USED)
@@ -230,14 +227,14 @@ def summarise_run(
     energy = _first(timeline, measured, *ENERGY_SOURCES)
     power = _first(timeline, measured, rows.POWER, rows.POWER_AVERAGE)
     mean_w = energy.mean if energy else power.mean if power else None
-    # A maximum of a sensor that looks back over a second may lie below the mean of the counter.
+    # The maximum of a sensor with a window of a second may be below the mean of the counter.
     peaks = [watts for watts in (mean_w, power and power.maximum) if watts is not None]
     total = timeline.device.memory_bytes
     coverage = busy.coverage if busy else energy.coverage if energy else 0.0
     if length_s:
-        said.append("no utilisation samples" if busy is None else busy.doubt)
+        remarks.append("no utilisation samples" if busy is None else busy.doubt)
         if coverage and coverage < WELL_COVERED:
-            said.append(f"samples cover {coverage:.0%} of the run: busy time and energy are of that part")
+            remarks.append(f"samples cover {coverage:.0%} of the run: busy time and energy are of that part")
     return GpuSummary(
         device=device,
         name=timeline.device.name or timeline.device.uuid,
@@ -256,7 +253,7 @@ def summarise_run(
         temp_max_c=temperature.maximum if temperature else None,
         busy_time_est_s=busy.busy_s if busy else None,
         sparkline=draw(timeline, measured, traces),
-        notes=join_notes(said),
+        notes=join_notes(remarks),
         coverage=min(1.0, coverage),
         energy_j=energy.total if energy else None,
         energy_source=energy.signal.key if energy else None,
@@ -269,19 +266,19 @@ def _scaled(value: float | None, by: float) -> float | None:
 
 
 def _first(timeline: Timeline, interval: Interval, *sources: Signal) -> Reading | None:
-    """The reading of the first of `sources` that says anything of `interval`."""
+    """The reading of the first of `sources` with samples in `interval`."""
     columns = (timeline.column(source) for source in sources)
-    known = (column for column in columns if column is not None and not column.stuck)
-    return next((found for column in known if (found := read(column, interval)) is not None), None)
+    usable = (column for column in columns if column is not None and not column.stuck)
+    return next((reading for column in usable if (reading := read(column, interval)) is not None), None)
 
 
 # ---------------------------------------------------------------------- the trace
 
 
 def draw(timeline: Timeline, interval: Interval, traces: Mapping[Signal, Means] | None = None) -> str:
-    """Mean utilisation in `TRACE` equal steps of time, on a scale of 0-100 %; a blank where nothing is known.
+    """Mean utilisation in `TRACE` equal steps of time, on a scale of 0-100 %; a blank for a step without samples.
 
-    `traces` by signal serve where the timeline does not reach back to the interval's start any more.
+    `traces`, by signal, are used if the timeline no longer reaches back to the interval's start.
     """
     column = timeline.best(BUSY_SOURCES)
     if column is None or interval.end_ns - interval.start_ns < TRACE:
@@ -303,31 +300,31 @@ def draw(timeline: Timeline, interval: Interval, traces: Mapping[Signal, Means] 
 
 
 def samples_of(timeline: Timeline, run: Interval) -> list[GpuSample]:
-    """The samples of `run` that `timeline` holds, oldest first; its warm-up is part of it."""
+    """The samples of `run` in `timeline`, oldest first, including the warm-up."""
     column = timeline.best([*BUSY_SOURCES, rows.POWER, rows.POWER_AVERAGE, rows.MEMORY_USED])
     if column is None:
         return []
     _, ends, _ = column.edges(run.start_ns, run.end_ns)
 
     def at(scale: float, *sources: Signal) -> list[float | None]:
-        held = timeline.best(sources)
-        if held is None or not len(ends):
+        source = timeline.best(sources)
+        if source is None or not len(ends):
             return [None] * len(ends)
-        values, known = held.maxima(ends - 1, ends)
-        return [value * scale if there else None for value, there in zip(values.tolist(), known.tolist(), strict=True)]
+        values, present = source.maxima(ends - 1, ends)
+        return [value * scale if has else None for value, has in zip(values.tolist(), present.tolist(), strict=True)]
 
     total = timeline.device.memory_bytes
-    found = zip(
+    fields = zip(
         ((ends - run.start_ns) / NS_PER_S).tolist(),
         at(100, *BUSY_SOURCES),
         at(100, rows.MEMORY_CONTROLLER),
         at(1 / MIB, rows.MEMORY_USED),
         [_scaled(total, 1 / MIB)] * len(ends),
-        # What the driver buffers of power comes later than what it says at once.
+        # Samples of POWER, which the driver buffers, arrive later than those of POWER_AVERAGE.
         (a if b is None else b for a, b in zip(at(1, rows.POWER_AVERAGE), at(1, rows.POWER), strict=True)),
         at(1, rows.TEMPERATURE),
         at(1e-6, rows.CLOCK_SM),
         at(1e-6, rows.CLOCK_MEMORY),
         strict=True,
     )
-    return [GpuSample(*values) for values in found]
+    return [GpuSample(*values) for values in fields]

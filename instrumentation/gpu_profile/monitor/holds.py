@@ -1,4 +1,4 @@
-"""Who needs samples while a run lasts, and the samplers of other drivers than the process's own."""
+"""Requests for samples during runs, and the samplers of drivers other than the process's own."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _NOT_HERE: Final = "this process does not sample"
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """Sampling that goes on until `release`, at least every `interval_s`. Without a `sampler`, `reason` says why.
+    """A request for samples at least every `interval_s`, until `release`. If `sampler` is None, `reason` says why.
 
-    `session` is the process's if its sampler serves; None for one that reads through another driver.
+    `session`: the process's session if its sampler is used; None if the sampler reads another driver.
     """
 
     sampler: Sampler | None
@@ -32,7 +32,7 @@ class Hold:
     reason: str = ""
 
     def release(self) -> None:
-        """Let the sampling end after a while, if nobody else needs it. Twice is fine."""
+        """End the request. Sampling ends after `IDLE_S` unless another run or a region needs it. Idempotent."""
         with _lock:
             sampler, self.sampler = self.sampler, None
             if sampler is None:
@@ -40,19 +40,19 @@ class Hold:
             sampler.release(self.interval_s)
             if self.session is not None:
                 self.session.holds -= 1
-                # Opening a driver takes longer than many runs do, and the next run may follow soon.
+                # Opening a driver takes longer than many runs, and the next run may follow soon.
                 self.session.keep_awake()
             elif self.other is not None:
-                self.other.let_go()
+                self.other.release()
 
 
 class _Other:
-    """The sampler of a driver that is not the process's own; it stops once nobody has held it for `IDLE_S`."""
+    """The sampler of a driver other than the process's own. It stops after `IDLE_S` without a `Hold`."""
 
     def __init__(self, spec: str) -> None:
         clock, retention_s = process.settings().clock, process.settings().retention_s
         self.spec = spec
-        # Every run asks for its own interval; without any, there is little to read.
+        # Slow by default: every run requests its own interval.
         self.sampler = Sampler(
             lambda: open_driver(spec, clock=clock, groups=LIBRARY_GROUPS),
             interval_s=1.0,
@@ -63,8 +63,8 @@ class _Other:
         self._last_s = 0.0
         self._waiting = False
 
-    def let_go(self) -> None:
-        """One who held it does so no more."""
+    def release(self) -> None:
+        """Remove one `Hold`."""
         self.holds -= 1
         self._last_s = time.monotonic()
         self._retire_later()
@@ -77,7 +77,7 @@ class _Other:
             timer.start()
 
     def retire(self) -> None:
-        """Stop, or wait on if somebody came meanwhile."""
+        """Stop, unless a run has used it meanwhile."""
         with _lock:
             self._waiting = False
             if self.holds or _others.get(self.spec) is not self:
@@ -95,20 +95,20 @@ _others: dict[str, _Other] = {}
 
 
 def hold(backend: str, interval_s: float) -> Hold:
-    """Have samples taken through `backend` from now on; `auto` is whatever the process's settings name.
+    """Sample through `backend` from now on. `auto`: the backend of the process's settings.
 
-    One sampler serves all who name the same driver, at the smallest interval that any of them asks for. Does not wait
-    for its first answer. GpuBackendError for a backend that is none, or that cannot be read beside those in use.
+    All requests for one driver share a sampler, at the shortest interval of any. Does not wait for its first answer.
+    Raises GpuBackendError for an unknown backend, or one that cannot be used together with those in use.
     """
     check_spec(backend)
     own = process.settings().spec
     if "none" in (backend, own if backend == "auto" else ""):
         return Hold(None, interval_s, reason="sampling is off (backend none)")
-    mine = _is_own(backend, own)
+    is_own = _is_own(backend, own)
     with _lock:
         if not process.may_sample():
             return Hold(None, interval_s, reason=_NOT_HERE)
-        if mine:
+        if is_own:
             session = process.session()
             if session.ignoring:
                 return Hold(None, interval_s, reason=_NOT_HERE)
@@ -121,7 +121,7 @@ def hold(backend: str, interval_s: float) -> Hold:
             other = _Other(backend)
             try:
                 other.sampler.start()
-            except RuntimeError:  # the interpreter is going down, or the process may have no more threads
+            except RuntimeError:  # the interpreter shuts down, or the process has reached its limit of threads
                 return Hold(None, interval_s, reason=_NOT_HERE)
             _others[backend] = other
         other.holds += 1
@@ -134,7 +134,7 @@ def _is_own(backend: str, own: str) -> bool:
     if backend in ("auto", own):
         return True
     if backend == "nvml" and own == "auto":
-        process.session().missing_driver()  # it most likely finds NVML
+        process.session().missing_driver()  # waits until `auto` has chosen, most likely NVML
     running = process.running()
     driver = None if running is None else running.sampler.driver
     return driver is not None and driver.name == backend
@@ -146,8 +146,8 @@ def _check_beside(backend: str, own: str) -> None:
         words = {spec.partition(":")[0], backend.partition(":")[0]}
         if "simulated" in words and words <= {"auto", "nvml", "simulated"}:
             raise GpuBackendError(
-                f"backend {backend!r}: this process reads {spec!r} already, and simulated GPUs take the place of NVML, "
-                "of which a process has one"
+                f"backend {backend!r}: this process already reads {spec!r}, and simulated GPUs replace NVML for the "
+                "whole process"
             )
 
 
@@ -161,7 +161,7 @@ def _stop_others() -> None:
 
 @process.in_child
 def _forget() -> None:
-    """In the child the threads are gone: forget them without touching what they may have held."""
+    """In a forked child: drop the samplers. Their threads are gone and their locks may be held."""
     global _lock  # noqa: PLW0603 - the parent may have held it
     _lock = threading.RLock()
     _others.clear()

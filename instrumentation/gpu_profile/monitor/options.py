@@ -1,4 +1,4 @@
-"""What a user asks of a monitored run, checked."""
+"""The checked options of a monitored run."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, Literal, SupportsIndex, TypeAlias
 
 from gpu_profile.catalogue.samples import Device
 
-#: What waits for the work that was launched; `auto` finds the one of the framework that is loaded. The documents' own
-#: placeholder, `...`, stands for none.
+#: A function that waits for launched work; `auto`: the one of the loaded framework. `...`, the placeholder in the
+#: original documents, means None.
 SyncFn: TypeAlias = Callable[[], object] | Literal["auto"] | EllipsisType | None
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a run is measured; `devices` are names as `Visible.resolve` takes them, `labels` how summaries call them."""
+    """The options of a run. `devices`: names as `Visible.resolve` takes them. `labels`: their names in summaries."""
 
     devices: tuple[Any, ...]
     labels: tuple[int | str, ...]
@@ -29,7 +29,7 @@ class Options:
 
 
 def options(device: Any, interval_s: float, backend: str, strict: bool, sync_fn: SyncFn, warmup_s: float) -> Options:
-    """What the user asked for; ValueError or TypeError in one line for what makes no sense."""
+    """The user's arguments as `Options`. Raises ValueError or TypeError, with one line, for invalid ones."""
     if not 0 < interval_s < inf:
         raise ValueError(f"interval_s must be a positive number of seconds, not {interval_s}")
     if not 0 <= warmup_s < inf:
@@ -50,7 +50,7 @@ def options(device: Any, interval_s: float, backend: str, strict: bool, sync_fn:
 
 
 def _label(spec: Any) -> int | str:
-    """What a summary calls the device that the user named so."""
+    """The name in summaries of a device that the user named `spec`."""
     if isinstance(spec, Device):
         return spec.uuid
     return int(spec) if isinstance(spec, SupportsIndex) else str(spec)

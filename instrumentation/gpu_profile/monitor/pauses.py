@@ -1,4 +1,4 @@
-"""Waiting that is written down once, for threads and for event loops: a generator of pauses in seconds."""
+"""Waits that serve threads and event loops alike: generators of pauses in seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _never: Final = threading.Event()
 
 
 def sleep_through(pauses: Pauses) -> None:
-    """Let a generator of pauses run to its end in this thread."""
+    """Run a generator of pauses to its end, sleeping in this thread."""
     clock = process.settings().clock
     with closing(pauses):
         for pause_s in pauses:
@@ -25,7 +25,7 @@ def sleep_through(pauses: Pauses) -> None:
 
 
 async def await_through(pauses: Pauses) -> None:
-    """The same without holding up asyncio's loop; under any other loop it is held up."""
+    """Run a generator of pauses to its end without blocking asyncio's loop. Any other loop is blocked."""
     clock = process.settings().clock
     with closing(pauses):
         for pause_s in pauses:

@@ -1,7 +1,7 @@
-"""One monitored run: what happens before it, after it, and what is known of it then.
+"""One monitored run: it starts sampling, marks the run's start and end, and makes the summaries.
 
-`opening` and `closing` are generators of pauses in seconds, so that threads can sleep through them and event loops can
-do something else meanwhile.
+`opening` and `closing` are generators of pauses in seconds: threads sleep through them, event loops do other work
+meanwhile.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from gpu_profile.units import nanoseconds, seconds
 
 _log = logging.getLogger("gpu_profile")
 
-#: Numbers are waited for until they will not get better, but never longer than this.
+#: The end of a run waits until its numbers cannot improve, but at most this long.
 SETTLE_S: Final = 0.25
-#: How long the reading at the start of a run may take.
+#: The start of a run waits at most this long for a reading.
 FIRST_READING_S: Final = 0.25
-#: How often somebody who waits looks again, and how often he has the driver read again.
+#: While waiting: the interval between two checks, and between two requests for a reading.
 LOOK_S: Final = 0.002
 READ_AGAIN_S: Final = 0.02
 #: Rows of each signal that `keep_samples` keeps: a week at 25 Hz.
@@ -48,15 +48,15 @@ _warned: Final[set[str]] = set()
 
 
 class Run:
-    """One run by `options`. Unless it `reads`, nobody wants its numbers: it is sampled and never waited for.
+    """One run with `options`. Without `reads` its summaries are not needed: it is sampled but never waited for.
 
-    `summaries` has one for each device once `closing` has ended, `kept` the samples' timelines if they are kept.
+    `summaries` has one entry for each device after `closing`. With `keeps`, `kept` has the timelines of its samples.
     """
 
     def __init__(self, options: Options, *, reads: bool = True, keeps: bool = False) -> None:
         self.options = options
         self.summaries: tuple[GpuSummary, ...] = ()
-        #: Each device that is measured, and what it was called; the device is None where it is not known.
+        #: The label and the device of each measured device; the device is None until it is resolved.
         self.devices: list[tuple[int | str, Device | None]] = [(label, None) for label in options.labels]
         self.kept: dict[str, Timeline] = {}
         self.start_ns = self.end_ns = 0
@@ -72,8 +72,9 @@ class Run:
 
     @property
     def abandoned(self) -> str:
-        """Why there can be no numbers any more: the copies of threads and locks that a forked child has are its
-        parent's, and a program that ends has none that work. Empty where there can.
+        """Why the run cannot have numbers any more; empty if it can.
+
+        A forked child has only copies of its parent's threads and locks, and a program that ends has no threads.
         """
         if os.getpid() != self._pid:
             return "the process was forked during the run: its parent has the numbers"
@@ -82,9 +83,9 @@ class Run:
     # ------------------------------------------------------------------ before
 
     def opening(self) -> Pauses:
-        """Start sampling, wait for what was launched before, and start the run; whatever fails here ends it.
+        """Start sampling, wait for the work launched before, and start the run. An exception ends the sampling.
 
-        GpuBackendError or UsageError if it is strict and cannot be measured.
+        Raises GpuBackendError or UsageError with `strict` if the run cannot be measured.
         """
         try:
             if process.disabled:
@@ -101,7 +102,7 @@ class Run:
             raise
         self.start_ns = self._clock.now_ns()
         if self._reads:
-            # A run that outlives the history is read as what its anchor took in, and the rest.
+            # The anchor keeps sums from here on, for a run that outlives the history.
             first_ns = self.start_ns + nanoseconds(self.options.warmup_s)
             for timeline in self._timelines():
                 self._traces[timeline.device.uuid] = {signal: UtilisationTrace(first_ns) for signal in BUSY_SOURCES}
@@ -113,7 +114,7 @@ class Run:
         return None if self._hold is None else self._hold.sampler
 
     @property
-    def _known(self) -> list[Device]:
+    def _resolved(self) -> list[Device]:
         return [device for _, device in self.devices if device is not None]
 
     def _start_sampling(self) -> Pauses:
@@ -129,36 +130,36 @@ class Run:
         except GpuProfileError as error:
             if self.options.strict:
                 raise
-            said = str(error)
-            self._notes.append(said)
-            # The sampler has warned of what its driver said.
-            if said not in _warned and (self._sampler is None or said != self._sampler.problem):
-                _warned.add(said)
-                _log.warning("gpu-profile: a run goes on without numbers: %s", said)
+            problem = str(error)
+            self._notes.append(problem)
+            # The sampler has already logged a problem of its driver.
+            if problem not in _warned and (self._sampler is None or problem != self._sampler.problem):
+                _warned.add(problem)
+                _log.warning("gpu-profile: a run continues without measurements: %s", problem)
 
     def _resolve(self, sampler: Sampler) -> list[tuple[int | str, Device | None]]:
         visible, current = Visible(sampler.listed, _environment(sampler)), current_device()
-        found: list[tuple[int | str, Device | None]] = []
+        labelled: list[tuple[int | str, Device | None]] = []
         for label, spec in zip(self.options.labels, self.options.devices, strict=True):
             devices = visible.resolve(spec, current=current)
             alone = len(devices) == 1
-            found += [(label if alone else _ordinal(visible.devices, device), device) for device in devices]
-        return found
+            labelled += [(label if alone else _ordinal(visible.devices, device), device) for device in devices]
+        return labelled
 
     def _until_read(self, sampler: Sampler) -> Pauses:
-        """The process's own sampler reads what its regions are on: have it read this run's devices too."""
-        wanted = [device.uuid for device in self._known]
+        """Wait until the sampler reads this run's devices. The process's own one must be asked for them first."""
+        wanted = [device.uuid for device in self._resolved]
         if self._hold is not None and self._hold.session is not None:
             self._hold.session.joiner.read_devices(wanted)
         end_ns = self._clock.now_ns() + nanoseconds(FIRST_READING_S)
         while any(uuid not in sampler.states for uuid in wanted):
             if _refused(sampler) or self._clock.now_ns() >= end_ns:
-                raise GpuBackendError(f"{', '.join(wanted)}: the driver has not let it be read")
+                raise GpuBackendError(f"{', '.join(wanted)}: the driver returned no reading")
             yield LOOK_S
 
     def _first_reading(self, sampler: Sampler) -> Pauses:
         if self._keeps:
-            self.kept = {device.uuid: Timeline(device, capacity=MOST_KEPT) for device in self._known}
+            self.kept = {device.uuid: Timeline(device, capacity=MOST_KEPT) for device in self._resolved}
         sampler.sinks.append(self._watch)
         target, end_ns = sampler.next_round(), self._clock.now_ns() + nanoseconds(FIRST_READING_S)
         sampler.wake()
@@ -166,7 +167,7 @@ class Run:
             yield LOOK_S
 
     def _watch(self, device: Device, samples: Sequence[Sample]) -> None:
-        """In the sampler's thread: keep of the samples what their history may let go of before the run has ended."""
+        """A sink in the sampler's thread: keep values that the history may drop before the run has ended."""
         timeline, traces = self.kept.get(device.uuid), self._traces.get(device.uuid)
         if timeline is not None:
             timeline.append(samples)
@@ -177,24 +178,24 @@ class Run:
 
     def _timelines(self) -> list[Timeline]:
         sampler = self._sampler
-        found = [sampler.timeline(device.uuid) for device in self._known] if sampler is not None else []
-        return [timeline for timeline in found if timeline is not None]
+        timelines = [sampler.timeline(device.uuid) for device in self._resolved] if sampler is not None else []
+        return [timeline for timeline in timelines if timeline is not None]
 
     # ------------------------------------------------------------------ meanwhile
 
     def region(self, name: str) -> AbstractContextManager[object]:
-        """The run as a region, if the process's own session samples it: that joins regions with its own devices."""
+        """The run as a region if the process's own session samples it: only its samples can be joined."""
         template = self.as_region(name)
         return nullcontext() if template is None else template
 
     def as_region(self, name: str) -> Any:
-        """`region(name)`, or None where the run is no region."""
+        """`region(name)`, or None if another driver samples the run."""
         if self._hold is None or self._hold.session is None:
             return None
-        return region(name, device=tuple(device.uuid for device in self._known) or self.options.devices)
+        return region(name, device=tuple(device.uuid for device in self._resolved) or self.options.devices)
 
     def synchronise(self) -> None:
-        """Wait for what was launched, once; what the function for it raises is the user's."""
+        """Call `sync_fn` once to wait for launched work. Its exceptions pass through."""
         if self.options.sync_fn == "auto" and not self._synced:
             self._sync = find_sync()  # the run itself may have been the first to use the GPU
         if self._sync is not None and not self._synced:
@@ -204,7 +205,7 @@ class Run:
     # ------------------------------------------------------------------ after
 
     def closing(self, error: BaseException | None = None) -> Pauses:
-        """End the run and sum it up. What `sync_fn` raises is raised in the end, or noted on the run's own `error`."""
+        """End the run and summarise it. An exception of `sync_fn` is raised last, or added as a note to `error`."""
         if self.abandoned:
             self.end_ns = max(self._clock.now_ns(), self.start_ns)
             self.summaries = tuple(self._without_numbers(label, "n/a", self.abandoned) for label, _ in self.devices)
@@ -228,7 +229,7 @@ class Run:
             error.add_note(f"gpu-profile: sync_fn raised too: {failure!r}")
 
     def _settle(self, sampler: Sampler) -> Pauses:
-        """Until the samples reach the run's end, or do not come."""
+        """Wait until samples cover the run's end, or will not come."""
         timelines = self._timelines()
         energies = [c for timeline in timelines if (c := timeline.best(ENERGY_SOURCES)) is not None]
         last_ns = self.end_ns + nanoseconds(max(SETTLE_S, lag_s(sampler.driver)))
@@ -237,7 +238,7 @@ class Run:
         while not (sampler.stopped or _refused(sampler)):
             now = self._clock.now_ns()
             if sampler.stats.rounds >= target:
-                states = (sampler.states.get(device.uuid) for device in self._known)
+                states = (sampler.states.get(device.uuid) for device in self._resolved)
                 if not any(state is not None and state.up for state in states) or (
                     all((column.watermark_ns or 0) >= self.end_ns for column in energies)
                     and all(_is_settled(timeline, self.end_ns) for timeline in timelines)
@@ -271,7 +272,7 @@ class Run:
         )
 
     def samples(self) -> list[list[GpuSample]]:
-        """What was kept so far, device by device."""
+        """The samples kept so far, for each device."""
         run = Interval(self.start_ns, self.end_ns or self._clock.now_ns())
         kept = (self.kept.get(device.uuid) if device is not None else None for _, device in self.devices)
         return [[] if timeline is None else samples_of(timeline, run) for timeline in kept]
@@ -281,7 +282,7 @@ class Run:
         return GpuSummary(label, name, duration_s, self.options.interval_s, notes=note)
 
     def release(self) -> None:
-        """Sampling need not go on for this run."""
+        """End this run's request for samples."""
         if self._hold is None or self.abandoned:
             return
         if self._sampler is not None and self._watch in self._sampler.sinks:
@@ -293,10 +294,10 @@ class Run:
 
 
 def _environment(sampler: Sampler) -> dict[str, str]:
-    """The environment as CUDA reads it. No CUDA decides what comes first of simulated devices: whole GPUs do."""
+    """The environment as CUDA reads it. On a simulated node its default shows the GPUs without MIG instances."""
     simulated = sampler.driver is not None and live_driver(sampler.driver).startswith("simulated")
-    cut = {device.parent for device in sampler.listed}
-    whole = [d.uuid for d in sampler.listed if d.kind is DeviceKind.GPU and d.uuid not in cut]
+    divided = {device.parent for device in sampler.listed}
+    whole = [d.uuid for d in sampler.listed if d.kind is DeviceKind.GPU and d.uuid not in divided]
     return {**({VARIABLE: ",".join(whole)} if simulated and whole else {}), **os.environ}
 
 
@@ -305,15 +306,15 @@ def _ordinal(visible: Sequence[Device], device: Device) -> int | str:
 
 
 def _refused(sampler: Sampler) -> bool:
-    """Whether a driver was asked for and there is none now."""
+    """Whether the sampler has tried to open a driver and has none now."""
     return sampler.driver is None and sampler.stats.turned_ns > 0 and bool(sampler.problem)
 
 
 def _until_driver(sampler: Sampler) -> Pauses:
-    """Until there is a driver; GpuBackendError if there is none."""
+    """Wait until the driver has answered. Raises GpuBackendError if there is none."""
     looks = int(DRIVER_S / LOOK_S)
     if sampler.driver is None and not sampler.running:
-        sampler.wake()  # where there is no thread, this opens it
+        sampler.wake()  # without a thread, this opens the driver
     for _ in range(looks):
         if sampler.driver is not None and sampler.stats.rounds:
             return
@@ -324,8 +325,8 @@ def _until_driver(sampler: Sampler) -> Pauses:
 
 
 def _is_settled(timeline: Timeline, t_ns: int) -> bool:
-    """Whether the busy time up to `t_ns` is known as well as it will be."""
+    """Whether later samples cannot improve the busy time up to `t_ns`."""
     column = timeline.best(BUSY_SOURCES)
     if column is not None and column.watermark_ns is None:
-        return False  # its first reading is still to come
+        return False  # its first reading is pending
     return settled(timeline, t_ns)

@@ -1,4 +1,4 @@
-"""What is shown of a run's utilisation that the history of its device has let go of. Pure."""
+"""The utilisation of a long run at a coarse resolution, for the part that the history no longer contains. Pure."""
 
 from __future__ import annotations
 
@@ -8,26 +8,23 @@ from typing import Final
 
 from gpu_profile.monitor.gpu_summary import TRACE
 
-#: Steps that a trace keeps at most, and how long they are at first.
+#: The most steps of a trace, and their first length.
 MOST_STEPS: Final = 8 * TRACE
 FIRST_STEP_NS: Final = 10_000_000
 
 
 class UtilisationTrace:
-    """The utilisation of a run of any length, by steps of which there are never many: full, they are merged in pairs.
-
-    What the history of a device has let go of is still in here.
-    """
+    """The utilisation of a run of any length in at most `MOST_STEPS` steps. When these are full, pairs are merged."""
 
     def __init__(self, start_ns: int) -> None:
         self._start_ns = self._last_ns = start_ns
         self._step_ns = FIRST_STEP_NS
-        #: Ratio x ns, and ns that are covered, of each step.
+        #: For each step: the integral of the ratio in ns, and the ns covered by samples.
         self._masses: list[float] = []
         self._covered: list[int] = []
 
     def add(self, start_ns: int, end_ns: int, ratio: float) -> None:
-        """The mean of a stretch of time that ends later than those before it; where it overlaps them it is cut."""
+        """Add the mean of an interval. The part before the end of the previous intervals is ignored."""
         start_ns = max(start_ns, self._last_ns)
         if end_ns <= start_ns:
             return
@@ -48,8 +45,8 @@ class UtilisationTrace:
             a = b
 
     def means(self, edges: Sequence[int]) -> list[float | None]:
-        """The mean between each two neighbours of `edges`, ns; None where nothing is known."""
-        found: list[float | None] = []
+        """The mean between each two neighbours of `edges`, in ns; None without samples."""
+        means: list[float | None] = []
         for a, b in pairwise(edges):
             mass = covered = 0.0
             first, last = (max(0, t - self._start_ns) // self._step_ns for t in (a, b - 1))
@@ -58,5 +55,5 @@ class UtilisationTrace:
                 share = (min(b, high) - max(a, low)) / self._step_ns
                 mass += share * self._masses[i]
                 covered += share * self._covered[i]
-            found.append(mass / covered if covered > 0 else None)
-        return found
+            means.append(mass / covered if covered > 0 else None)
+        return means

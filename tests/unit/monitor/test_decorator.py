@@ -241,7 +241,7 @@ def test_async_generator_is_measured_from_its_first_step_to_its_end(scene: Scene
     assert closed == ["closed", "closed"]
     assert [round(summary.duration_s, 1) for summary in seen] == [1.0, 0.5]
     assert len(scene.regions()) == 2
-    with pytest.raises(TypeError, match="an async generator returns nothing"):
+    with pytest.raises(TypeError, match="an async generator has no return value"):
         gpu_profile(return_profile=True)(count.__wrapped__)  # type: ignore[attr-defined]
 
 

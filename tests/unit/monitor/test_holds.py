@@ -100,7 +100,7 @@ def test_driver_that_the_process_does_not_use_is_read_beside_it(opened: list[str
 def test_simulated_and_other_nvml_do_not_share_a_process(tmp_path: Path) -> None:
     with Scene(tmp_path):
         for backend in ("nvml", "simulated", f"simulated:{tmp_path / 'other'}"):
-            with pytest.raises(GpuBackendError, match=r"reads 'simulated:.*' already.*take the place of NVML"):
+            with pytest.raises(GpuBackendError, match=r"already reads 'simulated:.*', and simulated GPUs replace NVML"):
                 hold(backend, 0.5)
         assert hold("none", 0.5).reason == "sampling is off (backend none)"
     with pytest.raises(UnknownBackendError):
