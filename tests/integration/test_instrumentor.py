@@ -118,7 +118,7 @@ def test_rule_that_is_none_is_passed_over_with_one_line(tmp_path: Path) -> None:
     assert ran.joined() == {"decode", "handler", "GET /answer"}
     lines = [line for line in ran.stderr.splitlines() if "GPU_PROFILE_SPANS" in line]
     assert len(lines) == 1
-    assert "GPU_PROFILE_SPANS is passed over: 'servers' does not select spans for GPU attributes" in lines[0]
+    assert "GPU_PROFILE_SPANS is ignored: 'servers' does not select spans for GPU attributes" in lines[0]
 
 
 def test_opentelemetrys_own_switch_leaves_foreign_spans_alone(tmp_path: Path) -> None:

@@ -1,14 +1,14 @@
-"""Where other tools find gpu-profile: each module is loaded by its tool alone, and needs that tool.
+"""Integrations with other tools. Only its tool or the user loads a module, and it needs that tool.
 
 - `torch`: `instrument` makes a training loop's parts regions. `lightning` and `transformers` are callbacks for these
-  trainers, which share `trainer`. `open_regions` are regions that one callback begins and another ends.
-- `opentelemetry`: the instrumentor that `opentelemetry-instrument` finds by its entry point.
-- `pytest_plugin`: budgets of energy and time for tests, found by its entry point. Every pytest run loads it, so
-  `measured_test` and `budgets` are loaded with the first test that is measured.
+  trainers, with their shared code in `trainer`. `open_regions`: regions that one callback begins and another ends.
+- `opentelemetry`: the instrumentor, loaded by `opentelemetry-instrument` through its entry point.
+- `pytest_plugin`: budgets of energy and time for tests, loaded through its entry point. Every pytest run loads it, so
+  it loads `measured_test` and `budgets` only with the first measured test.
 - `jupyter`: the magic `%%gpu_profile`, through `%load_ext gpu_profile`.
 
-Imports the regions, the monitor, the analysis and what is below; no integration imports another's tool, and nothing
-here is imported by the rest of the library. A missing tool is an ImportError of one line that says what to install. One
-more integration is a module here, its page or section in docs/, its extra or entry point in pyproject.toml, and a case
-in tests/unit/integrations/test_missing.py.
+Imports the regions, the monitor, the analysis and lower layers. No integration imports another's tool, and the rest of
+the library imports none of them. Without its tool, a module raises ImportError with one line that names the package to
+install. A new integration needs a module here, a page or section in docs/, and an extra or entry point in
+pyproject.toml. It also needs a case in tests/unit/integrations/test_missing.py.
 """

@@ -1,4 +1,4 @@
-"""What a test may cost: bounds such as `<=12 J`, and what they make of a measurement. Pure, and light to import."""
+"""Budgets of a test: bounds such as `<=12 J`, and their judgement of a measurement. Pure, and cheap to import."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
-#: How a unit is written, and how many of the quantity's own unit it is.
+#: Units, with their size in the quantity's base unit.
 _SECONDS: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "min": 60.0}
 _JOULES: Final = {"J": 1.0, "mJ": 1e-3, "kJ": 1e3, "Wh": 3600.0}
 _WATTS: Final = {"W": 1.0, "mW": 1e-3, "kW": 1e3}
@@ -19,7 +19,7 @@ _BYTES: Final = {
 }
 _RATIOS: Final = {"%": 0.01, "": 1.0}
 
-#: What can be bounded, and its units; the first is what values are shown in.
+#: The quantities of budgets with their units. Values are printed in the first unit.
 QUANTITIES: Final[Mapping[str, Mapping[str, float]]] = {
     "energy": _JOULES,
     "busy": _RATIOS,
@@ -39,13 +39,13 @@ _BOUND: Final = re.compile(r"\s*(<=|>=|<|>)\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0
 
 
 class BudgetError(ValueError):
-    """A budget that says nothing that could be judged; the message is one line."""
+    """An invalid budget. The message is one line."""
 
 
 class Measured(NamedTuple):
-    """What is known of one quantity of a test, in its base unit; `reason` says why `value` is None.
+    """One measured quantity of a test, in its base unit; `value` is None for `reason`.
 
-    `source` says what it was read from, `off` by how much the value may be off.
+    `source` is the origin of the value, `off` its uncertainty.
     """
 
     value: float | None
@@ -56,7 +56,7 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """One bound on one quantity, in its base unit (s, J, W, B, a ratio of 0-1); `text` is how it was written."""
+    """One bound on one quantity, in its base unit (s, J, W, B, a ratio of 0-1); `text` is the user's text."""
 
     quantity: str
     sign: str
@@ -64,13 +64,13 @@ class Budget:
     text: str
 
     def holds(self, value: float) -> bool:
-        """Whether a measured value keeps to the bound."""
+        """Whether a measured value is within the bound."""
         kept: bool = _HOLDS[self.sign](value, self.bound)
         return kept
 
 
 def budgets(arguments: Mapping[str, Any]) -> list[Budget]:
-    """The budgets that `quantity="bound"` arguments name. Raises BudgetError."""
+    """The budgets of `quantity="bound"` arguments. Raises BudgetError."""
     return [_budget(quantity, text) for quantity, text in arguments.items()]
 
 
@@ -79,18 +79,18 @@ def _budget(quantity: str, text: Any) -> Budget:
     if units is None:
         close = get_close_matches(quantity, QUANTITIES, n=1)
         meant = f"; did you mean {close[0]!r}?" if close else ""
-        raise BudgetError(f"{quantity!r} is nothing that a budget can bound: one of {', '.join(QUANTITIES)}{meant}")
+        raise BudgetError(f"{quantity!r} is no quantity of a budget: choose among {', '.join(QUANTITIES)}{meant}")
     example = f'{quantity}="{EXAMPLES[quantity]}"'
     if not isinstance(text, str):
         raise BudgetError(f"{quantity}={text!r}: a budget is a text with a bound and a unit, such as {example}")
-    found = _BOUND.fullmatch(text)
-    if found is None:
+    parts = _BOUND.fullmatch(text)
+    if parts is None:
         raise BudgetError(f"{quantity}={text!r}: not a bound; write <=, >=, < or >, a number and a unit: {example}")
-    sign, number, unit = found.groups()
+    sign, number, unit = parts.groups()
     if unit not in units:
-        known = ", ".join(name or "none" for name in units)
-        said = f"unknown unit {unit!r}" if unit else "no unit"
-        raise BudgetError(f"{quantity}={text!r}: {said}; one of {known}: {example}")
+        choices = ", ".join(name or "none" for name in units)
+        problem = f"unknown unit {unit!r}" if unit else "no unit"
+        raise BudgetError(f"{quantity}={text!r}: {problem}; one of {choices}: {example}")
     bound = float(number) * units[unit]
     if units is _RATIOS and bound > 1:
         raise BudgetError(f"{quantity}={text!r}: a share is at most 100 %, and a number without % at most 1")
@@ -109,29 +109,31 @@ EXAMPLES: Final[Mapping[str, str]] = {
 
 
 def show(quantity: str, value: float) -> str:
-    """A value in the unit that people read it in."""
+    """A value with the first unit of its quantity."""
     unit, scale = next(iter(QUANTITIES[quantity].items()))
     shown = value / scale
     return f"{shown:.1f} %" if unit == "%" else f"{shown:.4g} {unit}" if abs(shown) < 1000 else f"{shown:,.0f} {unit}"
 
 
 def judge(asked: list[Budget], measured: Mapping[str, Measured]) -> tuple[list[str], list[str]]:
-    """A line for each budget that is broken, and one for each that cannot be told."""
+    """Two lists of messages: one line for each broken budget, one for each that cannot be decided.
+
+    A budget cannot be decided if its quantity was not measured, or the bound is within the uncertainty of the value.
+    """
     broken, untold = [], []
     for budget in asked:
-        found = measured.get(budget.quantity, Measured(None, reason="it was not measured"))
+        measurement = measured.get(budget.quantity, Measured(None, reason="it was not measured"))
+        value, off = measurement.value, measurement.off
         words = f"{budget.quantity} {budget.text}"
-        if found.value is None:
-            untold.append(f"{words}: not measured: {found.reason}")
+        if value is None:
+            untold.append(f"{words}: not measured: {measurement.reason}")
             continue
-        low, high = max(0.0, found.value - found.off), found.value + found.off
-        kept = budget.holds(low), budget.holds(high)
-        doubt = f" ± {show(budget.quantity, found.off)}" if found.off else ""
-        said = f"it was {show(budget.quantity, found.value)}{doubt}" + (
-            f", from {found.source}" if found.source else ""
-        )
+        kept = budget.holds(max(0.0, value - off)), budget.holds(value + off)
+        doubt = f" ± {show(budget.quantity, off)}" if off else ""
+        source = f", from {measurement.source}" if measurement.source else ""
+        result = f"it was {show(budget.quantity, value)}{doubt}{source}"
         if not any(kept):
-            broken.append(f"{words}: {said}")
+            broken.append(f"{words}: {result}")
         elif not all(kept):
-            untold.append(f"{words}: too close to tell: {said}")
+            untold.append(f"{words}: too close to decide: {result}")
     return broken, untold

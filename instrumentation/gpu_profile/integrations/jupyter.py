@@ -1,6 +1,6 @@
-"""`%%gpu_profile`: what the GPU did while a notebook's cell ran, and what the regions in it did.
+"""`%%gpu_profile`: measures a notebook's cell and the regions in it.
 
-`%load_ext gpu_profile` makes it known. IPython loads this module; nothing else does.
+`%load_ext gpu_profile` registers the magic. Only IPython loads this module.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gpu_profile.report.table import WHOSE_JOULES
 
 #: Shows a value under the cell.
 display: Callable[[object], object] = IPython.display.display
-#: Colours of regimes on light and on dark ground alike.
+#: Colours of regimes, for light and dark backgrounds.
 _COLOURS: Final = {
     **dict.fromkeys(("HOST_BOUND",), "#d9730d"),
     **dict.fromkeys(("TRANSFER_BOUND", "COMMUNICATION_BOUND"), "#c2478e"),
@@ -51,7 +51,7 @@ _MOST_LINES: Final = 8
 
 @dataclass(frozen=True)
 class CellReport:
-    """What a cell's GPUs did, and its regions; `analysis` is None where they could not be told, `problem` says why."""
+    """The result of a cell: its devices and its regions. If `analysis` is None, `problem` says why."""
 
     summaries: tuple[GpuSummary, ...]
     analysis: Analysis | None
@@ -137,7 +137,7 @@ def _cell(column: str, cell: str) -> str:
 
 
 class _Line(argparse.ArgumentParser):
-    """What stands behind `%%gpu_profile`; a mistake in it is one line for the user."""
+    """The parser of the arguments of `%%gpu_profile`. An error is one line for the user."""
 
     def __init__(self) -> None:
         super().__init__(prog="%%gpu_profile", add_help=False, allow_abbrev=False)
@@ -148,7 +148,7 @@ class _Line(argparse.ArgumentParser):
         self.add_argument("--out", "-o")
 
     def error(self, message: str) -> NoReturn:
-        """Not argparse's way, which ends the process."""
+        """Raise UsageError, where argparse would end the process."""
         raise UsageError(f"%%gpu_profile: {message}; its options are --device, --interval, --backend, --name, --out")
 
 
@@ -158,16 +158,16 @@ class GpuProfileMagics(Magics):
 
     @cell_magic
     def gpu_profile(self, line: str, cell: str) -> None:
-        """Run the cell, and show what the GPU did meanwhile.
+        """Run the cell and show the use of the GPU.
 
         --device D     CUDA ordinal, nvml:N or UUID; may be repeated (default: 0)
         --interval S   seconds between readings (default: 0.05)
         --backend B    as in configure(backend=...); holds for later cells too
-        --name NAME    what the cell's own region is called (default: cell)
-        --out NAME     a variable that keeps the analysis of the cell's regions
+        --name NAME    name of the cell's own region (default: cell)
+        --out NAME     a variable for the analysis of the cell's regions
 
-        The cell is a region, and so may parts of it be. It always runs, GPU or not; its exceptions pass through, after
-        what was measured is shown.
+        The cell is a region and may contain others. It always runs, with or without a GPU. Its exceptions pass through
+        after the result is shown.
         """
         parser = _Line()
         try:
@@ -195,18 +195,18 @@ class GpuProfileMagics(Magics):
                 report = _report(monitor, directory)
                 if asked.out:
                     self.shell.user_ns[asked.out] = report.analysis
-                # A cell that ends with an exception has no result of its own to be shown first.
+                # Output of the cell comes before the report.
                 sys.stdout.flush()
                 display(report)
 
 
 def _configure(backend: str) -> None:
-    known = process.settings()
-    process.configure(**{field.name: getattr(known, field.name) for field in fields(known)} | {"backend": backend})
+    current = process.settings()
+    process.configure(**{field.name: getattr(current, field.name) for field in fields(current)} | {"backend": backend})
 
 
 def _compiled(shell: Any, cell: str) -> Callable[[], None]:
-    """The cell as IPython would run it: its last expression is shown. SyntaxError if it is not Python."""
+    """A function that runs the cell as IPython does and shows its last expression. Raises SyntaxError."""
     text = shell.transform_cell(cell)
     tree = shell.transform_ast(shell.compile.ast_parse(text))
     name = shell.compile.cache(text, shell.execution_count, raw_code=cell)
@@ -226,12 +226,12 @@ def _compiled(shell: Any, cell: str) -> Callable[[], None]:
 
 
 def _quiet(cell: str) -> bool:
-    """Whether the cell ends with a semicolon, by which IPython is told to show nothing."""
+    """Whether the cell ends with a semicolon: IPython then shows no value."""
     return cell.rstrip().endswith(";")
 
 
 def _report(monitor: GpuMonitor, directory: Path) -> CellReport:
-    """What is known; whatever is wrong with it must not hide the cell's own exception."""
+    """The report of the cell. An error of the analysis goes into it, so as not to hide the cell's own exception."""
     try:
         return CellReport(monitor.summaries, analyse(read_recording(directory)))
     except GpuProfileError as error:
@@ -240,7 +240,7 @@ def _report(monitor: GpuMonitor, directory: Path) -> CellReport:
 
 @contextmanager
 def _recorded(directory: Path) -> Iterator[None]:
-    """Record what the process's session sees for a while."""
+    """A block in which the process's session is recorded into `directory`."""
     session = process.session()
 
     def driver() -> tuple[str, str]:

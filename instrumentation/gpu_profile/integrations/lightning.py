@@ -28,14 +28,14 @@ class GpuProfileCallback(TrainerRegions, Callback):  # type: ignore[misc]
     `predict` and `checkpoint`.
 
     `forward` is `training_step`. With manual optimization it ends at the first backward of a step. `modules` and
-    `depth` make modules regions too, as for `gpu_profile.integrations.torch.instrument`; none by default. `items` tells
-    the units of work of a step from its batch. `span=False` emits no spans.
+    `depth` make modules regions too, as for `gpu_profile.integrations.torch.instrument`; none by default.
+    `items(batch)` returns the units of work of a step. `span=False` emits no spans.
     """
 
-    # ------------------------------------------------------------------ the whole
+    # ------------------------------------------------------------------ setup and teardown
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002 - as Lightning calls it
-        """Before the loaders are made, which wait for their first batch then."""
+        """Instrument the model and all loaders, before the loaders are made and wait for their first batch."""
         self._end()
         self._instrument(pl_module, forward=False, backward=False)
         save = trainer.save_checkpoint
@@ -49,17 +49,17 @@ class GpuProfileCallback(TrainerRegions, Callback):  # type: ignore[misc]
         self._undo.append(lambda: trainer.__dict__.pop("save_checkpoint", None))
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002 - as Lightning calls it
-        """Take everything away again."""
+        """Remove all hooks."""
         self._end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
-        """End what is open, also upon Ctrl-C."""
+        """End all open regions, also upon Ctrl-C."""
         self._end(exception)
 
     # ------------------------------------------------------------------ training
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Learn of the end of each optimizer's step, of which Lightning does not tell."""
+        """Hook the end of each optimizer's step: Lightning has no callback for it."""
         for optimizer in trainer.optimizers:
             after = optimizer.register_step_post_hook(lambda *_: self._open.close(OPTIMIZER))
             self._undo.append(after.remove)
@@ -67,23 +67,23 @@ class GpuProfileCallback(TrainerRegions, Callback):  # type: ignore[misc]
     on_train_epoch_start, on_train_epoch_end = begins(EPOCH), ends(EPOCH)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
-        """Begin `step`, and `forward`."""
+        """Begin `step` and `forward`."""
         self._begin(STEP, None if self._items is None else self._items(batch))
         self._begin(FORWARD)
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:  # noqa: ARG002
-        """End `forward`, and begin `backward`."""
+        """End `forward` and begin `backward`."""
         self._open.close(FORWARD)
         self._begin(BACKWARD)
 
     on_after_backward = ends(BACKWARD)
-    # A step that is left out, as a scaler does, ends with `step`.
+    # If a gradient scaler skips the optimizer's step, this region ends with `step`.
     on_before_optimizer_step = begins(OPTIMIZER)
     on_train_batch_end = ends(STEP)
 
     # ------------------------------------------------------------------ the other loops
 
-    # The sanity check is a validation, too.
+    # Lightning's sanity check is a validation, too.
     on_validation_start, on_validation_end = begins("validation"), ends("validation")
     on_test_start, on_test_end = begins("test"), ends("test")
     on_predict_start, on_predict_end = begins("predict"), ends("predict")

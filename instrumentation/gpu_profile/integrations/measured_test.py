@@ -1,4 +1,4 @@
-"""One test of pytest while it runs, and what the GPU did for it."""
+"""Measures the GPU during one test of pytest."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from gpu_profile.regions.session import process
 from gpu_profile.report.table import UNKNOWN, text_table
 from gpu_profile.units import MIB, percent, seconds, si
 
-#: Counters are read this often while a test runs: its edges are known that well.
+#: The interval between two readings during a test, and so the precision at its start and end.
 INTERVAL_S: Final = 0.05
-#: Busy shares that may be off by this much or more are shown with it.
+#: The uncertainty of a busy share is printed from this value on.
 _NOTABLE: Final = 0.01
 _COLUMNS: Final = ("test", "duration", "GPU busy", "energy", "power", "memory", "regime", "budget")
 
 
 class MeasuredTest:
-    """`begin`, the test, `end`; then the numbers are there. Never fails a test for want of a GPU."""
+    """Call `begin`, run the test, call `end`, then read the numbers. A missing GPU never fails a test."""
 
     def __init__(self, *, device: Any = 0, sync_fn: Any = "auto") -> None:
         self._monitor = GpuMonitor(device, interval_s=INTERVAL_S, strict=False, sync_fn=sync_fn)
@@ -35,7 +35,7 @@ class MeasuredTest:
         self._monitor.__enter__()
 
     def end(self, error: BaseException | None = None) -> None:
-        """Take the last reading and sum up; `error` is what the test itself raised."""
+        """Take the last reading and summarise. `error`: the test's own exception."""
         self._monitor.__exit__(type(error) if error is not None else None, error, None)
         self._regime = self._judged()
 
@@ -44,7 +44,7 @@ class MeasuredTest:
         return self._monitor.summaries
 
     def quantities(self) -> dict[str, Measured]:
-        """What can be bounded, in base units. Of several devices energy, power and memory add up."""
+        """The quantities of budgets, in base units. For several devices energy, power and memory are sums."""
         summaries = self._summaries
         reason = self._reason()
         if not summaries:
@@ -53,7 +53,7 @@ class MeasuredTest:
         length_s = busiest.duration_s
         coverage = min(s.coverage for s in summaries)
         source = "utilization" if coverage else ""
-        found = {
+        measured = {
             "duration": Measured(length_s, "the clock"),
             "coverage": Measured(coverage, source) if coverage else Measured(None, reason=reason),
         }
@@ -66,40 +66,40 @@ class MeasuredTest:
         }
         for quantity, value in sums.items():
             if value is None:
-                found[quantity] = Measured(None, reason=reason)
+                measured[quantity] = Measured(None, reason=reason)
             elif quantity in ("busy", "busy_time"):
                 off_s = busiest.resolution_s or 0.0
                 off = off_s if quantity == "busy_time" else off_s / length_s
-                found[quantity] = _covered(value, source, off, coverage)
+                measured[quantity] = _covered(value, source, off, coverage)
             elif quantity == "memory":
-                found[quantity] = Measured(value * MIB, "the driver, all processes together")
+                measured[quantity] = Measured(value * MIB, "the driver, all processes together")
             else:
                 key = busiest.energy_source
                 step_s = seconds(max(signal(key).refresh_ns, signal(key).window_ns)) if key else None
                 words = {"energy": "the energy counter", None: "the driver"}.get(key, "power, integrated")
-                found[quantity] = _metered(value, words, step_s, length_s)
-        return found
+                measured[quantity] = _metered(value, words, step_s, length_s)
+        return measured
 
     def described(self) -> str:
         """The measurement in one line."""
-        found = self.quantities()
-        parts = [f"{name} {show(name, value.value)}" for name, value in found.items() if value.value is not None]
+        measured = self.quantities()
+        parts = [f"{name} {show(name, each.value)}" for name, each in measured.items() if each.value is not None]
         notes = "; ".join(dict.fromkeys(s.notes for s in self._summaries if s.notes))
         return f"measured: {', '.join(parts)}" + (f" ({notes})" if notes else "")
 
     def row(self) -> dict[str, Any]:
-        """The numbers as JSON's types, in base units; what is unknown is None."""
-        quantities = self.quantities()
-        found = {name: value.value for name, value in quantities.items()}
-        off = quantities["busy"].off if "busy" in quantities else 0.0
-        return {**found, "busy_off": off, "regime": self._regime, "reason": self._reason()}
+        """The numbers in JSON types and base units; an unknown value is None."""
+        measured = self.quantities()
+        values = {name: each.value for name, each in measured.items()}
+        off = measured["busy"].off if "busy" in measured else 0.0
+        return {**values, "busy_off": off, "regime": self._regime, "reason": self._reason()}
 
     def _reason(self) -> str:
         notes = [s.notes for s in self._summaries if s.notes]
-        return notes[0] if notes else "the device does not tell it"
+        return notes[0] if notes else "the device does not report it"
 
     def _judged(self) -> str:
-        """The regime of the busiest device, if the process's own session has its samples."""
+        """The regime of the busiest device with samples in the process's own session; "" if there is none."""
         session, run = process.running(), self._monitor._run
         best, busiest = "", -1.0
         if run is None or run.end_ns <= run.start_ns:
@@ -117,8 +117,8 @@ class MeasuredTest:
 
 
 def _sum(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None
+    present = [value for value in values if value is not None]
+    return sum(present) if present and len(present) == len(values) else None
 
 
 def _covered(value: float, source: str, off: float, coverage: float) -> Measured:
@@ -129,7 +129,7 @@ def _covered(value: float, source: str, off: float, coverage: float) -> Measured
 
 
 def _metered(value: float, source: str, step_s: float | None, length_s: float) -> Measured:
-    """Energy or power, where the test is longer than the step in which its source is renewed."""
+    """Energy or power, if the test is at least as long as the period in which its source is renewed."""
     if step_s is not None and step_s > length_s:
         reason = f"{source} is renewed every {si(step_s, 's')}, and the test took {si(length_s, 's')}"
         return Measured(None, reason=reason)
@@ -137,7 +137,7 @@ def _metered(value: float, source: str, step_s: float | None, length_s: float) -
 
 
 def table(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """What every test used; the reason below where nothing was measured of some."""
+    """The table of all tests, followed by the reasons for tests without measurements."""
 
     def cell(row: Mapping[str, Any], quantity: str) -> str:
         value, off = row.get(quantity), row["busy_off"] if quantity == "busy" else 0.0

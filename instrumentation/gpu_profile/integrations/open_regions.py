@@ -1,4 +1,4 @@
-"""Regions that one callback begins and another ends, as frameworks' hooks do."""
+"""Regions that one callback of a framework begins and another ends."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from gpu_profile.regions.region import Region, region
 
-#: What it is known by, the region, and the call that is to end it, if there is such a call. A plain tuple: this is most
-#: of what a hook costs.
+#: The key, the region, and the frame of the call that ends it, if any. A plain tuple, because creating it is most of a
+#: hook's cost.
 _Opened = tuple[Hashable, Region, FrameType | None]
 
 
@@ -21,17 +21,17 @@ class _Local(threading.local):
 
 
 class OpenRegions:
-    """A stack for each thread. What is opened is inside what was opened before and is still open.
+    """A stack of regions for each thread. A region is inside the ones that were opened before it and are still open.
 
-    A framework that raises does not always call the second callback. So closing a region also ends those that were
-    opened in it and left, and `sweep` ends those whose call is over.
+    A framework that raises does not always call the second callback. So closing a region also ends the regions opened
+    inside it, and `sweep` ends the regions of calls that are over.
     """
 
     def __init__(self) -> None:
         self._local = _Local()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return OpenRegions, ()  # in a copy, or another process, nothing is open
+        return OpenRegions, ()  # a copy, or another process, has no open regions
 
     def __len__(self) -> int:
         return len(self._local.stack)
@@ -39,21 +39,18 @@ class OpenRegions:
     def open(
         self, name: str, *, key: Hashable = None, items: float | None = None, span: bool = True, callers: int = 0
     ) -> None:
-        """Begin a region, known by `key` or else by its name.
-
-        With `callers`, the call so many frames above this one's is the one that is to end it.
-        """
+        """Begin a region with this key, by default its name. `callers`: the call this many frames above ends it."""
         begun = region(name, items=items, span=span).__enter__()
         self._local.stack.append((key or name, begun, sys._getframe(callers) if callers else None))
 
     def is_open(self, key: Hashable) -> bool:
-        """Whether it is open in this thread."""
+        """Whether a region with this key is open in this thread."""
         return any(opened == key for opened, _, _ in self._local.stack)
 
     def close(self, key: Hashable, error: BaseException | None = None) -> None:
-        """End the innermost region of this key, and what is open in it; nothing if there is none.
+        """End the innermost region with this key and all regions inside it; does nothing if there is none.
 
-        An error that was raised outside the call that ends here is one that the program handles by this call.
+        An `error` raised outside the call that ends here does not count: the program is handling it with this call.
         """
         stack = self._local.stack
         if (stack and stack[-1][0] == key) or self.is_open(key):
@@ -64,13 +61,13 @@ class OpenRegions:
                     return
 
     def sweep(self) -> None:
-        """End the innermost regions whose call has ended by an exception."""
+        """End the innermost regions of calls that an exception has ended."""
         stack = self._local.stack
         while stack and (frame := stack[-1][2]) is not None and not _runs(frame):
             stack.pop()[1].end(RuntimeError("left by an exception"))
 
     def close_all(self, error: BaseException | None = None) -> None:
-        """End all that are open in this thread."""
+        """End all regions that are open in this thread."""
         stack = self._local.stack
         while stack:
             stack.pop()[1].end(error)

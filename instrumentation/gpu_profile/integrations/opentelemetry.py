@@ -1,4 +1,4 @@
-"""What `opentelemetry-instrument` finds: a service's spans get what GPUs did with no change of its code."""
+"""The instrumentor for `opentelemetry-instrument`: a service gets GPU attributes without a change of its code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpu_profile.regions.session.session import Session
 
     class BaseInstrumentor:
-        """OpenTelemetry's, which is not everywhere."""
+        """OpenTelemetry's class, for the type checker: it may not be installed."""
 
         is_instrumented_by_opentelemetry: bool
 
@@ -34,7 +34,7 @@ else:
     except ImportError:
 
         class BaseInstrumentor:
-            """Stands in where `opentelemetry-instrumentation` is not installed."""
+            """Replaces OpenTelemetry's class if `opentelemetry-instrumentation` is not installed."""
 
             is_instrumented_by_opentelemetry = False
 
@@ -53,17 +53,17 @@ _log = logging.getLogger("gpu_profile")
 
 
 class GpuProfileInstrumentor(BaseInstrumentor):
-    """Joins the spans of the service, foreign ones too, and gives its meter provider the region metrics.
+    """Joins the service's spans, including spans that are no regions, and publishes region metrics.
 
-    `instrument()` takes `spans`, a `ForeignRule` or its words (`"server,consumer,regions"`), else the environment's
-    GPU_PROFILE_SPANS, else those three words; and `tracer_provider`, `meter_provider` and `logger_provider`, else the
-    service's, set before or after. XID errors and lost GPUs are logged through the latter, with the trace that ran.
-    Raises UsageError for words that are no rule; in the environment's they are logged and passed over.
-    Where gpu-profile is disabled it does nothing.
+    `instrument()` takes `spans`: a `ForeignRule` or its text; default: the environment's GPU_PROFILE_SPANS, else
+    `"server,consumer,regions"`. It also takes `tracer_provider`, `meter_provider` and `logger_provider`; default: the
+    service's, set before or later. XID errors and lost GPUs are logged through the logger provider, with the trace that
+    ran. Raises UsageError for an invalid rule; an invalid GPU_PROFILE_SPANS is logged and ignored.
+    Does nothing if gpu-profile is disabled.
     """
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """None: it is about the program's own spans, whatever library makes them."""
+        """No packages: it works with the spans of any library."""
         return ()
 
     def _instrument(self, **options: Any) -> None:
@@ -72,13 +72,13 @@ class GpuProfileInstrumentor(BaseInstrumentor):
         if process.disabled:
             return
         server_spans.watch(rule, session=process.session, innermost=_innermost)
-        process.on_start(_tell_regions)
+        process.on_start(_watch_spans)
         providers.join_spans(options.get("tracer_provider"))
         instruments.instrument_regions(options.get("meter_provider"))
         log_records.log_events(options.get("logger_provider"))
 
     def _uninstrument(self, **_: Any) -> None:
-        process.off_start(_tell_regions)
+        process.off_start(_watch_spans)
         server_spans.leave()
         providers.leave_spans()
         instruments.leave_regions()
@@ -91,12 +91,12 @@ def _rule() -> ForeignRule:
         try:
             return parse_rule(words)
         except UsageError as error:
-            _log.warning("gpu-profile: %s is passed over: %s", VARIABLE, error)
+            _log.warning("gpu-profile: %s is ignored: %s", VARIABLE, error)
     return ForeignRule()
 
 
-def _tell_regions(session: Session) -> None:
-    """Regions look for foreign spans around them from now on, also those without a span of their own."""
+def _watch_spans(session: Session) -> None:
+    """From now on regions look for the service's spans around them, even regions without a span of their own."""
     if server_spans.current is not None:
         session.watch_spans()
 

@@ -1,7 +1,7 @@
-"""A pytest plugin: budgets of energy, busy share, time, power and memory for tests, and a table of what they used.
+"""A pytest plugin: budgets of energy, busy share, time, power and memory for tests, and a table of their use.
 
-Every pytest run of every project that has gpu-profile installed loads this module, so it imports next to nothing;
-what measures is loaded with the first test that is measured.
+Every pytest run loads this module in every project with gpu-profile installed, so it imports almost nothing. The first
+measured test loads the code that measures.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _plugin_key: Final = pytest.StashKey["_Measuring"]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--gpu-profile` and its companions, each with a setting of the same name."""
-    group = parser.getgroup("gpu-profile", "what tests do with GPUs")
+    group = parser.getgroup("gpu-profile", "GPU use of tests")
     group.addoption("--gpu-profile", action="store_true", help="measure every test, and print a table at the end")
     backend = "auto|nvml|smi|none|node[:DIR]|simulated[:DIR]|replay:DIR, for this run (default: auto)"
     group.addoption("--gpu-profile-backend", metavar="BACKEND", help=backend)
-    untold = "what a budget does that cannot be told (default: fail)"
+    untold = "outcome of a budget that cannot be decided (default: fail)"
     group.addoption("--gpu-profile-untold", choices=_UNTOLD, help=untold)
     parser.addini("gpu_profile_backend", f"the same as --gpu-profile-backend: {backend}")
     parser.addini("gpu_profile_untold", f"the same as --gpu-profile-untold: {untold}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark known, and check what was asked for."""
+    """Register the mark and the plugin. Raises UsageError for invalid options."""
     config.addinivalue_line(
         "markers",
         f'{_MARK}(energy="<=12 J", busy=">=60%", busy_time=…, duration=…, power=…, memory=…, coverage=…, device=0, '
@@ -60,7 +60,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 class _Measuring:
-    """What one pytest process measures, and what its workers told."""
+    """The measurements of one pytest process, and the results of its workers."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._worker = hasattr(config, "workerinput")
@@ -83,11 +83,11 @@ class _Measuring:
             check_spec(backend)
         except GpuProfileError as error:
             raise pytest.UsageError(f"--gpu-profile-backend: {error}") from None
-        # The regions and the child processes of tests are measured by it too.
+        # In the environment, so that the regions and the child processes of tests use it too.
         os.environ[_BACKEND_VARIABLE] = backend
 
     def end(self) -> None:
-        """Stop sampling, and leave the environment as it was."""
+        """Stop sampling and restore the environment."""
         if self._measured:
             from gpu_profile.regions.session import process
 
@@ -97,10 +97,10 @@ class _Measuring:
         elif self._backend and self._backend_before is not None:
             os.environ[_BACKEND_VARIABLE] = self._backend_before
 
-    # ------------------------------------------------------------------ what is asked for
+    # ------------------------------------------------------------------ the marks
 
     def pytest_collection_modifyitems(self, items: Sequence[pytest.Item]) -> None:
-        """Read the marks; one that makes no sense ends the run before any test, with file and line."""
+        """Read the marks. An invalid mark ends the run before any test, with file and line."""
         wrong = []
         for item in items:
             marks = list(item.iter_markers(_MARK))
@@ -115,7 +115,7 @@ class _Measuring:
             raise pytest.UsageError("\n".join(dict.fromkeys(wrong)))
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """A worker of pytest-xdist must not end by itself: there each test with a senseless mark fails with it."""
+        """Fail a test with an invalid mark in a worker of pytest-xdist, which must not end by itself."""
         if _wrong_key in item.stash:
             pytest.fail(item.stash[_wrong_key], pytrace=False)
 
@@ -123,7 +123,7 @@ class _Measuring:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Measure the test itself, innermost: neither fixtures nor what other plugins wrap around it."""
+        """Measure the test itself, without fixtures and other plugins' wrappers: this wrapper is the innermost."""
         asked, options = item.stash.get(_budgets_key, ([], dict(_OPTIONS)))
         if not (asked or self._all):
             return (yield)
@@ -149,21 +149,21 @@ class _Measuring:
         failed = broken + (untold if self._untold == "fail" else [])
         self._note(item, measured, ["broken"] if broken else ["untold"] if untold else ["kept"] if asked else [])
         if failed:
-            hint = ["(--gpu-profile-untold=skip or ignore lets budgets pass that cannot be told)"]
+            hint = ["(with --gpu-profile-untold=skip or ignore a budget that cannot be decided does not fail)"]
             lines = [*failed, measured.described(), *(hint if untold and self._untold == "fail" else [])]
             pytest.fail("GPU budget: " + "\n  ".join(lines), pytrace=False)
         if untold and self._untold == "skip":
             pytest.skip("GPU budget: " + "; ".join(untold))
 
     def _note(self, item: pytest.Item, measured: MeasuredTest, verdict: list[str]) -> None:
-        """Reports carry it, from workers of pytest-xdist too, and JUnit files have it as a property."""
+        """Add the row as a property: reports, also of pytest-xdist's workers, and JUnit files contain properties."""
         item.user_properties[:] = [pair for pair in item.user_properties if pair[0] != _PROPERTY]
         item.user_properties.append((_PROPERTY, json.dumps({**measured.row(), "budget": "".join(verdict)})))
 
     # ------------------------------------------------------------------ the table
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Collect what a test used."""
+        """Collect the row of a test from its report."""
         if report.when == "call" and self._all:
             for name, value in report.user_properties:
                 if name == _PROPERTY:
@@ -179,17 +179,17 @@ class _Measuring:
 
 
 def _asked(marks: Sequence[pytest.Mark]) -> tuple[list[Budget], dict[str, Any]]:
-    """The budgets of a test's marks, its own first, and how it is measured. Raises ValueError."""
+    """The budgets of a test's marks, its own first, and the options of its measurement. Raises ValueError."""
     from gpu_profile.integrations.budgets import BudgetError, budgets
 
     asked: list[Budget] = []
     options = dict(_OPTIONS)
-    for mark in reversed(marks):  # the nearest mark has the last word on how to measure
+    for mark in reversed(marks):  # so that the options of the nearest mark take precedence
         if mark.args:
-            raise BudgetError(f'{mark.args[0]!r}: name what is bounded, as in energy="<=12 J"')
+            raise BudgetError(f'{mark.args[0]!r}: name the quantity, as in energy="<=12 J"')
         named = {name: value for name, value in mark.kwargs.items() if name not in _OPTIONS}
         if not named:
-            raise BudgetError('there is no budget in it; give one, such as energy="<=12 J"')
+            raise BudgetError('it has no budget; give one, such as energy="<=12 J"')
         options |= {name: value for name, value in mark.kwargs.items() if name in _OPTIONS}
         asked[:0] = budgets(named)
     return asked, options

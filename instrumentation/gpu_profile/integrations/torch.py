@@ -1,8 +1,8 @@
 """PyTorch: `instrument(model, optimizer=…, loader=…)` makes a training loop's parts regions, without a change to it.
 
 Regions begin and end where the program calls PyTorch, in its own thread, so that device intervals and parents are
-right: a module's forward, the whole of `backward`, `optimizer.step`, and the wait for a batch. Nothing is changed in
-what PyTorch computes, and nothing in what `torch.compile` traces.
+right. They are a module's forward, the whole of `backward`, `optimizer.step`, and the wait for a batch. PyTorch's
+results and the graphs that `torch.compile` traces do not change.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ except ImportError as missing:
 
 _log = logging.getLogger("gpu_profile")
 
-#: The regions' names; a module's is its model's class and its path, such as `ResNet.layer1`.
+#: Names of regions. The region of a module is named by its model's class and its path, such as `ResNet.layer1`.
 FORWARD: Final = "forward"
 BACKWARD: Final = "backward"
 OPTIMIZER: Final = "optimizer.step"
 DATA_WAIT: Final = "data_wait"
 
-#: Before these, what an exception has left open is looked for.
+#: Before these regions begin, regions that an exception has left open are ended.
 _OUTERMOST: Final = frozenset({FORWARD, OPTIMIZER})
 
-#: Of all models: one may run inside another.
+#: Shared by all models, because one may run inside another.
 _open: Final = OpenRegions()
 
-#: Private, and made do without: whether calls that are made now are compiled.
+#: PyTorch's private check whether calls are being compiled now. Optional: without it the answer is no.
 _eval_frame: Final[Any] = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
 _compiler_now: Final[Callable[[], object]] = getattr(_eval_frame, "get_eval_frame_callback", lambda: None)
 
@@ -59,17 +59,17 @@ def instrument(
     items: Callable[..., float] | None = None,
     span: bool = True,
 ) -> Instrumentation:
-    """Make each call of `model` a region `forward`, and those of its modules regions in it, until `remove()`.
+    """Make each call of `model` a region `forward`, and the calls of its modules regions in it, until `remove()`.
 
-    `modules`: which: patterns of their paths (`"encoder.layers.*"`) and classes; else all down to `depth` below the
-    model, where lists and dictionaries of modules do not count. `backward`: `torch.autograd.backward` and with it
-    `loss.backward()`, of any model. `optimizer`: one or several, whose `step` is a region. `loader`: one or several
-    DataLoaders, or True for every one; what the loop waits for each batch is a region `data_wait`. `items` tells the
-    units of work of a forward from its arguments. `span=False` emits no spans.
+    `modules`: patterns of the modules' paths (`"encoder.layers.*"`) and classes; by default all down to `depth` levels
+    below the model, not counting lists and dictionaries of modules. `backward`: `torch.autograd.backward` and so
+    `loss.backward()`, of any model. `optimizer`: one or several; each `step` is a region. `loader`: one or several
+    DataLoaders, or True for all; the wait for each batch is a region `data_wait`. `items`: a function that returns the
+    units of work of a forward, called with its arguments. `span=False` emits no spans.
 
-    A model that is compiled or wrapped (DistributedDataParallel) is to be given as it is called, so compiled first:
-    inside what `torch.compile` has compiled there are no regions. Raises UsageError for a model that is instrumented
-    already, and for a pattern or class that no module has; TypeError for what is no module, optimizer or DataLoader.
+    Pass a compiled or wrapped model (DistributedDataParallel) as the program calls it, so compile it first. There are
+    no regions inside compiled code. Raises UsageError for a model that is instrumented already, and for a pattern or
+    class without a module. Raises TypeError for an argument that is not a module, optimizer or DataLoader.
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"instrument takes a torch.nn.Module, not {model!r}")
@@ -95,7 +95,7 @@ def instrument(
 
 
 class Instrumentation:
-    """What `instrument` has added, until `remove()`. As a context manager it removes it at the end."""
+    """The handle of `instrument`. `remove()`, or the end of a `with` block, removes the hooks."""
 
     def __init__(self, model: str, names: list[str], span: bool) -> None:
         #: The regions of the model and its modules.
@@ -103,12 +103,12 @@ class Instrumentation:
         self.span = span
         self.removed = False
         self._model = model
-        #: Whether a forward is still to be seen, and its absence to be told.
-        self._awaited = FORWARD in names
+        #: Whether no forward has run yet: the first backward then logs a warning.
+        self._awaits_forward = FORWARD in names
         self._undo: list[Callable[[], object]] = []
 
     def remove(self) -> None:
-        """Take all of it away again. Twice is fine. Copies that were made of the model fall silent too."""
+        """Remove the hooks. A second call does nothing. Copies of the model have no regions any more either."""
         _open.sweep()
         self.removed = True
         while self._undo:
@@ -139,9 +139,9 @@ class Instrumentation:
         after = optimizer.register_step_post_hook(hooks.after)
         self._undo += [before.remove, after.remove]
 
-    def _tell_absence(self) -> None:
-        """What is compiled later takes the hooks with it, and they are mute there."""
-        self._awaited = False
+    def _warn_no_forward(self) -> None:
+        """A model that is compiled after `instrument` contains the hooks, which do nothing in compiled code."""
+        self._awaits_forward = False
         _log.warning(
             "gpu-profile: no forward of %s before the first backward; if it was compiled after instrument(), "
             "give instrument() what torch.compile returned",
@@ -150,7 +150,7 @@ class Instrumentation:
 
 
 class _RegionHooks:
-    """Before and after one module's forward, or one optimizer's step. A pickled copy does nothing."""
+    """The hooks before and after a module's forward or an optimizer's step. A pickled copy does nothing."""
 
     def __init__(self, name: str, handle: Instrumentation | None, items: Callable[..., float] | None) -> None:
         self.name = name
@@ -164,11 +164,11 @@ class _RegionHooks:
         return _RegionHooks, (self.name, None, None)
 
     def before(self, module: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002 - as PyTorch calls it
-        # What is traced sees true here and nothing else of this.
+        # A trace sees True here and records nothing else of this function.
         if torch.compiler.is_compiling() or (handle := self._handle) is None or handle.removed or _is_inside():
             return
         if self.name in _OUTERMOST:
-            handle._awaited = handle._awaited and self.name != FORWARD
+            handle._awaits_forward = handle._awaits_forward and self.name != FORWARD
             _open.sweep()
         items = None if self._items is None else self._items(*args, **kwargs)
         _open.open(self.name, key=self, items=items, span=handle.span, callers=2)
@@ -179,13 +179,13 @@ class _RegionHooks:
         _open.close(self, sys.exc_info()[1])
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same for a module whose call has been compiled."""
+        """Wrap the compiled call of a module in its region."""
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or (handle := self._handle) is None or handle.removed or _is_inside():
                 return function(*args, **kwargs)
-            handle._awaited = handle._awaited and self.name != FORWARD
+            handle._awaits_forward = handle._awaits_forward and self.name != FORWARD
             items = None if self._items is None else self._items(*args, **kwargs)
             with region(self.name, items=items, span=handle.span):
                 return function(*args, **kwargs)
@@ -195,16 +195,16 @@ class _RegionHooks:
 
 
 def _is_inside() -> bool:
-    """Whether this call belongs to `backward`, which computes forwards anew (checkpointing), or to compiled code."""
+    """Whether this call belongs to `backward`, which recomputes forwards (checkpointing), or to compiled code."""
     return _compiler_now() is not None or torch._C._current_graph_task_id() != -1
 
 
-def _leave_as_it_is(function: Any) -> None:
-    """Have `torch.compile` run this function rather than compile it, where it is called and not traced."""
+def _skip_compilation(function: Any) -> None:
+    """Make `torch.compile` run this function uncompiled where it is called rather than traced."""
     try:
         skip = _eval_frame._FrameAction.SKIP, _eval_frame._FrameAction.DEFAULT
         _eval_frame.set_code_exec_strategy(function.__code__, _eval_frame._FrameExecStrategy(*skip))
-    except (AttributeError, TypeError):  # another version's; to import torch._dynamo for its own way costs seconds
+    except (AttributeError, TypeError):  # another version; importing torch._dynamo for its public way takes seconds
         return
 
 
@@ -215,7 +215,7 @@ def _is_hooked(module: Any) -> bool:
 
 
 def _several(given: Any, kind: type, argument: str) -> list[Any]:
-    """One thing of a kind, or several of them, as a list."""
+    """`given`, one object of `kind` or several, as a list. Raises TypeError for anything else."""
     things = () if given is None else (given,) if isinstance(given, kind) else given
     if not isinstance(things, Collection) or not all(isinstance(one, kind) for one in things):
         raise TypeError(f"{argument} takes one or several of {kind.__module__}.{kind.__name__}, not {given!r}")
@@ -244,7 +244,7 @@ def _chosen(model: Any, modules: str | type | Iterable[str | type] | None, depth
 
 
 def _below(module: Any, path: str, level: int, seen: set[int]) -> Iterator[tuple[str, int, Any]]:
-    """Paths, levels and modules below one, each once, and none inside what is compiled."""
+    """`(path, level, module)` of the modules below `module`, each once, without the inside of compiled ones."""
     for name, child in module.named_children():
         if id(child) in seen or isinstance(child, torch.jit.ScriptModule):
             continue
@@ -263,7 +263,7 @@ def _is_compiled(module: Any) -> bool:
 
 
 def _wrapped(module: Any) -> Any:
-    """What a module wraps that is called in its place: compiled, or in parallel."""
+    """The module inside a compiled or parallel wrapper; None for a module without a wrapper."""
     if "_orig_mod" in module._modules:
         return module._modules["_orig_mod"]
     parallel = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
@@ -276,13 +276,13 @@ def _fits(wanted: str | type, path: str, module: Any) -> bool:
 
 def _no_module(wanted: str | type, kind: str, paths: list[str]) -> str:
     if not paths:
-        return f"modules: there are none to choose inside {kind}: it is compiled, or has none"
+        return f"modules: {kind} has no modules to choose from: it is compiled, or has none"
     name = wanted if isinstance(wanted, str) else wanted.__name__
     near = get_close_matches(name, paths, 3, 0.5) or paths[:3]
     return f"modules: {kind} has no {name!r}; it has {', '.join(near)}{' …' if len(paths) > len(near) else ''}"
 
 
-# ---------------------------------------------------------------------- what PyTorch has no hooks for
+# ---------------------------------------------------------------------- functions without hooks
 
 
 class _User(NamedTuple):
@@ -291,7 +291,7 @@ class _User(NamedTuple):
 
 
 class _Replaced:
-    """A function of PyTorch's that is replaced while somebody uses the replacement."""
+    """A function of PyTorch that is replaced while an `Instrumentation` uses the replacement."""
 
     def __init__(self, owner: Any, name: str, replace: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         self._owner, self._name, self._replace = owner, name, replace
@@ -301,7 +301,7 @@ class _Replaced:
         self.users: list[_User] = []
 
     def add(self, handle: Instrumentation, watched: Any) -> Callable[[], None]:
-        """Use it; what is returned ends that."""
+        """Register a user. Returns the function that removes it."""
         user = _User(handle, watched)
         with self._lock:
             self.users = [*self.users, user]
@@ -314,7 +314,7 @@ class _Replaced:
     def _remove(self, user: _User) -> None:
         with self._lock:
             self.users = [one for one in self.users if one is not user]
-            # Who has replaced it since still calls ours, which does nothing then.
+            # If other code has replaced it since, ours stays and does nothing.
             if not self.users and getattr(self._owner, self._name) is self._replacement:
                 setattr(self._owner, self._name, self._original)
 
@@ -322,23 +322,23 @@ class _Replaced:
 def _timed_backward(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
-        # No call of ours before it is known that nothing compiles: it would be compiled, too.
+        # Call no function of this library before this check: during a compilation it would be compiled too.
         if torch.compiler.is_compiling() or _compiler_now() is not None or _is_inside() or not _backward.users:
             return original(*args, **kwargs)
         _open.sweep()
         for user in _backward.users:
-            if user.handle._awaited:
-                user.handle._tell_absence()
+            if user.handle._awaits_forward:
+                user.handle._warn_no_forward()
         with region(BACKWARD, span=any(user.handle.span for user in _backward.users)):
             return original(*args, **kwargs)
 
-    _leave_as_it_is(backward)
+    _skip_compilation(backward)
     return backward
 
 
 def _timed_iteration(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def __iter__(self: Any) -> Any:  # noqa: N807 - what it replaces
+    def __iter__(self: Any) -> Any:  # noqa: N807 - replaces `DataLoader.__iter__`
         users = [user for user in _iteration.users if user.watched is True or user.watched is self]
         if not users:
             return original(self)
@@ -350,7 +350,7 @@ def _timed_iteration(original: Callable[..., Any]) -> Callable[..., Any]:
     return __iter__
 
 
-#: Not `Tensor.backward`, which calls it: a program may, too.
+#: `Tensor.backward` calls `torch.autograd.backward`, and a program may call it directly.
 _backward: Final = _Replaced(torch.autograd, "backward", _timed_backward)
 _iteration: Final = _Replaced(DataLoader, "__iter__", _timed_iteration)
 
@@ -358,7 +358,7 @@ _iteration: Final = _Replaced(DataLoader, "__iter__", _timed_iteration)
 class waiting:  # noqa: N801 - used as a function, like `iter`
     """Iterate over `batches`; each wait for the next one, and for the end, is a region `data_wait`.
 
-    For input that comes from no DataLoader: `for batch in waiting(batches):`. `span=False` emits no spans.
+    For input without a DataLoader: `for batch in waiting(batches):`. `span=False` emits no spans.
     """
 
     def __init__(self, batches: Iterable[Any], *, span: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""What the callbacks of Lightning's and Transformers' trainers have in common. It needs PyTorch."""
+"""The common base of the callbacks for Lightning's and Transformers' trainers. Needs PyTorch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ CHECKPOINT: Final = "checkpoint"
 
 
 class TrainerRegions:
-    """Regions that one call of a trainer begins and another ends, around a model that is instrumented meanwhile.
+    """Regions that one call of a trainer begins and another ends, with an instrumented model.
 
     `modules` and `depth` make modules regions too, as for `gpu_profile.integrations.torch.instrument`; none by default.
-    `items` tells units of work. `span=False` emits no spans. A copy has the settings, and nothing that is open.
+    `items` returns the units of work. `span=False` emits no spans. A copy has the settings but no open regions.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class TrainerRegions:
         self._modules, self._depth, self._items, self._span = modules, depth, items, span
         self._open = OpenRegions()
         self._handle: Instrumentation | None = None
-        #: Takes away what else was added to the trainer.
+        #: Functions that remove other additions to the trainer.
         self._undo: list[Callable[[], object]] = []
 
     def __getstate__(self) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class TrainerRegions:
         )
 
     def _end(self, error: BaseException | None = None) -> None:
-        """Take everything away again, and end what is open; with an error, what was open has failed."""
+        """Remove all hooks and end all open regions. With an `error`, these count as failed."""
         while self._undo:
             self._undo.pop()()
         if self._handle is not None:
@@ -66,7 +66,7 @@ def begins(name: str) -> Callable[..., None]:
 
 
 def ends(name: str) -> Callable[..., None]:
-    """A trainer's hook that ends a region, and what is open in it."""
+    """A trainer's hook that ends a region and all regions inside it."""
 
     def hook(self: TrainerRegions, *_: Any, **__: Any) -> None:
         self._open.close(name)

@@ -22,11 +22,11 @@ class GpuProfileCallback(TrainerRegions, TrainerCallback):  # type: ignore[misc]
     """Regions `epoch`, `step` with `forward`, `backward` and `optimizer.step` in it, `data_wait`, `evaluation` and
     `checkpoint`.
 
-    A `step` ends with the optimizer's, so with gradient accumulation it has several forwards. `modules`, `depth` and
-    `items` as for `gpu_profile.integrations.torch.instrument`; no modules by default. `span=False` emits no spans.
+    A `step` ends with the optimizer's step, so with gradient accumulation it has several forwards. `modules`, `depth`
+    and `items` as for `gpu_profile.integrations.torch.instrument`; no modules by default. `span=False` emits no spans.
 
-    The Trainer tells nobody of an exception. What is open then ends at exit, with `close()`, when training begins
-    anew, or at once in `with GpuProfileCallback() as callback: ... trainer.train()`.
+    The Trainer has no callback for an exception. Open regions then end with `close()`, at the next training, or at the
+    end of the process. In `with GpuProfileCallback() as callback: ... trainer.train()` they end at once.
     """
 
     def __enter__(self) -> Self:
@@ -38,12 +38,12 @@ class GpuProfileCallback(TrainerRegions, TrainerCallback):  # type: ignore[misc]
         self.close(error)
 
     def close(self, error: BaseException | None = None) -> None:
-        """End what is open and take everything away again; with an error, what was open has failed."""
+        """End all open regions and remove all hooks. With an `error`, the regions count as failed."""
         atexit.unregister(self.close)
         self._end(error)
 
     def _begin_next(self, control: Any) -> None:
-        """What the trainer is about to do after a step or an epoch, of whose beginning it does not tell."""
+        """Begin the evaluation or checkpoint that follows a step or an epoch: no callback marks its beginning."""
         if control.should_evaluate:
             self._begin(EVALUATION)
         elif control.should_save:
@@ -52,13 +52,13 @@ class GpuProfileCallback(TrainerRegions, TrainerCallback):  # type: ignore[misc]
     # ------------------------------------------------------------------ training
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
-        """Instrument the model, and every loader."""
+        """Instrument the model and all loaders."""
         self.close()
         atexit.register(self.close)
         self._instrument(model, items=self._items)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Take everything away again."""
+        """Remove all hooks."""
         self.close()
 
     on_epoch_begin = begins(EPOCH)
@@ -80,14 +80,14 @@ class GpuProfileCallback(TrainerRegions, TrainerCallback):  # type: ignore[misc]
     # ------------------------------------------------------------------ evaluation and checkpoints
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Begin `evaluation` where `evaluate` or `predict` was called by itself: after its first batch."""
+        """Begin `evaluation` after the first batch if the program has called `evaluate` or `predict` directly."""
         if not self._open.is_open(EVALUATION):
             self._begin(EVALUATION)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """End `evaluation`; a checkpoint may follow."""
         self._open.close(EVALUATION)
-        # "best" decides only after this.
+        # With the strategy "best", the trainer decides after this call.
         if self._handle is not None and control.should_save and str(getattr(args.save_strategy, "value", "")) != "best":
             self._begin(CHECKPOINT)
 

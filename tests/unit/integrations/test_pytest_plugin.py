@@ -125,7 +125,7 @@ def test_a_value_whose_doubt_reaches_over_the_bound_neither_keeps_nor_breaks_it(
     found = judge(budgets({"busy": ">=60%"}), {"busy": Measured(value, "utilization", off=0.1)})
     assert [len(lines) for lines in found] == [broken, untold]
     if untold:
-        assert found[1][0].startswith("busy >=60%: too close to tell: it was ")
+        assert found[1][0].startswith("busy >=60%: too close to decide: it was ")
         assert "± 10.0 %, from utilization" in found[1][0]
 
 
@@ -297,7 +297,7 @@ def test_malformed_budgets_end_the_run_before_any_test_with_file_and_line(run: R
         assert result.ret == pytest.ExitCode.USAGE_ERROR
     first = SUPPORT.strip().count("\n") + 3
     shown = result.stderr.str() + result.stdout.str()
-    reasons = ("energy='12 J': not a bound", "'<=12 J': name what is bounded", "there is no budget in it")
+    reasons = ("energy='12 J': not a bound", "'<=12 J': name the quantity", "it has no budget")
     for line, words in zip(range(first, first + 9, 3), reasons, strict=True):
         assert re.search(rf"test_it\.py:{line}: @pytest\.mark\.gpu_budget: {words}", shown)
 

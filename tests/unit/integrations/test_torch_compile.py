@@ -106,7 +106,7 @@ def test_a_model_that_is_compiled_in_place_has_its_forward(stage: Stage, fresh_c
 
 
 def test_choosing_inside_a_compiled_model_is_an_error() -> None:
-    with pytest.raises(UsageError, match="none to choose inside Net: it is compiled"):
+    with pytest.raises(UsageError, match="Net has no modules to choose from: it is compiled"):
         instrument(torch.compile(Net(), backend="eager"), modules="body")
 
 
