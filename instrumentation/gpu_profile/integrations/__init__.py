@@ -1,4 +1,4 @@
-"""Integrations with other tools. Only its tool or the user loads a module, and it needs that tool.
+"""Integrations with other tools. A module is loaded by its tool or by the user, and needs that tool.
 
 - `torch`: `instrument` makes a training loop's parts regions. `lightning` and `transformers` are callbacks for these
   trainers, with their shared code in `trainer`. `open_regions`: regions that one callback begins and another ends.

@@ -195,7 +195,7 @@ class GpuProfileMagics(Magics):
                 report = _report(monitor, directory)
                 if asked.out:
                     self.shell.user_ns[asked.out] = report.analysis
-                # Output of the cell comes before the report.
+                # The cell's output comes before the report, even if the cell ends with an exception.
                 sys.stdout.flush()
                 display(report)
 

@@ -314,7 +314,7 @@ class _Replaced:
     def _remove(self, user: _User) -> None:
         with self._lock:
             self.users = [one for one in self.users if one is not user]
-            # If other code has replaced it since, ours stays and does nothing.
+            # Other code that has replaced it since still calls this replacement, which then does nothing.
             if not self.users and getattr(self._owner, self._name) is self._replacement:
                 setattr(self._owner, self._name, self._original)
 
@@ -350,7 +350,7 @@ def _timed_iteration(original: Callable[..., Any]) -> Callable[..., Any]:
     return __iter__
 
 
-#: `Tensor.backward` calls `torch.autograd.backward`, and a program may call it directly.
+#: Not `Tensor.backward`: it calls `torch.autograd.backward`, and a program may call the latter directly.
 _backward: Final = _Replaced(torch.autograd, "backward", _timed_backward)
 _iteration: Final = _Replaced(DataLoader, "__iter__", _timed_iteration)
 

@@ -1,7 +1,7 @@
 """The results of one monitored run on one device, in units for people: %, MiB, W, °C, s. Pure.
 
-`GpuMonitor` and the decorator `gpu_profile` follow existing documents. Names and units are theirs, not this project's
-base units. A value that was not measured is None, never 0 or NaN.
+The names and units are those of the documents that specify `GpuMonitor` and the decorator `gpu_profile`, not this
+project's base units. A value that was not measured is None, never 0 or NaN.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from typing import Any, Literal, SupportsIndex, TypeAlias
 
 from gpu_profile.catalogue.samples import Device
 
-#: A function that waits for launched work; `auto`: the one of the loaded framework. `...`, the placeholder in the
-#: original documents, means None.
+#: A function that waits for launched work; `auto`: the one of the loaded framework. `...` means None: the documents
+#: that specify `sync_fn` use it as a placeholder.
 SyncFn: TypeAlias = Callable[[], object] | Literal["auto"] | EllipsisType | None
 
 

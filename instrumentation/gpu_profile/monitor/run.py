@@ -74,7 +74,7 @@ class Run:
     def abandoned(self) -> str:
         """Why the run cannot have numbers any more; empty if it can.
 
-        A forked child has only copies of its parent's threads and locks, and a program that ends has no threads.
+        A forked child has only copies of its parent's threads and locks. A program that ends has no working threads.
         """
         if os.getpid() != self._pid:
             return "the process was forked during the run: its parent has the numbers"

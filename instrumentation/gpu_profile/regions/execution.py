@@ -32,7 +32,7 @@ class Execution:
     failed: bool = False
     span_id: int = 0
     trace_id: int = 0
-    #: Whether a span of it is exported.
+    #: Whether its span is exported.
     sampled: bool = False
     #: The measurements of the profiler of operations within it.
     operation: RegionOperation | None = None

@@ -290,7 +290,7 @@ def _named(
 
     `items`: the units of work of an execution (tokens, images). `device`: the GPUs that it uses, if not the process's
     default: a CUDA ordinal, a UUID, `nvml:N`, or several of them. `span=False` emits no OpenTelemetry span. `strict`
-    raises GpuBackendError if no GPU driver can be used. Without `strict` the region then runs but is not joined.
+    raises GpuBackendError if no GPU driver can be used; without `strict` the region runs but is not joined.
     Raises TypeError for an empty name or a decorated object that is not a function. Raises ValueError for `items` that
     are negative, infinite or not a number.
     """

@@ -47,7 +47,7 @@ class Entrance:
         "watchers",
     )
 
-    #: Whether the session runs or ignores regions, so that none has to start it. A driver of single steps sets it.
+    #: Whether the session runs or ignores regions, so that none has to start it. Code that calls its steps sets this.
     active: bool
     #: Executions that have begun, in order, until the join takes them.
     began: deque[Execution]

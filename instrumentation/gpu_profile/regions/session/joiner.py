@@ -27,9 +27,9 @@ _log = logging.getLogger("gpu_profile")
 
 #: A span, or a slice of time, waits at most this long for samples; then it is joined with the samples that are there.
 DEADLINE_S: Final = 1.0
-#: The shortest interval between two renewals of verdicts, the most of a processor that they take, and the longest
-#: interval. A renewal runs several fits for each region and signal in the measured program's interpreter. After a
-#: search for timings only the shortest interval applies, as regions without a rate may have one then.
+#: The shortest interval between two renewals of verdicts, their largest share of a processor, and the longest interval.
+#: A renewal runs several fits for each region and signal in the measured program's interpreter. After a search for
+#: timings only the shortest interval applies, because regions without a rate may have one then.
 JUDGE_S: Final = 1.0
 JUDGING_SHARE: Final = 0.01
 _LONGEST_S: Final = 30.0
@@ -70,7 +70,7 @@ class Joiner:
         self._turns = turns or Turns()
         #: Held while pools and counts change, for as long as a search for timings. A waiting thread speeds that up.
         self.lock = HurryingLock(self._turns)
-        #: The last judgement of regions, the time up to which every pool is complete, the end of the last execution.
+        #: The last renewal of all verdicts, the time up to which every pool is complete, the last end of an execution.
         self.judged_ns = self.frontier_ns = self.last_end_ns = 0
         self._anchored_ns = self._searches = 0
         #: Processor seconds of the last two renewals. The lower counts: garbage collection may have slowed the other.

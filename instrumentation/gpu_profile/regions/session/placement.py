@@ -48,10 +48,9 @@ class Placement:
         self._lock = threading.RLock()
 
     def update(self, listed: Sequence[Device], used: Sequence[str] | None = None, *, simulated: bool = False) -> None:
-        """Set the devices that the driver lists. `used`: UUIDs of the ones with this process; None: unknown.
+        """Set the devices that the driver lists. `used`: UUIDs of the ones that list this process; None: unknown.
 
-        `simulated` devices have no CUDA to order them: GPUs that are not divided into MIG instances are visible, unless
-        the environment decides.
+        `simulated`: there is no CUDA. Unless the environment decides, the GPUs without MIG instances are visible.
         """
         with self._lock:
             self._update(listed, used, simulated)

@@ -1,4 +1,4 @@
-"""The one session of this process: made at the first region, ended after a pause, made anew after a fork."""
+"""The one session of this process: started by the first region, paused while idle, replaced after a fork."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Long computations in short turns, so that they never block the program's threads for long.
 
 A search for timings takes tenths of a second of calls to numpy, some microseconds each. A program that launches kernels
-releases the GIL at every launch and waits until the search releases it. Without pauses the program came to a stop.
+releases the GIL at every launch and waits until the search releases it. Without pauses it makes no progress.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def leave_spans() -> None:
 def auto(session: Session) -> None:
     """A hook for `process.on_start`: join the service's spans and publish region metrics without code of its own.
 
-    Region metrics need a meter provider of the SDK. Does nothing after `leave_spans`.
+    Region metrics need a meter provider of the SDK. Neither happens after `leave_spans`.
     """
     if _wanted is not False:
         _safely(join_spans)

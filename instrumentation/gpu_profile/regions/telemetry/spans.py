@@ -90,7 +90,7 @@ class GpuSpanProcessor(SpanProcessor):
     # ------------------------------------------------------------------ the SDK's side
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Note a server span; pass the span on."""
+        """Report the span to `server_spans` and pass it on."""
         others = server_spans.current
         if others is not None:
             others.started(span)
@@ -151,7 +151,7 @@ class GpuSpanProcessor(SpanProcessor):
         Spans that wait for kernels are set aside, and are first to be passed on once the kernels are there.
 
         `final`: all spans, with a flush of `inner` after every batch for at most `flush_s` in all. Otherwise at most
-        one batch. Returns whether more spans are due.
+        one batch. Returns whether more spans may be due.
         """
         end_s = time.monotonic() + flush_s
         with self._lock:
