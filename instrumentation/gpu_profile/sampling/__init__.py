@@ -1,12 +1,12 @@
-"""What is read from a driver when, in a thread of its own.
+"""When each signal is read from a driver, and the thread that does so.
 
 Read in this order:
 
-- `tracked`: what is known of one device beside its samples, and where its samples go (a `Keeper`).
-- `rounds`: a round of reading as a `step()` that anybody may drive: fast and slow signals, drained buffers, events,
-  devices that come, go and come back.
-- `sampler`: rounds in a thread, which fill timelines and which others can wake and wait for.
+- `tracked`: the state of one device besides its samples, and the sink of its samples (a `Keeper`).
+- `rounds`: a round of reading as a `step()` for any caller: fast and slow signals, drained buffers, events, and devices
+  that appear, disappear and return.
+- `sampler`: rounds in a thread, which fill timelines. Other threads can trigger a round and wait for it.
 
 Imports drivers, the history and the catalogue. The exporter's reader processes drive `rounds` themselves. A new kind of
-reading has a period here and a method of `driver.protocol.Driver`.
+reading needs a period here and a method of `driver.protocol.Driver`.
 """

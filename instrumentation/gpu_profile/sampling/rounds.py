@@ -1,8 +1,8 @@
-"""The one place that calls drivers: what is due when, of which device, and what to do if one fails.
+"""The only caller of drivers: when each device is read, and what follows a failure.
 
-`step()` does what is due and says when it wants to be called again, whoever calls it: a thread, another process's loop,
-a test with a fake clock. A device that is lost, and a driver that goes away, are states here, never exceptions: the
-others go on, and both are tried again until they are back.
+`step()` does everything that is due and returns the seconds until the next call. Any caller may drive it: a thread,
+another process's loop, a test with a fake clock. A lost device and a lost driver are states here, never exceptions: the
+other devices are still read, and both are retried until they return.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from gpu_profile.units import NS_PER_S, nanoseconds
 
 _log = logging.getLogger("gpu_profile")
 
-#: How long after a failure a lost device or driver is tried again.
+#: Time between retries of a lost device or driver.
 RETRY_S: Final = 1.0
-#: What the driver buffers is fetched this often; the shortest buffer known holds about 2 s.
+#: Time between drains of the driver's own buffers. The shortest buffer seen so far covers about 2 s.
 DRAIN_S: Final = 0.25
 SLOW_S: Final = 1.0
-#: What hardly ever changes: limits, the widest link, remapped rows.
+#: The period of signals that hardly ever change: limits, the widest link, remapped rows.
 RARE_S: Final = 10.0
-#: Who asks for an interval of their own sums up one run: memory in use and temperature are then read this often.
+#: The period of memory in use and temperature while a caller requests an interval of its own: its run is short.
 ASKED_SLOW_S: Final = 0.2
-#: Who uses a device is asked this often, if at all.
+#: The period of queries for the processes on a device, if they are enabled.
 PROCESSES_S: Final = 5.0
-#: Devices come and go (hot-plug, MIG): they are listed anew this often.
+#: The period in which devices are listed: they come and go (hot-plug, MIG).
 DEVICES_S: Final = 5.0
-#: Events that are kept for whoever asks.
+#: The number of events that are kept for callers.
 MOST_EVENTS: Final = 1_000
-#: GPM refuses windows that are not longer than its refresh of 100 ms; the rest is for a wake-up that comes early.
+#: GPM refuses windows that are not longer than its refresh of 100 ms. The rest allows for an early wake-up.
 GPM_S: Final = 0.105
 
 _DRAIN_NS, _SLOW_NS, _RARE_NS, _ASKED_SLOW_NS, _PROCESSES_NS, _GPM_NS = map(
     nanoseconds, (DRAIN_S, SLOW_S, RARE_S, ASKED_SLOW_S, PROCESSES_S, GPM_S)
 )
 
-#: What is read device by device.
+#: The kinds of reads per device.
 _READS: Final = frozenset({*Tier, "drain", "processes"})
-#: What is read in a round that somebody waits for who has had a whole one.
+#: The kinds of reads of a quick round, after a caller has already had a complete one.
 _QUICK: Final = frozenset({Tier.FAST, Tier.GPM, "drain"})
 
 T = TypeVar("T", bound=Tracked)
@@ -55,9 +55,9 @@ T = TypeVar("T", bound=Tracked)
 
 @dataclass(slots=True)
 class SamplerStats:
-    """What sampling costs: `busy_ns` by tier is time spent inside the driver, `late_ns` how far behind the last round
-    started. `turned_ns` is when the last `step()` ended, with a driver or without. `dropped` are the samples that were
-    left out of devices that are gone since, by reason."""
+    """The cost of sampling. `busy_ns` by tier is time inside the driver, `late_ns` how late the last round started.
+    `turned_ns` is the end of the last `step()`, with a driver or without. `dropped` counts, by reason, the left-out
+    samples of devices that are gone."""
 
     rounds: int = 0
     turned_ns: int = 0
@@ -69,14 +69,13 @@ class SamplerStats:
 
 
 class Rounds(Generic[T]):
-    """Reads the devices of the driver that `open_driver` gives, every `interval_s`.
+    """Reads the devices of the driver that `open_driver` returns, every `interval_s`.
 
-    `track(device, capabilities, capacity)` makes the state of a device that is met for the first time, with room for
-    `retention_s`. `choose` says which of the driver's devices are read, by their UUIDs; without it, all are. They are
-    listed anew every `devices_s`. GPM's windows are of `gpm_s` at least; where all devices have them, what the driver
-    buffers is fetched every `drain_s`. `sinks` see every sample too (a recording). `processes`: ask who uses the
-    devices. Nothing is read before the first `step()`. While there is anyone who `ask`s for a shorter interval, that is
-    kept.
+    `track(device, capabilities, capacity)` makes the state of a new device, with room for `retention_s`. `choose`
+    returns the UUIDs of the devices to read; without it, all are read. Devices are listed every `devices_s`. GPM
+    windows last at least `gpm_s`. The driver's buffers are drained every `drain_s` if all devices have GPM, else every
+    `DRAIN_S`. `sinks` receive every sample too (a recording). `processes`: also query the processes on the devices.
+    Nothing is read before the first `step()`. While a caller requests a shorter interval with `ask`, it applies.
     """
 
     def __init__(
@@ -108,10 +107,10 @@ class Rounds(Generic[T]):
         self._track = track
         self._choose = choose
         self.sinks = list(sinks)
-        #: Called with every event, where `step` is.
+        #: Called with every event, in the thread of `step`.
         self.event_sinks: list[Callable[[Event], None]] = []
         self._own_ns = nanoseconds(interval_s)
-        #: How often a driver that hands on what another process reads has samples, and how often it is worth asking.
+        #: For a driver that passes on another process's samples: their interval, and the useful time between reads.
         self._drivers_own_ns = self._batch_ns = 0
         self._asked: list[int] = []
         self._retention_s = retention_s
@@ -125,7 +124,7 @@ class Rounds(Generic[T]):
 
     @property
     def interval_s(self) -> float:
-        """How often counters are read now."""
+        """The current interval of the fast signals."""
         return self._interval_ns / NS_PER_S
 
     @property
@@ -134,15 +133,15 @@ class Rounds(Generic[T]):
         return max(asked, self._drivers_own_ns)
 
     def ask(self, interval_s: float) -> None:
-        """Read counters at least this often from the next round on, until as much is released."""
+        """Request at least this interval from the next round on, until `release`."""
         self._asked.append(nanoseconds(interval_s))
 
     def release(self, interval_s: float) -> None:
-        """Take one `ask` for this interval back."""
+        """Withdraw one `ask` for this interval."""
         self._asked.remove(nanoseconds(interval_s))
 
     def open(self) -> Driver:
-        """Open the driver now; raises GpuBackendError if it cannot be used."""
+        """Open the driver now. Raises GpuBackendError if it cannot be used."""
         driver = self._open_driver()
         self._drivers_own_ns = nanoseconds(getattr(driver, "interval_s", 0.0))
         self._batch_ns = nanoseconds(getattr(driver, "batch_s", 0.0))
@@ -155,7 +154,7 @@ class Rounds(Generic[T]):
         return driver
 
     def close(self) -> None:
-        """Close the driver; the next `step` opens it again."""
+        """Close the driver. The next `step` opens it again."""
         driver, self.driver = self.driver, None
         if driver is not None:
             try:
@@ -166,7 +165,7 @@ class Rounds(Generic[T]):
     # ------------------------------------------------------------------ a round
 
     def step(self, *, force: bool = False, quick: bool = False) -> float:
-        """Read what is due (all if `force`, what changes fast if `quick`) and return the seconds until more is due."""
+        """Read everything due (all if `force`, fast signals too if `quick`). Returns the seconds until more is due."""
         now = self.clock.now_ns()
         if self.driver is None and not self._reopen(now):
             self._end(self.clock.now_ns(), read=False)
@@ -182,7 +181,7 @@ class Rounds(Generic[T]):
                     try:
                         self._enumerate(driver)
                     except GpuBackendError:
-                        if lag_s(driver):  # what another process wrote before its end is still there
+                        if lag_s(driver):  # the other process's last samples can still be read
                             self._read_all(driver, reads, now)
                         raise
                 self._read_all(driver, reads, now)
@@ -190,26 +189,26 @@ class Rounds(Generic[T]):
                     self._take_events(driver.events())
             except GpuBackendError as error:
                 self._lose_driver(str(error), now)
-                if lag_s(driver):  # only that other process has ended: there may be another driver, at once
+                if lag_s(driver):  # only the other process has ended: another driver may exist already
                     self._retry_ns = 0
         ended = self.clock.now_ns()
         self._end(ended, read=True)
         return max(0.0, (min(self._due.values(), default=now) - ended) / NS_PER_S)
 
     def _begin(self) -> None:
-        """A round begins, with a driver."""
+        """Called when a round with a driver begins."""
 
     def _end(self, now: int, *, read: bool) -> None:
-        """A turn ends, in which there was a driver to `read`."""
+        """Called when a `step` ends. `read`: there was a driver to read."""
         self.stats.turned_ns = now
         self.stats.rounds += read
 
     def _take_events(self, events: Sequence[Event]) -> None:
         for event in events:
             _log.warning("gpu-profile: %s: %s %s %s", event.device, event.kind, event.code, event.message)
-            self._happened(event)
+            self._record_event(event)
 
-    def _happened(self, event: Event) -> None:
+    def _record_event(self, event: Event) -> None:
         self.events.append(event)
         state = self.states.get(event.device)
         if state is not None:
@@ -225,7 +224,7 @@ class Rounds(Generic[T]):
             periods.append((Tier.GPM, max(interval, self._gpm_ns)))
             if all(state.has_gpm for state in self.states.values()):
                 drain_ns = self._drain_ns
-        else:  # its rounds, which no others fall in with, would be half of what sampling costs
+        else:  # separate GPM rounds would be half of the cost of sampling
             self._due.pop(Tier.GPM, None)
         periods += (
             ("drain", drain_ns),
@@ -243,16 +242,16 @@ class Rounds(Generic[T]):
         tiers: list[str] = []
         half, together = max(self._interval_ns, self._batch_ns) // 2, False
         for tier, period in self._periods():
-            # What falls due within half of the next interval comes along: to wake up costs as much as to read.
+            # Reads due within half of the next interval are done now: waking up costs as much as reading.
             alone = tier is Tier.FAST or (tier is Tier.GPM and self._gpm_ns <= _GPM_NS)
             slack = 0 if alone else min(half, period // 2)
             due = self._due.get(tier, now)
             if due - now > period + slack:
-                # A shorter interval was asked for, or the clock was set back: catching up with it could take hours.
+                # A shorter interval was requested, or the clock was set back: waiting for `due` could take hours.
                 due -= (due - now) // period * period
             moment = now + slack if together else now
             if moment >= due:
-                # The grid keeps its phase, and a round that was missed is not made up for.
+                # The grid keeps its phase, and a missed round is not repeated.
                 self._due[tier] = due + period * max(1, -((due - moment - 1) // period))
             else:
                 self._due[tier] = due
@@ -277,11 +276,11 @@ class Rounds(Generic[T]):
     def _read(
         self, driver: Driver, state: T, tiers: Sequence[str], now: int, started: int, spent: dict[str, int]
     ) -> int:
-        """Read one device; returns the moment of its end."""
+        """Read one device. Returns the time of the end, in ns."""
         if not state.up:
             if _waiting(state.retry_ns, now):
                 return started
-            # A driver may have nothing to drain from a device that is lost, and say so in peace: only a read tells.
+            # A driver may report an empty buffer for a lost device: only a read shows whether it is back.
             tiers = [Tier.FAST]
         device, now_ns = state.device, self.clock.now_ns
         samples: list[Sample] = []
@@ -299,10 +298,10 @@ class Rounds(Generic[T]):
                 spent[tier] = spent.get(tier, 0) + ended - started
                 started = ended
         except DeviceLost as error:
-            self._lose(state, str(error), now)
+            self._mark_lost(state, str(error), now)
             return now_ns()
         if not state.up:
-            self._find(driver, state, now)
+            self._mark_back(driver, state, now)
         if samples:
             taken = state.timeline.append(samples, now)
             state.samples += taken
@@ -312,16 +311,16 @@ class Rounds(Generic[T]):
                 sink(device, samples)
         return started
 
-    def _find(self, driver: Driver, state: T, now: int) -> None:
+    def _mark_back(self, driver: Driver, state: T, now: int) -> None:
         _log.warning("gpu-profile: %s is back", state.device.uuid)
         state.up, state.reason, state.lost = True, "", False
         state.renew(driver)
-        self._happened(Event(state.device.uuid, now, "back"))
+        self._record_event(Event(state.device.uuid, now, "back"))
 
-    def _lose(self, state: T, reason: str, now: int) -> None:
+    def _mark_lost(self, state: T, reason: str, now: int) -> None:
         if state.up:
             _log.warning("gpu-profile: %s: %s", state.device.uuid, reason)
-            self._happened(Event(state.device.uuid, now, "lost", message=reason))
+            self._record_event(Event(state.device.uuid, now, "lost", message=reason))
         state.up, state.reason, state.lost = False, reason, True
         state.processes, state.processes_ns = (), None
         state.retry_ns = now + nanoseconds(RETRY_S)
@@ -339,7 +338,7 @@ class Rounds(Generic[T]):
         return True
 
     def _preferred(self, driver: Driver) -> Driver:
-        """The driver itself, or the one that it says has come."""
+        """The driver itself, or a better one that has become available."""
         superseded = getattr(driver, "superseded", None)
         if superseded is None or not superseded():
             return driver
@@ -359,7 +358,7 @@ class Rounds(Generic[T]):
         self.close()
 
     def _enumerate(self, driver: Driver) -> None:
-        """Take in devices that are new, and let go of MIG instances that were reconfigured away."""
+        """Add new devices, and remove MIG instances that a reconfiguration has deleted."""
         self.listed = tuple(driver.devices())
         chosen = None if self._choose is None else self._choose(driver, self.listed)
         present = {device.uuid: device for device in self.listed if chosen is None or device.uuid in chosen}
@@ -368,22 +367,22 @@ class Rounds(Generic[T]):
                 state.timeline.count_dropped(self.stats.dropped)
                 del self.states[uuid]
         for device in present.values():
-            known = self.states.get(device.uuid)
-            if known is None:
+            tracked = self.states.get(device.uuid)
+            if tracked is None:
                 capacity = max(64, min(1 << 20, int(self._retention_s / self.interval_s)))
                 self.states[device.uuid] = self._track(device, driver.capabilities(device), capacity)
                 continue
-            # Another GPU was added or taken out, or what could not be read when it was met can be now.
-            if known.device != device:
-                known.device = device.with_facts_of(known.device)
+            # The facts of a device may change: another GPU was added or removed, or a failed query now succeeds.
+            if tracked.device != device:
+                tracked.device = device.with_facts_of(tracked.device)
             if self.driver is not driver:
-                known.renew(driver)
-                # One that was lost itself may be listed all the same: it is up once it is read.
-                if not known.lost:
-                    known.up, known.reason = True, ""
-                known.retry_ns = 0
+                tracked.renew(driver)
+                # A lost device may be listed all the same: it is up once it has been read.
+                if not tracked.lost:
+                    tracked.up, tracked.reason = True, ""
+                tracked.retry_ns = 0
 
 
 def _waiting(retry_ns: int, now: int) -> bool:
-    """Whether it is too early for another try; never for longer than `RETRY_S`, even if the clock was set back."""
+    """Whether it is too early for another try. Never for longer than `RETRY_S`, even if the clock was set back."""
     return 0 < retry_ns - now <= nanoseconds(RETRY_S)

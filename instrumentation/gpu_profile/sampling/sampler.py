@@ -1,4 +1,4 @@
-"""Rounds in a thread of their own, which fill timelines and which others can wake, hurry and wait for."""
+"""Rounds in a thread of their own, which fill timelines. Other threads can trigger a round and wait for it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from gpu_profile.sampling.tracked import Tracked, available
 
 _log = logging.getLogger("gpu_profile")
 
-#: Called in the sampler's thread with what was just read.
+#: Called in the sampler's thread with the samples of a read.
 Sink = Callable[[Device, Sequence[Sample]], None]
 
 
 @dataclass(slots=True)
 class DeviceState(Tracked):
-    """What the sampler knows of one device: its history, beside what its rounds keep of it."""
+    """The sampler's state of one device: its history, besides the state that rounds keep."""
 
     timeline: Timeline
 
     @classmethod
     def of(cls, device: Device, capabilities: Mapping[Signal, Capability], capacity: int) -> DeviceState:
-        """A device that is met for the first time; its timeline has room for `capacity` readings a signal."""
+        """A newly listed device. Its timeline has room for `capacity` readings per signal."""
         return cls(device, Timeline(device, available(capabilities), capacity=capacity), capabilities)
 
 
@@ -64,7 +64,7 @@ class Sampler(Rounds[DeviceState]):
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._wake = Alarm()
-        #: Whether the round that `_wake` asks for reads everything, and whether one is under way.
+        #: Whether the round that `_wake` requests reads everything, and whether a round is in progress.
         self._whole = self._in_round = False
         self._round = threading.Condition()
 
@@ -72,7 +72,7 @@ class Sampler(Rounds[DeviceState]):
 
     @property
     def timelines(self) -> list[Timeline]:
-        """The timelines of the devices that were ever seen, in the driver's order."""
+        """The timelines of all devices so far, in the driver's order."""
         return [state.timeline for state in list(self.states.values())]
 
     def timeline(self, uuid: str) -> Timeline | None:
@@ -83,14 +83,15 @@ class Sampler(Rounds[DeviceState]):
     # ------------------------------------------------------------------ rounds that others wait for
 
     def look_again(self) -> None:
-        """List the devices in the next round, and have that now: others are to be read."""
+        """List the devices in the next round, and start it now: the choice of devices has changed."""
         self._due.pop("devices", None)
         self.wake(quick=True)
 
     def flush(self, timeout_s: float = 0.25) -> bool:
-        """Have everything read once more now, and wait for it.
+        """Read everything once more now, and wait until that is done.
 
-        False if there is no driver, it took too long, or sampling was stopped: what is closed stays closed.
+        False if there is no driver, it took longer than `timeout_s`, or sampling was stopped: a closed driver stays
+        closed.
         """
         if self._stop.is_set():
             return False
@@ -99,16 +100,16 @@ class Sampler(Rounds[DeviceState]):
             return self.driver is not None
         with self._round:
             target = self.next_round()
-            self._round.wait_for(lambda: self.stats.rounds >= target or self._refused or self._nudge(), timeout_s)
+            self._round.wait_for(lambda: self.stats.rounds >= target or self._failed or self._trigger(), timeout_s)
             return self.stats.rounds >= target
 
     def next_round(self) -> int:
-        """What `stats.rounds` is once a round has ended that begins after this call."""
+        """The value of `stats.rounds` after the first round that begins after this call."""
         with self._round:
             return self.stats.rounds + (2 if self._in_round else 1)
 
     def wake(self, *, quick: bool = False) -> None:
-        """As `flush` without waiting; `quick`: not what changes slowly."""
+        """Like `flush`, without waiting. `quick`: without the signals that change slowly."""
         if self.running and threading.current_thread() is not self._thread:
             self._whole |= not quick
             self._wake.set()
@@ -117,15 +118,15 @@ class Sampler(Rounds[DeviceState]):
 
     @property
     def stopped(self) -> bool:
-        """Whether `stop` was called and nothing started it again."""
+        """Whether `stop` was called, and `start` not since."""
         return self._stop.is_set()
 
     @property
-    def _refused(self) -> bool:
-        """Whether a driver was asked for and there is none: not while the first one is still being opened."""
+    def _failed(self) -> bool:
+        """Whether opening a driver has failed. False while the first one is still being opened."""
         return self.driver is None and self.stats.turned_ns > 0
 
-    def _nudge(self) -> bool:
+    def _trigger(self) -> bool:
         self.wake()
         return False
 
@@ -142,7 +143,7 @@ class Sampler(Rounds[DeviceState]):
 
     def start(self) -> None:
         """Sample in a thread of its own until `stop()`."""
-        # One event per thread: one that hung when it was stopped must not come back to life beside its successor.
+        # One event per thread: a thread that hung when it was stopped must not resume beside its successor.
         stop = threading.Event()
         thread = threading.Thread(target=self._run, args=(stop,), name="gpu-profile-sampler", daemon=True)
         thread.start()

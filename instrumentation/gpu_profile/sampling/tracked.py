@@ -1,4 +1,4 @@
-"""A device as those see it who read it: what it can tell, whether it answers, who uses it, what happened to it."""
+"""A device as its reader sees it: capabilities, availability, processes and events."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from gpu_profile.driver import Capability, Driver
 
 
 class Keeper(Protocol):
-    """Where a device's samples go: a timeline, or a way to one in another process."""
+    """The sink of a device's samples: a timeline, or a connection to one in another process."""
 
     def add(self, signals: Iterable[Signal]) -> None:
-        """The device has these signals too."""
+        """Add signals that the device has too."""
         ...
 
     def append(self, samples: Sequence[Sample], now_ns: int) -> int:
-        """Take samples in, in any order of signals, that were read by `now_ns`; returns how many were new."""
+        """Add samples that were read by `now_ns`, in any order of signals. Returns the number of new ones."""
         ...
 
     def count_dropped(self, totals: Counter[str]) -> None:
-        """Add the samples that were left out here, by reason, to `totals`."""
+        """Add the number of samples that were left out here, by reason, to `totals`."""
         ...
 
 
 @dataclass(slots=True)
 class Tracked:
-    """One device. `processes` is who used it at `processes_ns`; None: nobody has asked yet.
+    """One device. `processes` are the processes that used it at `processes_ns`, which is None before the first query.
 
-    `lost`: it did not answer itself when it was last read, which a driver that is gone does not say of it.
-    `xids` counts its XID errors by code; `last_xid` is the code and the moment of the newest. `period_s` is how often
-    samples come where that is known to be more seldom than asked for, as with a slow driver.
+    `lost`: the device itself failed its last read; the loss of a whole driver does not set it. `xids` counts its XID
+    errors by code. `last_xid` is the code and the time, in ns, of the newest. `period_s` is the time between samples if
+    it is longer than requested, as with a slow driver; else 0.
     """
 
     device: Device
@@ -56,13 +56,13 @@ class Tracked:
         self.has_gpm = any(signal.tier is Tier.GPM for signal in available(self.capabilities))
 
     def renew(self, driver: Driver) -> None:
-        """Ask again what the device can do: it was away, or the driver may be a newer one."""
+        """Query the capabilities again: the device was away, or the driver may be a newer one."""
         self.capabilities = driver.capabilities(self.device)
         self.timeline.add(available(self.capabilities))
         self.__post_init__()
 
     def take_event(self, event: Event) -> None:
-        """Count what happened to the device."""
+        """Count the event if it is an XID error."""
         if event.kind == "xid" and event.code is not None:
             self.xids[event.code] += 1
             self.last_xid = event.code, event.t_ns
