@@ -221,7 +221,7 @@ def test_windows_are_as_doubtful_as_the_rates_they_are_made_of(load: Load, data:
     weights = simplex(data.draw, len(fit.rates))
     watch = ResidualWatch()
     watch.expect(fit)
-    values, doubts = watch.told(np.zeros((1, 0)), weights[None, :])
+    values, doubts = watch.predict(np.zeros((1, 0)), weights[None, :])
     doubt = float(doubts[0])
     assert values[0] == pytest.approx(float(weights @ fit.solution))
     if not np.isfinite(fit.noise) or (fit._seen[weights > 0] == 0).any():

@@ -1,4 +1,4 @@
-"""Exclusive active time per column as a function of time: what every sensor window is set beside. Pure."""
+"""Exclusive active time per column as a function of time. Sensor windows are matched with it. Pure."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.activities import Pieces
 from gpu_profile.join.unmixing.probes import FADES_NS, PHASES, TAIL_NS, Gaps, ProbeKind, faded, phases
 
-#: Numbers of columns: two bytes each, as there are many pieces.
+#: Indices of columns: two bytes each, because there are many pieces.
 Columns = npt.NDArray[np.integer[Any]]
 _MS: Final = 1_000_000
-#: What ended longer ago than this has faded.
+#: After this time, a tail has faded.
 _TAILS_REACH_NS: Final = round(12 * TAIL_NS)
-#: A table of sums over pieces takes room: no larger one is made.
+#: The largest table of sums over pieces, to limit its memory.
 _MOST_CELLS: Final = 1_000_000
 
 
 class SampledTime(NamedTuple):
-    """Active time at moments `step_ns` apart from `origin_ns` on, `[columns, moments]`, in straight lines between.
+    """Active time at moments `step_ns` apart from `origin_ns` on, `[columns, moments]`, interpolated linearly.
 
-    Enough for a rough look, and a tenth of the work where many windows are asked for.
+    Less exact than `ActiveTime`, at a tenth of its cost for many windows.
     """
 
     origin_ns: int
@@ -32,7 +32,7 @@ class SampledTime(NamedTuple):
     sums: Floats
 
     def until(self, moments: Ints, columns: int) -> Floats:
-        """As `ActiveTime.until`."""
+        """Like `ActiveTime.until`."""
         place = np.clip((moments - self.origin_ns) / self.step_ns, 0.0, self.sums.shape[1] - 1.001)
         low = place.astype(np.int64)
         part = place - low
@@ -42,13 +42,12 @@ class SampledTime(NamedTuple):
 
 
 class ActiveTime(NamedTuple):
-    """Pieces of activities' time on one device, by start.
+    """Pieces of activities' time on one device, in order of start.
 
-    A piece counts for the column `alone` while nothing else is active, and for `shared`, in equal parts with the
-    others, while something is: a device that is full gives each less than it would have alone.
-    `reached` is the latest end so far. `times` are the moments at which the number of active pieces changes, and
-    `alone_ns` and `shared_ns` how much a piece that was active from the first of them on would have counted for; all
-    three are empty while nothing ever coincides.
+    A piece counts for the column `alone` while nothing else is active, and else for `shared`, in equal parts with the
+    others: on a full device, each gets less than it would alone. `reached` is the latest end so far. `times` are the
+    moments at which the number of active pieces changes. `alone_ns` and `shared_ns` are the integrals at these moments
+    of the parts of a piece that is always active. All three are empty if no pieces overlap.
     """
 
     alone: Columns
@@ -61,20 +60,20 @@ class ActiveTime(NamedTuple):
     shared_ns: Floats
 
     @classmethod
-    def of(cls, found: Pieces, alone: Columns, shared: Columns) -> ActiveTime:
+    def of(cls, pieces: Pieces, alone: Columns, shared: Columns) -> ActiveTime:
         """From pieces and the two columns of each."""
-        starts, ends, none = found.starts, found.ends, np.zeros(0)
+        starts, ends, none = pieces.starts, pieces.ends, np.zeros(0)
         reached = np.maximum.accumulate(ends)
         if not (reached[:-1] > starts[1:]).any():
             return cls(alone, shared, starts, ends, reached, np.zeros(0, np.int64), none, none)
-        times, count = concurrency(found)
+        times, count = concurrency(pieces)
         lengths, count = np.diff(times), count[:-1]
         alone_ns = np.concatenate(([0.0], np.cumsum(np.where(count == 1, lengths, 0))))
         shared_ns = np.concatenate(([0.0], np.cumsum(np.where(count > 1, lengths / np.maximum(count, 1), 0.0))))
         return cls(alone, shared, starts, ends, reached, times, alone_ns, shared_ns)
 
     def _between(self, start_ns: int, end_ns: int) -> ActiveTime:
-        """The pieces that any of the time between needs, and more."""
+        """The pieces that overlap the time between, and some more."""
         high = int(np.searchsorted(self.starts, end_ns))
         low = int(np.searchsorted(self.reached, start_ns, side="right"))
         if low == 0 and high == len(self.starts):
@@ -86,11 +85,11 @@ class ActiveTime(NamedTuple):
         )  # fmt: skip
 
     def lengths(self) -> tuple[Floats, Floats]:
-        """How many ns each piece counts for alone and shared."""
+        """Each piece's time alone and shared, in ns."""
         return self.within(self.starts, self.ends)
 
     def within(self, starts: Ints, ends: Ints) -> tuple[Floats, Floats]:
-        """How many ns pieces that were active between each two moments would count for alone and shared."""
+        """The time alone and shared, in ns, of pieces that are active between each two moments."""
         if not len(self.times):
             whole = (ends - starts).astype(np.float64)
             return whole, np.zeros(len(whole))
@@ -105,17 +104,17 @@ class ActiveTime(NamedTuple):
         return result
 
     def sampled(self, start_ns: int, end_ns: int, step_ns: int, columns: int) -> SampledTime:
-        """The same, roughly, for moments between the two."""
+        """Sampled active time for moments between two times."""
         moments = np.arange(start_ns, end_ns + 2 * step_ns, step_ns)
         return SampledTime(start_ns, step_ns, self.until(moments, columns))
 
     def smoothed(self, moments: Ints, columns: int, constant_ns: int) -> Floats:
-        """Each column's share of the device at each of the sorted `moments`, weighted by an exponential of that time
+        """Each column's share of the device at the sorted `moments`, weighted by an exponential with this time
         constant: `[columns, len(moments)]`."""
         result = np.zeros((columns, len(moments)))
         if not len(moments):
             return result
-        # What lies further back than this weighs less than a millionth.
+        # Earlier time has a weight below a millionth.
         edges = np.concatenate(([moments[0] - 14 * constant_ns], moments))
         some = self._between(int(edges[0]), int(edges[-1]))
         variants: list[tuple[Columns, Floats | None]] = [(some.alone, None)]
@@ -123,7 +122,7 @@ class ActiveTime(NamedTuple):
             variants = [(some.alone, self.alone_ns), (some.shared, self.shared_ns)]
         new = np.zeros((columns, len(moments)))
         for column, counted in variants:
-            # Every part of a piece between two moments, by the later of them.
+            # Every part of a piece between two moments, assigned to the later one.
             first = np.maximum(np.searchsorted(edges, some.starts, side="right"), 1)
             last = np.minimum(np.searchsorted(edges, some.ends, side="left"), len(edges) - 1)
             parts = np.maximum(last - first + 1, 0)
@@ -144,7 +143,7 @@ class ActiveTime(NamedTuple):
         return result
 
     def typical_ns(self, columns: int) -> Floats:
-        """How long the pieces of each column last: their mean, weighted by their time; 0 if it has none."""
+        """The mean length of each column's pieces, weighted by their length; 0 without pieces."""
         column = np.concatenate((self.alone, self.shared))
         lengths = np.tile((self.ends - self.starts).astype(np.float64), 2)
         weighted, whole = (np.bincount(column, lengths**power, columns)[:columns] for power in (2, 1))
@@ -157,25 +156,25 @@ class ActiveTime(NamedTuple):
         return Gaps.between(self.starts, self.reached)
 
     def varied(self, moments: Ints, slots: Ints) -> tuple[Floats, dict[ProbeKind, Floats]]:
-        """At each of the moments: the share of the device that each column has, `[columns, moments]`, and the integrals
-        up to it of what its probes vary by, `[slots, moments]`.
+        """At each moment: the share of the device of each column, `[columns, moments]`, and by kind of probe the
+        integrals of the variation up to the moment, `[slots, moments]`.
 
         `slots` is the place of each column's probes, -1 for none.
         """
         count, kinds = int(slots.max(initial=-1)) + 1, (*PHASES, ProbeKind.START, ProbeKind.LENGTH)
-        running, found = np.zeros((len(slots), len(moments))), np.zeros((len(kinds), count, len(moments)))
+        running, integrals = np.zeros((len(slots), len(moments))), np.zeros((len(kinds), count, len(moments)))
         if len(moments) and len(self.starts):
-            self._vary(moments, slots, running, found)
-        return running, dict(zip(kinds, found, strict=True))
+            self._vary(moments, slots, running, integrals)
+        return running, dict(zip(kinds, integrals, strict=True))
 
-    def _vary(self, moments: Ints, slots: Ints, running: Floats, found: Floats) -> None:
-        """Fill in what `varied` tells."""
+    def _vary(self, moments: Ints, slots: Ints, running: Floats, integrals: Floats) -> None:
+        """Compute the arrays of `varied`."""
         order = np.argsort(moments, kind="stable")
-        running[:, order], found[:, :, order] = self._varied(moments[order], slots, *found.shape[:2])
+        running[:, order], integrals[:, :, order] = self._varied(moments[order], slots, *integrals.shape[:2])
 
     def _varied(self, moments: Ints, slots: Ints, kinds: int, count: int) -> tuple[Floats, Floats]:
-        """What `varied` tells at sorted moments."""
-        running, found = np.zeros((len(slots), len(moments))), np.zeros((kinds, count, len(moments)))
+        """The arrays of `varied` at sorted moments."""
+        running, integrals = np.zeros((len(slots), len(moments))), np.zeros((kinds, count, len(moments)))
         some = self._between(int(moments[0]), int(moments[-1]))
         which, moment = _inside(some.starts, some.ends, moments)
         many = np.bincount(moment, minlength=len(moments))
@@ -191,27 +190,27 @@ class ActiveTime(NamedTuple):
             ]
         for column, (began, ended, at) in variants:
             slot = slots[column]
-            mine = (slot >= 0) & (ended > began)
-            starts, ends, slot = began[mine], ended[mine], slot[mine]
+            probed = (slot >= 0) & (ended > began)
+            starts, ends, slot = began[probed], ended[probed], slot[probed]
             which, moment = _inside(starts, ends, at)
             whole = (ends - starts)[which]
             passed = (at[moment] - starts[which]) / whole
             if not count:
                 continue
             means, part = faded(ends - starts, FADES_NS) / (ends - starts), at[moment] - starts[which]
-            # What varies around the mean of an execution shows only while it runs.
+            # A variation around the mean of an execution is visible only while the execution runs.
             around = np.vstack((whole * phases(passed), faded(part, FADES_NS) - part * means[which]))
             cells = (np.arange(len(around))[:, None] * count + slot[which]) * len(moments) + moment
             sums = np.bincount(cells.ravel(), around.ravel(), len(around) * count * len(moments))
-            found[:-1] += sums.reshape(len(around), count, len(moments))
-            found[-2:] += _passed(starts, ends, at, slot, count, np.stack((means, logs[mine])))
-        return running, found
+            integrals[:-1] += sums.reshape(len(around), count, len(moments))
+            integrals[-2:] += _passed(starts, ends, at, slot, count, np.stack((means, logs[probed])))
+        return running, integrals
 
     def tails(self, moments: Ints, slots: Ints) -> Floats:
-        """Of what fades from the end of a column's latest piece on, and is 1 there, the integral up to each of the
-        moments: `[slots, moments]`. `slots` is the place of each column, -1 for none.
+        """The integral, up to each moment, of an effect that is 1 at the end of a column's latest piece and then fades:
+        `[slots, moments]`. `slots` is the place of each column, -1 for none.
 
-        Counted from somewhere: only differences mean something.
+        The origin is arbitrary: use differences only.
         """
         count = int(slots.max(initial=-1)) + 1
         if not len(moments):
@@ -219,8 +218,8 @@ class ActiveTime(NamedTuple):
         origin, latest_ns = int(moments.min()) - _TAILS_REACH_NS, int(moments.max())
         some, span = self._between(origin, latest_ns), latest_ns - origin + 1
         slot = slots[some.alone]
-        # The time of one after that of the other, so that one search does for all: what ended in one has faded when
-        # the next one's moments begin.
+        # The columns' times are concatenated for a single search. A tail of one column has faded before the moments of
+        # the next one begin.
         ends = slot * span + np.clip(some.ends - origin, 0, span - 1)
         ends = np.append(-span, np.sort(ends[slot >= 0])).astype(np.float64)
         at = (np.arange(count)[:, None] * span + (moments - origin)).astype(np.float64)
@@ -230,7 +229,7 @@ class ActiveTime(NamedTuple):
         return integrals
 
     def tail_means(self, slots: Ints) -> Floats:
-        """The mean of that over the time of each column, nobody's first: `[columns, slots]`."""
+        """The mean of `tails` over the time of each column, the one outside regions first: `[columns, slots]`."""
         moments, place = np.unique(np.concatenate((self.starts, self.ends)), return_inverse=True)
         sums = self.tails(moments, slots)
         starts, ends = np.split(place, 2)
@@ -246,9 +245,9 @@ class ActiveTime(NamedTuple):
         return means
 
     def until(self, moments: Ints, columns: int) -> Floats:
-        """Active ns of each column up to each of the moments: `[columns, len(moments)]`.
+        """Active ns of each column up to each moment: `[columns, len(moments)]`.
 
-        Counted from wherever the pieces begin: only differences mean something.
+        The origin is arbitrary: use differences only.
         """
         result = np.zeros((columns, len(moments)))
         if len(moments):
@@ -257,10 +256,10 @@ class ActiveTime(NamedTuple):
         return result
 
     def _until(self, moments: Ints, columns: int) -> Floats:
-        """What `until` tells at sorted moments."""
+        """The result of `until` at sorted moments."""
         some = self._between(int(moments[0]), int(moments[-1]))
         if not len(self.times):
-            # Sums of moments after a near origin keep their digits.
+            # Relative to a near origin, sums of moments keep their digits.
             starts, ends, at = ((part - moments[0]).astype(np.float64) for part in (some.starts, some.ends, moments))
             whole: Floats = _passed(starts, ends, at, some.alone, columns, np.ones((1, len(starts))))[0]
             return whole
@@ -271,22 +270,22 @@ class ActiveTime(NamedTuple):
         return result
 
     def tabled(self, columns: int) -> ActiveTime:
-        """The same for many looks at all of it: with tables of sums, where these are not too large.
+        """The same active time with tables of sums, unless these are too large or pieces overlap.
 
-        The tables cost more than a look at a few moments: they are for the search for a timing.
+        The tables are for the search for a timing. They cost more than a few lookups.
         """
         some = 0 < len(self.starts) * columns <= _MOST_CELLS and not len(self.times)
         return TabledTime(*self) if some and not isinstance(self, TabledTime) else self
 
 
 class TabledTime(ActiveTime):
-    """Active time none of whose pieces coincide, with tables of sums over pieces, by the number that have begun.
+    """Active time without overlapping pieces, with tables of sums over pieces, by the number that have begun.
 
-    Made by `ActiveTime.tabled`. The tables are as large as columns times pieces, and live as long as this object.
+    Made by `ActiveTime.tabled`. The tables have columns times pieces cells, and live as long as this object.
     """
 
     def until(self, moments: Ints, columns: int) -> Floats:
-        """As `ActiveTime.until`; `columns` are no fewer than the pieces have."""
+        """Like `ActiveTime.until`. `columns` must be at least the pieces' number of columns."""
         result = np.zeros((columns, len(moments)))
         begun, at, since = self._place(moments)
         which = begun[at] - 1
@@ -294,7 +293,7 @@ class TabledTime(ActiveTime):
         result[self.alone[which], at] -= self._lengths[which] - since
         return result
 
-    def _vary(self, moments: Ints, slots: Ints, running: Floats, found: Floats) -> None:
+    def _vary(self, moments: Ints, slots: Ints, running: Floats, integrals: Floats) -> None:
         begun, at, since = self._place(moments)
         which = begun[at] - 1
         column = self.alone[which]
@@ -304,23 +303,23 @@ class TabledTime(ActiveTime):
         at, which, slot, since = at[probed], which[probed], slot[probed], since[probed]
         whole = self._lengths[which]
         fades, logs, sums = self._of_slots(slots)
-        for each, weighted in zip(found[-2:], sums, strict=True):
-            # A piece that has begun counts for all of it in the table.
+        for each, weighted in zip(integrals[-2:], sums, strict=True):
+            # The table includes all of a piece that has begun.
             np.take(weighted, begun, axis=1, out=each, mode="clip")
-        found[:-2, slot, at] = whole * phases(since / whole)
-        found[-2, slot, at] += faded(since, FADES_NS) - fades[which]
-        found[-1, slot, at] -= logs[which] * (whole - since)
+        integrals[:-2, slot, at] = whole * phases(since / whole)
+        integrals[-2, slot, at] += faded(since, FADES_NS) - fades[which]
+        integrals[-1, slot, at] -= logs[which] * (whole - since)
 
     def _place(self, moments: Ints) -> tuple[Ints, Ints, Floats]:
-        """How many pieces have begun before each moment; the places of the moments that are in a piece, and for how
-        many ns each of those has been."""
+        """The number of pieces that began before each moment, the indices of the moments inside a piece, and the ns
+        since the beginning of that piece."""
         begun = np.searchsorted(self.starts, moments)
         at = np.flatnonzero(self._ended[begun] > moments)
         return begun, at, (moments[at] - self.starts[begun[at] - 1]).astype(np.float64)
 
     @cached_property
     def _ended(self) -> Ints:
-        """The end of the latest piece, by how many have begun."""
+        """The end of the latest piece, by the number that have begun."""
         return np.append(np.iinfo(np.int64).min, self.ends)
 
     @cached_property
@@ -337,8 +336,8 @@ class TabledTime(ActiveTime):
         return {}
 
     def _of_slots(self, slots: Ints) -> tuple[Floats, Floats, tuple[Floats, Floats]]:
-        """Of each piece: the integral of what fades in it, and the logarithm of its length; and the sums of that
-        integral, and of the logarithm times the length, by slot and how many have begun."""
+        """By piece: the integral of its start effect, and the logarithm of its length. By slot and number of begun
+        pieces: the sums of that integral, and of the logarithm times the length."""
         key = slots.tobytes()
         if key not in self._tables:
             fades, logs = faded(self._lengths, FADES_NS), _logs(self.ends - self.starts)
@@ -349,7 +348,7 @@ class TabledTime(ActiveTime):
 
 
 def _summed(rows: Columns, values: Floats, count: int) -> Floats:
-    """The sums of the values so far in each row, -1 for none: `[count, values + 1]`."""
+    """Cumulative sums of the values by row, -1 for none: `[count, values + 1]`."""
     result = np.zeros((count, len(values) + 1))
     some = np.flatnonzero(rows >= 0)
     result[rows[some], some + 1] = values[some]
@@ -357,8 +356,8 @@ def _summed(rows: Columns, values: Floats, count: int) -> Floats:
 
 
 def _logs(lengths: Ints) -> Floats:
-    """Logarithms of lengths in ms. Shorter ones than 1 ms are alike: how long one is, stamps decide as much as the
-    program."""
+    """Logarithms of lengths in ms. Lengths below 1 ms count as 1 ms: stamp errors affect them as much as the program
+    does."""
     logs: Floats = np.log(np.maximum(lengths, _MS) / _MS)
     return logs
 
@@ -372,27 +371,27 @@ def _inside(starts: Ints | Floats, ends: Ints | Floats, at: Ints | Floats) -> tu
 
 
 def _passed(starts: Floats, ends: Floats, at: Floats, column: Columns, columns: int, weights: Floats) -> Floats:
-    """Of each column, the sum over its pieces of what has passed of them by each of the sorted moments, each times its
-    weight: for each row of the weights, `[rows, columns, moments]`."""
+    """By column: the sum over its pieces of the elapsed part at each sorted moment, times the piece's weight. One
+    result per row of the weights: `[rows, columns, moments]`."""
     edges = np.concatenate((starts, ends))
     width = len(at) + 1
     row = column.astype(np.int64) * width
     cells = np.searchsorted(at, edges, side="right") + np.concatenate((row, row))
     result = np.empty((len(weights), columns, len(at)))
-    for found, weight in zip(result, weights, strict=True):
+    for each, weight in zip(result, weights, strict=True):
         sign = np.concatenate((weight, -weight))
-        # Of what has begun by a moment and not ended, the time since; what has ended counts for its whole length.
+        # Pieces that run at a moment count from their start, ended ones with their whole length.
         open_ = np.bincount(cells, sign, columns * width).reshape(columns, width)[:, :-1]
         times = np.bincount(cells, sign * edges, columns * width).reshape(columns, width)[:, :-1]
-        np.subtract(at * np.cumsum(open_, axis=1), np.cumsum(times, axis=1), out=found)
+        np.subtract(at * np.cumsum(open_, axis=1), np.cumsum(times, axis=1), out=each)
     return result
 
 
-def concurrency(found: Pieces) -> tuple[Ints, Ints]:
+def concurrency(pieces: Pieces) -> tuple[Ints, Ints]:
     """The moments at which the number of active pieces changes, and the number from each on."""
-    times = np.concatenate((found.starts, found.ends))
+    times = np.concatenate((pieces.starts, pieces.ends))
     order = np.argsort(times, kind="stable")
-    count = np.cumsum(np.where(order < len(found.starts), 1, -1))
+    count = np.cumsum(np.where(order < len(pieces.starts), 1, -1))
     times = times[order]
     # Of several changes at one moment, the last one counts.
     final = np.ones(len(times), bool)

@@ -1,7 +1,7 @@
-"""Whose work a device did: executions on it, and the stretches of time in which each of them was the innermost. Pure.
+"""Executions on a device, and the stretches of time in which each of them was the innermost one. Pure.
 
-At every moment the device's time belongs, in equal parts, to the activities that run with none of their descendants
-running (*exclusive*). Their shares and what nobody was active for add up to the whole.
+At every moment the device's time belongs, in equal parts, to the activities that run without a running descendant
+(*exclusive*). Their shares and the time outside all of them add up to the whole.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy.typing as npt
 
 from gpu_profile.history.timeline import Ints
 
-#: Generations that are followed: a circle of parents is a caller's mistake that must not hang a service.
+#: The longest chain of ancestors: a cycle of parents is a caller's mistake that must not hang a service.
 MOST_DEEP: Final = 1000
 
 
 class DeviceExecution(NamedTuple):
-    """One execution on one device: when it was active there, whose it is, and inside which execution it ran.
+    """One execution on one device: its time there, its region, and the execution that it ran inside.
 
-    `end_ns` None: it still runs.
+    `end_ns` is None while it runs.
     """
 
     key: Hashable
@@ -45,15 +45,15 @@ class Activities(NamedTuple):
 
     @classmethod
     def of(cls, activities: Iterable[DeviceExecution], column: Callable[[str], int], until_ns: int) -> Activities:
-        """From one object each; what still runs ends at `until_ns`. Of several with one key, the last counts."""
+        """From one object per activity. Running ones end at `until_ns`. Of several with one key, the last counts."""
         return Named.of(activities, until_ns).numbered(column)
 
     def during(self, start_ns: int, end_ns: int) -> Activities:
-        """Those that overlap `[start, end)`, cut to it. A parent that does not is replaced by the nearest that does."""
+        """The activities that overlap `[start, end)`, cut to it. Parents become the nearest ancestors among them."""
         return self._cut(np.flatnonzero(self._overlap(slice(None), start_ns, end_ns)), start_ns, end_ns)
 
     def slices(self, edges: Sequence[int]) -> Iterator[Activities]:
-        """What is `during` each stretch from one edge to the next, without a look at everything for each."""
+        """The result of `during` for each stretch from one edge to the next, in a single pass."""
         order = np.argsort(self.starts, kind="stable")
         began = np.searchsorted(self.starts[order], np.array(edges, np.int64)).tolist()
         running = order[: began[0]]
@@ -65,7 +65,7 @@ class Activities(NamedTuple):
         return np.maximum(self.starts[which], start_ns) < np.minimum(self.ends[which], end_ns)
 
     def _cut(self, chosen: Ints, start_ns: int, end_ns: int) -> Activities:
-        """Only the chosen ones, which are all that overlap `[start, end)`."""
+        """The activities at indices `chosen`, which must be all that overlap `[start, end)`, cut to it."""
         starts, ends = np.maximum(self.starts[chosen], start_ns), np.minimum(self.ends[chosen], end_ns)
         parents = self.parents[chosen]
         if len(chosen) < len(self.starts) and (parents >= 0).any():
@@ -80,8 +80,8 @@ class Activities(NamedTuple):
         return Activities(starts, ends, parents, self.columns[chosen])
 
     def once(self) -> Activities:
-        """With every moment of a column once: without what an activity of the same column that began before it has.
-        Their parents are left out."""
+        """Activities of one column without overlaps: each begins after the earlier ones of its column. Parents are
+        dropped."""
         order = np.lexsort((self.starts, self.columns))
         starts, ends, columns = self.starts[order], self.ends[order], self.columns[order]
         first = np.ones(len(order), bool)
@@ -99,7 +99,7 @@ class Activities(NamedTuple):
             if not len(of):
                 return
             yield of, at
-            # Whoever meets one that goes half as fast is in a circle, and has been all around it (Floyd).
+            # A second pointer at half the speed: a cycle meets it after at most one full turn (Floyd).
             on = (self.parents[at] >= 0) & (at != behind)
             of, at, behind = of[on], self.parents[at[on]], behind[on]
             if generation % 2:
@@ -119,14 +119,14 @@ class Named(NamedTuple):
 
     @classmethod
     def of(cls, activities: Iterable[DeviceExecution], until_ns: int) -> Named:
-        """From one object each; what still runs ends at `until_ns`. Of several with one key, the last counts."""
+        """From one object per activity. Running ones end at `until_ns`. Of several with one key, the last counts."""
         every = list(activities)
         if not every:
             return cls((), *(np.zeros(0, np.int64),) * 3)
         keys, parents, regions, starts, ends = zip(*every, strict=True)
         place: dict[Hashable, int] = dict(zip(keys, range(len(keys)), strict=True))
         if len(place) < len(keys):
-            # A key stands for one execution, also where a caller met it twice while it moved from running to ended.
+            # One execution may occur twice if a caller read it while it moved from running to ended.
             return cls.of([every[i] for i in place.values()], until_ns)
         if None in ends:
             ends = tuple(until_ns if end is None else end for end in ends)
@@ -137,8 +137,8 @@ class Named(NamedTuple):
         return cls(regions, np.array(starts), np.array(ends), around)
 
     def numbered(self, column: Callable[[str], int]) -> Activities:
-        """With each region's column in the place of its name."""
-        # In their order: which regions find a column while there is room must not be a matter of chance.
+        """The activities with each region's column in place of its name."""
+        # In order of appearance, so that the regions that get the last free columns do not depend on chance.
         columns = {region: column(region) for region in dict.fromkeys(self.regions)}
         numbers = np.array([columns[region] for region in self.regions], np.int64)
         return Activities(self.starts, self.ends, self.parents, numbers)
@@ -153,13 +153,13 @@ class Pieces(NamedTuple):
 
 
 def pieces(activities: Activities) -> Pieces:
-    """When each activity ran with none of its descendants running."""
+    """The stretches in which each activity ran without a running descendant."""
     everyone = np.arange(len(activities.starts))
     below = [(at, activities.starts[of], activities.ends[of]) for of, at in activities.ancestors()]
     if not below:
         return _by_start(everyone, activities.starts, activities.ends)
     owners, starts, ends = (np.concatenate(part) for part in zip(*below, strict=True))
-    # What of a descendant lies outside its ancestor does not concern it.
+    # The part of a descendant outside its ancestor is ignored.
     starts = np.maximum(starts, activities.starts[owners])
     ends = np.minimum(ends, activities.ends[owners])
     inside = ends > starts
@@ -184,16 +184,16 @@ def pieces(activities: Activities) -> Pieces:
 
 
 def _running_max(values: Ints, first: npt.NDArray[np.bool_]) -> Ints:
-    """The largest value so far, anew from every `first`."""
+    """The running maximum, which restarts at every `first`."""
     if not len(values):
         return values
     low = int(values.min())
     width = int(values.max()) - low + 1
     if width * int(np.count_nonzero(first)) >= 1 << 62:
-        # Months in which many have descendants: what comes after what is enough to know, and takes less room.
-        known, place = np.unique(values, return_inverse=True)
-        return known[_running_max(place, first)]
-    # Lifting each group above the ones before it makes one running maximum serve them all.
+        # Over months with many ancestors, lifted values would overflow: ranks suffice, and are smaller.
+        ranked, place = np.unique(values, return_inverse=True)
+        return ranked[_running_max(place, first)]
+    # Lifting each group above the earlier ones makes one running maximum serve all groups.
     lift = (np.cumsum(first) - 1) * width - low
     result: Ints = np.maximum.accumulate(values + lift) - lift
     return result
@@ -210,7 +210,7 @@ def _by_start(owners: Ints, starts: Ints, ends: Ints) -> Pieces:
 
 
 class Segment(NamedTuple):
-    """A stretch of time during which the same innermost activities ran; an empty tuple: nobody's."""
+    """A stretch of time with the same innermost activities; an empty tuple means outside all of them."""
 
     start_ns: int
     end_ns: int
@@ -222,12 +222,12 @@ def segments(activities: Iterable[DeviceExecution], start_ns: int, end_ns: int) 
     by_key = {activity.key: activity for activity in activities}
     every = list(by_key.values())
     numbered = Activities.of(every, lambda _: 0, end_ns)
-    # Cut to the stretch, an activity keeps its number only if it is carried along: as its column.
+    # Cutting renumbers activities, so the column carries each original index.
     numbered = numbered._replace(columns=np.arange(len(every))).during(start_ns, end_ns)
-    found = pieces(numbered)
-    owners = numbered.columns[found.owners].tolist()
-    edges = [(t, 1, k) for t, k in zip(found.starts.tolist(), owners, strict=True)]
-    edges += [(t, 0, k) for t, k in zip(found.ends.tolist(), owners, strict=True)]
+    innermost = pieces(numbered)
+    owners = numbered.columns[innermost.owners].tolist()
+    edges = [(t, 1, k) for t, k in zip(innermost.starts.tolist(), owners, strict=True)]
+    edges += [(t, 0, k) for t, k in zip(innermost.ends.tolist(), owners, strict=True)]
     edges.sort()
     result: list[Segment] = []
     active: dict[int, None] = {}

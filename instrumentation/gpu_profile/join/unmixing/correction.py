@@ -1,4 +1,4 @@
-"""The equations of windows under a timing that was found, corrected by what its probes say of it. Pure."""
+"""Corrects a timing by the coefficients of its probes, and makes the equations of windows under it. Pure."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from gpu_profile.join.unmixing.probes import ProbeKind, run_time
 from gpu_profile.join.unmixing.sensor import Sensor
 from gpu_profile.join.unmixing.unmix import Fit
 
-#: How often a timing is corrected by what its probes say; not once more if that multiplies the variance of a window's
-#: error by more than this, and by more than what the search leaves the moment of a reading open.
+#: The most corrections of a timing. One is undone if it multiplies the variance of a window's error by more than the
+#: second number, beyond the effect of the search's remaining uncertainty.
 _CORRECTIONS: Final = 5
 _WORSE: Final = 2.0
 
 
 class Corrected(NamedTuple):
-    """A timing, the equations of windows under it, what was known with these added, and the fit of that. The probes of
-    the timing are weighted by the rates `reference`."""
+    """A timing, the equations of windows under it, their sum with the earlier equations, and its fit. `reference` are
+    the rates that weight the probes of the timing."""
 
     sensor: Sensor
     reference: Floats
@@ -33,17 +33,18 @@ class Corrected(NamedTuple):
 
 
 def corrected(
-    sensor: Sensor, reference: Floats, known: Equations, rows_of: Callable[[Sensor, Floats], Iterable[Rows]],
+    sensor: Sensor, reference: Floats, earlier: Equations, rows_of: Callable[[Sensor, Floats], Iterable[Rows]],
     *, lead: Signal, fit_of: Callable[[Equations], Fit], given: bool, length_ns: int, now_ns: int, origin_ns: int,
 ) -> Corrected:  # fmt: skip
-    """Correct a timing until its probes ask for no more, or would spoil it; only the lag, if its shape is `given`.
+    """Correct a timing until its probes ask for no more, or a correction makes it worse; with `given`, only its lag.
 
-    `rows_of` makes the equations of windows, which are around `now_ns`, under a timing, its probes weighted by rates,
-    and `fit_of` solves them. A reading of `lead` is a mean over `length_ns`; run time counts from `origin_ns`.
+    `rows_of` makes the equations of windows under a timing whose probes are weighted by rates. They are added to
+    `earlier` and solved by `fit_of`. The windows are around `now_ns`. A reading of `lead` is a mean over `length_ns`.
+    Run time counts from `origin_ns`.
     """
 
     def tried(sensor: Sensor, reference: Floats) -> Corrected:
-        rows, equations = list(rows_of(sensor, reference)), known.copy()
+        rows, equations = list(rows_of(sensor, reference)), earlier.copy()
         for each in rows:
             equations.add(*each)
         return Corrected(sensor, reference, rows, equations, fit_of(equations))
@@ -53,7 +54,7 @@ def corrected(
     for _ in range(_CORRECTIONS):
         sensor, fit = held.sensor, held.fit
         drift = fit.correction(ProbeKind.LAG_DRIFT)
-        # Late in a run, windows of a short time say well what the lag is then, not what it was at the start.
+        # Windows of a short time, late in a run, determine the lag at that time, not at the start of the run.
         lag = fit.correction(ProbeKind.LAG) + drift * at
         if not sensor.period_ns or sensor.follows or lead.kind is not Kind.COUNTER:
             drift = 0.0
@@ -62,10 +63,10 @@ def corrected(
         if moved is sensor:
             break
         other = tried(moved, fit.rates)
-        # What a moment that the search leaves open adds to the variance of a window's error, at the highest rate.
+        # The variance that the remaining uncertainty of a reading's moment adds to a window, at the highest rate.
         blur = float(np.abs(other.fit.rates).max() * moved.blur_ns / length_ns) ** 2
         if other.fit.noise > _WORSE * fit.noise + blur:
-            # Some readings are now taken for those of another renewal.
+            # Some readings now count for another renewal.
             break
         held = other
     return held

@@ -1,4 +1,4 @@
-"""Windows, and the equations that they make under a timing of the sensor. Pure."""
+"""Windows, and their equations under a timing of the sensor. Pure."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from gpu_profile.join.unmixing.probes import Probe, ProbeKind, run_time, slots_o
 from gpu_profile.join.unmixing.sensor import Sensor, clear_of, moments_of
 from gpu_profile.units import NS_PER_S
 
-#: Windows whose equations are made at once: more would take room, fewer time.
+#: Windows whose equations are made at once: more would need more memory, fewer more time.
 _AT_ONCE: Final = 512
-#: The unit of a lag and of a window in their probes.
+#: The unit of a probe's lag and window, in ns.
 _MS: Final = 1e6
-#: Windows are alike if what ran in each of these parts of them is the same but for this share of a part.
+#: Windows are alike if, in each of this many parts, the active shares differ by at most this much of a part.
 _PARTS: Final = 4
 _ALIKE: Final = 0.04
-#: Of a counter's growth over more periods than this, so many stand for all: a gap of hours has tens of thousands.
+#: A counter's growth over more periods than this is spread over this number: a gap of hours has tens of thousands.
 _MOST_PERIODS: Final = 16
 
 
-#: Rows of equations, one for each of some windows: shares, values and probes.
+#: Rows of equations, one per window: shares, values and probes.
 Rows = tuple[Floats, Floats, Floats]
 
 
 class Windows(NamedTuple):
-    """Windows of a family: the stamps of their edges in ns since the epoch, and every signal's masses over them."""
+    """Windows of a family: the stamps of their edges in ns since the epoch, and every signal's integrals over them."""
 
     starts: Ints
     ends: Ints
@@ -43,16 +43,16 @@ class Windows(NamedTuple):
 
     @classmethod
     def joined(cls, some: Sequence[Windows]) -> Windows:
-        """Several as one."""
+        """Several sets of windows as one."""
         starts, ends, masses = zip(*some, strict=True)
         return cls(np.concatenate(starts), np.concatenate(ends), np.concatenate(masses))
 
     def where(self, keep: npt.NDArray[np.bool_]) -> Windows:
-        """Some of them."""
+        """The windows to keep."""
         return self if keep.all() else Windows(self.starts[keep], self.ends[keep], self.masses[keep])
 
     def parts(self) -> Iterator[Windows]:
-        """All of them, some at a time."""
+        """The windows in chunks."""
         n, count = len(self.ends), -(-len(self.ends) // _AT_ONCE)
         for i in range(count):
             cut = slice(i * n // count, (i + 1) * n // count)
@@ -60,13 +60,13 @@ class Windows(NamedTuple):
 
 
 class Design:
-    """The equations of some windows if the sensor is as given. `values[n, signals]` are the signals' means.
+    """The equations of windows under given sensor timings. `values[n, signals]` are the signals' means.
 
-    `counts`: the masses are a counter's growth. Windows of which it is unclear what they are of are left out; those of
-    a sensor that `follows` without a period are weighted by their lengths, both shares and means.
+    `counts`: the masses are a counter's growth. Windows without a clear position between renewals are left out. For a
+    sensor that `follows` without a period, shares and means are weighted by the windows' lengths.
 
-    Of several sensors, which must be of one `form`, `n` counts the windows of the first, then those of the next, and so
-    on: `rows` says which are each one's. `patterns` are of one sensor only, and `probes` of sensors with one window.
+    Several sensors must have the same `form`. Then `n` counts the windows of the first sensor, of the next, and so on:
+    `rows` has each one's slice. `patterns` needs a single sensor, and `probes` sensors with equal windows.
     """
 
     def __init__(self, windows: Windows, *sensors: Sensor, counts: bool) -> None:
@@ -75,9 +75,9 @@ class Design:
         self._sensors, sensor = placed, placed[0]
         starts, ends = (moments_of(placed, at) for at in (windows.starts, windows.ends))
         keep = ends > starts
-        #: By sensor: how many windows contradict it, as the counter grew in what would be no time.
+        #: By sensor: windows that contradict it, because the counter grew in no time.
         self.contradicting = (~keep & (windows.masses[:, 0] > 0) & counts).sum(axis=1)
-        #: ... and how many are left out because a renewal is too near to tell which side of it they are on.
+        #: By sensor: windows left out, because a renewal is too near to determine on which side of it they are.
         self.unclear = np.zeros(len(placed), np.int64)
         if sensor.period_ns and not sensors[0].follows:
             clear = keep & clear_of(placed, windows.starts) & clear_of(placed, windows.ends)
@@ -88,28 +88,28 @@ class Design:
         bounds = np.append(0, np.cumsum(keep.sum(axis=1))).tolist()
         self.rows = [slice(*each) for each in pairwise(bounds)]
         of, window = np.nonzero(keep)
-        #: By row, the number of its sensor.
+        #: By row, the index of its sensor.
         self._of = of
-        #: Of windows with several parts, where each one's begin.
+        #: For windows with several parts, the index of each one's first part.
         self._first: Ints | None = None
         self._starts, self._ends = starts, ends = starts[keep], ends[keep]
         self.ends = windows.ends[window]
-        # A counter grew between the moments; a mean was taken by the driver over whatever it covered.
+        # A counter grew between the moments. The driver averaged a mean over the time between its stamps.
         lengths = ends - starts if counts else self.ends - windows.starts[window]
         values = windows.masses[window] * NS_PER_S / lengths[:, None]
         self._weights = np.ones(len(lengths))
         if sensor.follows:
-            # Moments that are off make much of a short row what belongs to a long one: by length, sums come out right.
+            # Inaccurate moments move mass between short and long rows: weights by length keep the sums right.
             for rows in self.rows:
                 self._weights[rows] = np.sqrt(lengths[rows] / max(1.0, lengths[rows].sum()) * len(lengths[rows]))
         self.values: Floats = values * self._weights[:, None]
         if sensor.window_ns:
-            # Kernels of one form differ by their scale.
+            # Kernels of one form differ only in scale.
             self._offsets = np.array([each.kernel()[0] for each in placed])
             self._factors = sensor.kernel()[1] * sensor.window_ns
             self._scale = self._weights / np.array([each.window_ns for each in placed])[of]
             if counts and sensor.period_ns:
-                # What a counter grew by in several periods is of a window in each of them; of many, some stand for all.
+                # Growth over several periods belongs to a window in each of them. A sample stands for many periods.
                 period = np.array([each.period_ns for each in placed])[of]
                 periods = np.maximum(1, np.rint(lengths / period).astype(np.int64))
                 many = np.minimum(periods, _MOST_PERIODS)
@@ -124,26 +124,26 @@ class Design:
             self._factors = np.repeat([1.0, -1.0], len(spread)) / len(spread)
             moments = np.concatenate((ends + spread[:, None], starts + spread[:, None]))
             self._scale = self._weights / (ends - starts)
-        #: By place along the moments of one offset, the number of the sensor.
+        #: By index along the moments of one offset, the index of the sensor.
         self._moments_of = of
-        #: One offset after the other, as it is quicker to look up moments that come by time.
+        #: Grouped by offset: lookups are faster if moments come in order of time.
         self._moments = moments.ravel()
 
     @staticmethod
     def form(sensor: Sensor) -> tuple[int, ...]:
-        """What the sensors of one design have in common."""
+        """The properties that sensors of one design share."""
         framed, renewed = bool(sensor.window_ns), bool(sensor.period_ns)
         return framed, sensor.smooth, renewed, sensor.follows, sensor.blur_ns, sensor.jitter_ns
 
     def _weighted(self, integrals: Floats, factors: Floats | None = None) -> Floats:
-        """What integrals up to each moment, `[rows, moments]`, say of each window: `[n, rows]`."""
+        """By window: the weighted sum of integrals up to each moment, `[rows, moments]` to `[n, rows]`."""
         factors = self._factors if factors is None else factors
         parts = integrals.reshape(len(integrals), len(factors), -1)
         result: Floats = ((factors @ parts) * self._scale).T
         return result if self._first is None else np.add.reduceat(result, self._first, axis=0)
 
     def _latest(self) -> Ints | None:
-        """For each moment, the latest one of its sensor; None where all are of one."""
+        """For each moment, the latest one of its sensor; None for a single sensor."""
         if len(self.rows) == 1:
             return None
         latest, of = np.full(len(self.rows), np.iinfo(np.int64).min), self._moments_of
@@ -152,7 +152,7 @@ class Design:
         return np.tile(latest[of], len(parts))
 
     def shares(self, active: ActiveTime | SampledTime, columns: int) -> Floats:
-        """Shares of every window by column, `[n, columns]`."""
+        """The active share of every window by column, `[n, columns]`."""
         if not len(self._moments):
             return np.zeros((0, columns))
         if self._sensors[0].smooth and isinstance(active, ActiveTime):
@@ -165,9 +165,9 @@ class Design:
         return shares
 
     def patterns(self, active: ActiveTime | SampledTime, columns: int) -> Floats:
-        """What ran in each part of every window, as shares of the part by column: `[n, parts * columns]`."""
+        """The active shares in each part of every window by column: `[n, parts * columns]`, without column 0."""
         sensor, ends = self._sensors[0], self._ends
-        # Of a smoothing sensor's window, the time in which most of it is.
+        # For a smoothing sensor, the time with most of the weight.
         starts = ends - sensor.length_ns if sensor.length_ns else self._starts
         edges = starts[:, None] + np.outer(ends - starts, np.arange(_PARTS + 1)) // _PARTS
         passed = active.until(edges.ravel(), columns)
@@ -181,9 +181,8 @@ class Design:
     ) -> Floats:  # fmt: skip
         """The probes of every window, `[n, probes]`.
 
-        `rates` are those that the timing's probes are weighted by, by column, `[columns]` or `[sensors, columns]`; run
-        time counts from `origin_ns`.
-        `tails` are the means of what follows probed columns over the time of each, as of `ActiveTime.tail_means`.
+        `rates` weight the timing's probes by column, `[columns]` or `[sensors, columns]`. Run time counts from
+        `origin_ns`. `tails` is the result of `ActiveTime.tail_means`, or None without tail probes.
         """
         n, columns = shares.shape
         result = np.zeros((n, len(probes)))
@@ -200,7 +199,7 @@ class Design:
             varied[ProbeKind.TAIL] = active.tails(self._moments, plan.slots)
         pauses = active.gaps.integrals(self._moments, self._latest())
         varied |= {kind: each[None, :] for kind, each in pauses.items()}
-        # All at once: for a few windows, each call costs more than what it does.
+        # All at once: for a few windows, numpy's cost per call dominates.
         weighted = self._weighted(np.concatenate((drawn, *varied.values())))
         first = dict(zip(varied, np.cumsum([1, *map(len, varied.values())]).tolist(), strict=False))
         time = run_time(self.ends, origin_ns)
@@ -220,14 +219,14 @@ class Design:
                 slots = plan.slots[rows]
                 result[:, places] = weighted[:, first[kind] + np.maximum(slots, 0)]
                 if kind is ProbeKind.TAIL and tails is not None:
-                    # Around its mean over the time of each column, so that rates are means with what others left.
-                    known = min(columns, len(tails))
-                    result[:, places] -= shares[:, :known] @ tails[:known, slots]
+                    # Centred over the time of each column, so that rates are means that include the tails of others.
+                    size = min(columns, len(tails))
+                    result[:, places] -= shares[:, :size] @ tails[:size, slots]
         return result
 
 
 class Observed(NamedTuple):
-    """Some windows under timings: their design, and the shares `[rows, columns]` and values `[rows]` of its rows."""
+    """Windows under timings: their design, and the shares `[rows, columns]` and values `[rows]` of its rows."""
 
     design: Design
     shares: Floats
@@ -250,7 +249,7 @@ def clipped_to(values: Floats, predicted: Floats, limit: float) -> Floats:
 
 
 def by_form(sensors: Iterable[Sensor], also: Callable[[Sensor], int] = lambda _: 0) -> Iterable[list[Sensor]]:
-    """Sensors without repetitions, in groups that one design takes: of one `Design.form`, and alike in `also`."""
+    """Sensors without repetitions, in groups for one design: with one `Design.form` and one value of `also`."""
     forms: dict[tuple[int, ...], list[Sensor]] = {}
     for sensor in dict.fromkeys(sensors):
         forms.setdefault((*Design.form(sensor), also(sensor)), []).append(sensor)
@@ -258,18 +257,18 @@ def by_form(sensors: Iterable[Sensor], also: Callable[[Sensor], int] = lambda _:
 
 
 def totals(some: Iterable[Observed]) -> list[Sums]:
-    """The sums of each sensor over windows."""
-    found: list[Sums] = []
+    """By sensor: the sums over all windows."""
+    result: list[Sums] = []
     for design, shares, values in some:
         of = zip(design.rows, design.unclear.tolist(), design.contradicting.tolist(), strict=True)
         sums = [Sums.of(shares[rows], values[rows], *left_out) for rows, *left_out in of]
-        found = [one.plus(more) for one, more in zip(found, sums, strict=True)] if found else sums
-    return found
+        result = [one.plus(more) for one, more in zip(result, sums, strict=True)] if result else sums
+    return result
 
 
 class _Plan(NamedTuple):
-    """Where probes are: the place of each column among those that are probed, -1 for none; and by kind, the places of
-    its probes and their columns."""
+    """The layout of probes: for each column, its slot among the probed columns or -1; and by kind, the indices of its
+    probes and of their columns."""
 
     slots: Ints
     places: Mapping[ProbeKind, tuple[Ints, Ints]]
@@ -277,7 +276,7 @@ class _Plan(NamedTuple):
     @staticmethod
     @lru_cache(16)
     def of(probes: tuple[Probe, ...], columns: int) -> _Plan:
-        """Where some probes are; kept, as the same ones are asked for again and again."""
+        """The layout of some probes. Cached, because the same probes are requested repeatedly."""
         places: dict[ProbeKind, list[tuple[int, int]]] = {}
         for i, (kind, column) in enumerate(probes):
             places.setdefault(kind, []).append((i, column))
@@ -285,17 +284,17 @@ class _Plan(NamedTuple):
 
 
 def _smoothed(active: ActiveTime, columns: int, sensor: Sensor, ends: Ints) -> Floats:
-    """What a smoothing sensor shows at moments, on average over its spread: `[columns, moments]`."""
+    """A smoothing sensor's readings at moments, averaged over its spread: `[columns, moments]`."""
     moments = ends[:, None] + sensor.spread()
     order = np.argsort(moments.ravel(), kind="stable")
-    found = np.empty((columns, moments.size))
-    found[:, order] = active.smoothed(moments.ravel()[order], columns, sensor.window_ns)
-    smoothed: Floats = found.reshape(columns, *moments.shape).mean(axis=2)
+    values = np.empty((columns, moments.size))
+    values[:, order] = active.smoothed(moments.ravel()[order], columns, sensor.window_ns)
+    smoothed: Floats = values.reshape(columns, *moments.shape).mean(axis=2)
     return smoothed
 
 
 def alike(patterns: Floats) -> Ints:
-    """The group of each window, of which `patterns[n, k]` are what ran in it: those of a group are alike."""
+    """The group of each window: windows with nearly equal active shares, `patterns[n, k]`, form a group."""
     if not len(patterns):
         return np.zeros(0, np.int64)
     groups: Ints = np.unique(np.rint(patterns / _ALIKE), axis=0, return_inverse=True)[1].ravel()
@@ -303,11 +302,11 @@ def alike(patterns: Floats) -> Ints:
 
 
 def design_effect(errors: Floats, groups: Ints, unknowns: int) -> float:
-    """How many windows tell as much as one would if they were independent: 1 if no two are alike.
+    """The number of windows that carry as much information as one independent window: 1 if no two are alike.
 
-    Noise differs between windows that are alike. What is wrong with the equations does not, and shows once, however
-    often they come: the mean square of what groups of them have in common, over that of all errors (Kish, *Survey
-    Sampling*, 1965, ch. 5). It is infinite if there are no more groups than unknowns, which then fit anything.
+    Noise differs between similar windows. An error of the equations does not, so repetitions add no information. The
+    result is the mean square of the groups' common errors over that of all errors (Kish, *Survey Sampling*, 1965,
+    ch. 5). It is infinite with no more groups than unknowns: then the unknowns fit anything.
     """
     counts = np.bincount(groups)
     if len(counts) == len(errors):

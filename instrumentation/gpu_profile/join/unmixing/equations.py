@@ -1,4 +1,4 @@
-"""The normal equations of many windows, kept as sums: what any number of windows says, in a fixed space. Pure."""
+"""The normal equations of any number of windows, kept as sums in constant space. Pure."""
 
 from __future__ import annotations
 
@@ -13,66 +13,66 @@ from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.least_squares import least_of_each
 from gpu_profile.join.unmixing.probes import Probe, ProbeKind
 
-#: Windows are summed by blocks of time, whose differences show what windows have in common with their neighbours.
-#: With this many, every two become one.
+#: Windows are summed in blocks of time. The differences between blocks show the correlation of neighbouring windows.
+#: At this number of blocks, every two become one.
 _MOST_BLOCKS: Final = 16
-#: Multiplications of one product of rows: for more than some 400,000, OpenBLAS has all cores wait for one another.
+#: Multiplications in one product of rows: above some 400,000, OpenBLAS makes all cores wait for one another.
 _AT_ONCE: Final = 200_000
-#: This share of a probe's own strength is rounding.
+#: The share of a probe's own strength that is rounding.
 _ROUNDING: Final = 1e-11
 _Float = TypeVar("_Float", np.float64, np.float32)
 
 
 class Equations:
-    """Sums over windows. Unknowns are the probes' coefficients, then the columns' rates, nobody's first.
+    """Sums over windows. The unknowns are the probes' coefficients, then the rate outside regions, then regions' rates.
 
-    `probes` are those of every window that is added; signals share the windows. `columns` are there to begin with.
+    `probes` are the probes of every added window. All signals share the windows. `columns` is the initial number.
     """
 
     def __init__(self, probes: Sequence[Probe] = (), columns: int = 1) -> None:
         self.probes = tuple(probes)
         size = len(self.probes) + columns
-        #: Of equations without probes: what they were on average over the time of their columns.
+        #: For equations without probes: the mean of each former probe over its column's time.
         self.means: dict[Probe, float] = {}
         self.n = 0
-        #: Half of the symmetric `gram`, which is most of what there is to keep.
+        #: The upper half of the symmetric `gram`: it takes most of the memory.
         self._upper: Floats = np.zeros(size * (size + 1) // 2)
-        #: By signal: sums with each unknown, of values, and of their squares, and the highest value.
+        #: By signal: sums of products with each unknown, of values, and of their squares, and the highest value.
         self.moment: Floats = np.zeros((size, 1))
         self.sum: Floats = np.zeros(1)
         self.square: Floats = np.zeros(1)
         self.highest: Floats = np.zeros(1)
-        #: Sums of each unknown's columns, and the windows that had some of it.
+        #: By unknown: the sum of its column, and the number of windows with some of it.
         self.total: Floats = np.zeros(size)
         self.seen = np.zeros(size, np.int64)
-        #: The solution that the blocks' sums are taken at; there are none before there is one.
+        #: The solution to which the blocks' sums refer. There are no blocks before the first.
         self.reference: Floats = np.zeros((size, 1))
-        #: The unknowns that it covers: windows that have others are in no block.
+        #: The unknowns that the reference covers. Windows with other unknowns are in no block.
         self.covered = np.zeros(size, bool)
-        #: Windows of each block, and its sums of the unknowns' columns times what the reference leaves.
+        #: By block: its windows, and the sums of the unknowns' columns times the residuals from the reference.
         self._blocks: list[tuple[int, Floats]] = []
         self._block = 1
 
     @property
     def gram(self) -> Floats:
-        """Sums of products of each two unknowns' columns."""
+        """Sums of products of every two unknowns' columns."""
         return unpacked(self._upper, len(self.total))
 
     @property
     def averages(self) -> Floats:
-        """What sums of the unknowns are the mean rates of columns over all of their time: `[columns, unknowns]`."""
+        """The matrix from unknowns to the columns' mean rates over all of their time: `[columns, unknowns]`."""
         p = len(self.probes)
         result = np.eye(self.columns, len(self.total), p)
         for i, (kind, column) in enumerate(self.probes):
-            # What follows a region is around its mean over the time of each column already.
+            # Tail probes already have mean 0 over the time of each column.
             if 0 <= column < self.columns and self.total[p + column] > 0 and kind is not ProbeKind.TAIL:
                 result[column, i] = self.total[i] / self.total[p + column]
         return result
 
     def without_probes(self, precision: Floats) -> Equations:
-        """What the windows say of the columns' mean rates: of the probes' coefficients, only how they go with those.
+        """The equations of the columns' mean rates, with the probes' coefficients eliminated.
 
-        `precision` is how well each coefficient was known to be 0 beforehand, in windows' variances.
+        `precision` is the prior precision of each coefficient around 0, in units of a window's variance.
         """
         result, p = Equations(), len(self.probes)
         averages = self.averages
@@ -81,7 +81,7 @@ class Equations:
             for i, probe in enumerate(self.probes)
             if 0 <= probe.column < self.columns
         }
-        # With probes around their means over the time of their column, its rate is the mean.
+        # Relative to probes centred over the time of their column, its rate is the mean.
         around = np.eye(len(self.total))
         around[p:, :p] = -averages[:, :p]
         gram, moment = around.T @ self.gram @ around, around.T @ self.moment
@@ -101,10 +101,10 @@ class Equations:
         return result
 
     def with_probes(self, probes: Sequence[Probe]) -> Equations:
-        """The same equations, which have no probes, for windows that have these to be added."""
+        """These equations, which have no probes, extended to windows with probes."""
         result, p = self.copy(), len(probes)
         result.probes = tuple(probes)
-        into = np.concatenate((self._means_of(probes, self.columns), np.eye(self.columns)), axis=1)
+        into = np.concatenate((self._probe_means(probes, self.columns), np.eye(self.columns)), axis=1)
         result._upper = packed(into.T @ self.gram @ into)
         result.moment, result.total = into.T @ self.moment, self.total @ into
         result.reference = np.pad(self.reference, ((p, 0), (0, 0)))
@@ -113,8 +113,8 @@ class Equations:
         result._blocks = [(n, (into.T @ sums).astype(np.float32)) for n, sums in self._blocks]
         return result
 
-    def _means_of(self, probes: Sequence[Probe], columns: int) -> Floats:
-        """What probes were on average, at their columns: `[columns, probes]`."""
+    def _probe_means(self, probes: Sequence[Probe], columns: int) -> Floats:
+        """The means of probes over the time of their columns: `[columns, probes]`."""
         result = np.zeros((columns, len(probes)))
         for i, probe in enumerate(probes):
             if 0 <= probe.column < columns:
@@ -122,7 +122,7 @@ class Equations:
         return result
 
     def copy(self) -> Equations:
-        """The same equations, to go on from twice."""
+        """An independent copy."""
         result = Equations(self.probes)
         result.n, result._block = self.n, self._block
         result.means = dict(self.means)
@@ -133,14 +133,14 @@ class Equations:
 
     @property
     def columns(self) -> int:
-        """Columns so far, nobody's included."""
+        """Columns so far, the one outside regions included."""
         return len(self.total) - len(self.probes)
 
     def add(self, shares: Floats, values: Floats, probes: Floats | None = None) -> None:
-        """Take windows in.
+        """Add windows.
 
-        `shares[n, k]` is the share of each window in which each column was active, `values[n]` or `values[n, s]` what
-        the sensor said, and `probes[n, p]` are the windows' probes.
+        `shares[n, k]` is the share of each window in which each column was active, `values[n]` or `values[n, s]` are
+        the readings, and `probes[n, p]` the windows' probes.
         """
         if not len(values):
             return
@@ -168,8 +168,8 @@ class Equations:
         self.highest = np.maximum(self.highest, values.max(axis=0))
         self.n += len(values)
         if self.covered.any():
-            known = ~(rows[:, ~self.covered[:size]] != 0).any(axis=1)
-            self._add_blocks(rows[known], (values - rows @ self.reference[:size])[known])
+            usable = ~(rows[:, ~self.covered[:size]] != 0).any(axis=1)
+            self._add_blocks(rows[usable], (values - rows @ self.reference[:size])[usable])
 
     def _add_blocks(self, rows: Floats, errors: Floats) -> None:
         size, at = rows.shape[1], 0
@@ -194,14 +194,14 @@ class Equations:
         self._block *= 2
 
     def refer(self, solution: Floats, seen: Ints) -> None:
-        """Take the blocks' sums at another solution, which so many windows of each unknown told of. If it covers more
-        unknowns, the blocks begin anew."""
+        """Move the blocks' sums to another solution, based on `seen` windows per unknown. If it covers more unknowns,
+        the blocks begin anew."""
         self._grow(len(solution) - len(self.probes))
         covered = seen > 0
         covered[: len(self.probes)] = True
         if (covered & ~self.covered).any():
             self._blocks, self._block = [], 1
-        # Each block has its part of the equations of all windows.
+        # Each block takes its share of the equations of all windows.
         moved = self.gram @ (solution - self.reference) / max(1, self.n)
         self._blocks = [(n, (sums - moved * n).astype(np.float32)) for n, sums in self._blocks]
         self.reference, self.covered = solution, covered
@@ -223,14 +223,14 @@ class Equations:
             self.reference = np.pad(self.reference, ((0, more), (0, 0)))
 
     def leave(self, outputs: list[int]) -> None:
-        """Go on without some of the signals."""
+        """Drop some of the signals."""
         if self.n:
             self.moment, self.reference = (np.delete(a, outputs, axis=1) for a in (self.moment, self.reference))
             self.sum, self.square, self.highest = (np.delete(a, outputs) for a in (self.sum, self.square, self.highest))
             self._blocks = [(n, np.delete(sums, outputs, axis=1)) for n, sums in self._blocks]
 
     def merge(self, column: int, into: int) -> None:
-        """Make a column part of another, as if they had always been one, and free it. Its probes say nothing more."""
+        """Merge a column into another, as if they had always been one, and free it. Its probes are dropped."""
         self._grow(max(column, into) + 1)
         place, target = len(self.probes) + column, len(self.probes) + into
         gram = self.gram
@@ -238,7 +238,7 @@ class Equations:
         gram[:, target] += gram[:, place]
         self.moment[target] += self.moment[place]
         self.total[target] += self.total[place]
-        # Windows that met both count twice: they cannot be told apart any more.
+        # Windows with both columns count twice: the counts do not separate them.
         self.seen[target] = min(self.n, self.seen[target] + self.seen[place])
         for _, sums in self._blocks:
             sums[target] += sums[place]
@@ -252,8 +252,8 @@ class Equations:
 
 
 class Sums(NamedTuple):
-    """Normal equations of `n` windows: sums of products of shares, of shares and values, of values. Of those left out,
-    `unclear` ones may be of either side of a renewal; in `contradicting` ones a counter grew in what would be no time.
+    """Normal equations of `n` windows: sums of products of shares, of shares and values, of values. Of the windows left
+    out, `unclear` ones may be on either side of a renewal. In `contradicting` ones a counter grew in no time.
     """
 
     n: int
@@ -265,16 +265,16 @@ class Sums(NamedTuple):
 
     @property
     def alike(self) -> float:
-        """How many windows each fitted one stands for: unclear ones speak neither for a timing nor against it."""
+        """Windows that each fitted one represents: unclear ones are evidence neither for a timing nor against it."""
         return (self.n + self.unclear) / max(1, self.n)
 
     @classmethod
     def of(cls, shares: Floats, values: Floats, unclear: int, contradicting: int) -> Sums:
-        """Of windows with these shares and values, and of so many that were left out."""
+        """The sums for windows with these shares and values, and for the windows left out."""
         return cls(len(values), unclear, contradicting, shares.T @ shares, shares.T @ values, float(values @ values))
 
     def plus(self, other: Sums) -> Sums:
-        """Those of more windows."""
+        """The sums of both."""
         left_out = self.unclear + other.unclear, self.contradicting + other.contradicting
         moment, square = self.moment + other.moment, self.square + other.square
         return Sums(self.n + other.n, *left_out, self.gram + other.gram, moment, square)
@@ -284,17 +284,17 @@ class Sums(NamedTuple):
         return rates_of_each([self], most)[0]
 
     def residual(self, rates: Floats) -> float:
-        """The sum of squares that these rates leave."""
+        """The sum of squared residuals under these rates."""
         return max(0.0, float(self.square - 2 * rates @ self.moment + rates @ self.gram @ rates))
 
 
 def rates_of_each(some: Sequence[Sums], most: float) -> list[Floats]:
-    """The rates of each that leave the least, within physics."""
+    """By element: the rates with the least residual, within physics."""
     return least_of_each(np.array([each.gram for each in some]), np.array([each.moment for each in some]), most)
 
 
 def sized(values: Floats, size: int) -> Floats:
-    """The first `size` values, with zeros for those that are missing."""
+    """The first `size` values, padded with zeros."""
     return np.append(values[:size], np.zeros(max(0, size - len(values))))
 
 
@@ -305,7 +305,7 @@ def packed(matrix: Floats) -> Floats:
 
 
 def unpacked(half: npt.NDArray[_Float], size: int) -> npt.NDArray[_Float]:
-    """The symmetric matrix of that half."""
+    """The symmetric matrix whose upper half is `half`."""
     result = np.empty(size * size, half.dtype)
     for places in _upper(size):
         result[places] = half
@@ -314,6 +314,6 @@ def unpacked(half: npt.NDArray[_Float], size: int) -> npt.NDArray[_Float]:
 
 @lru_cache(8)
 def _upper(size: int) -> tuple[Ints, Ints]:
-    """The places of the upper half of a matrix, and of the lower one, row by row."""
+    """The indices of a matrix's upper half, and of its lower half, row by row."""
     rows, columns = np.triu_indices(size)
     return rows * size + columns, columns * size + rows

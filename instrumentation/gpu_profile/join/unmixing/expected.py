@@ -1,4 +1,4 @@
-"""What is known of a device's sensors before a reading of this run was seen: from a load that was known. Pure."""
+"""Priors of a device's sensors, measured with a known load before this run's readings. Pure."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from gpu_profile.join.unmixing.timings import STEP_NS
 from gpu_profile.join.unmixing.unmix import LOCK_STEP, Z95, Fit
 
 _MS: Final = 1e6
-#: What is beyond these is no sensor's, in ms.
+#: Times above this, in ms, belong to no sensor.
 _LONGEST_MS: Final = 10_000.0
-#: A period may be off by this share, as clocks drift.
+#: Clocks drift, so a period may be off by this share.
 _PERIOD: Final = 0.001
 UNTRUSTED: Final = "pooled numbers of this GPU are not trusted"
-#: No timing is known better than this: stamps of work are off too.
+#: No timing is more certain than this: stamps of work are off too.
 _SUREST_NS: Final = 500_000
-#: Hosts stamp work late or early by some milliseconds, where it is launched and not waited for. By more than this, no
-#: lag is looked for.
+#: If work is launched and not waited for, hosts stamp it late or early by some milliseconds (a standard deviation). The
+#: search goes no further from the prior's lag than the second number.
 _STAMPS_NS: Final = 2_000_000
 _FARTHEST_NS: Final = 20_000_000
 CONTRADICTED: Final = "not identifiable: the readings contradict what is known of the sensor"
-#: Signals that the driver may stamp itself, whose timing is never looked for in a program's own windows, 50 a second:
-#: they are joined where it is known beforehand.
+#: Signals that the driver may stamp itself. A program's own windows, 50 a second, never determine their timing: they
+#: are joined if a prior does.
 GIVEN: Final = frozenset({POWER})
-#: What an exponential leaves of such readings' standard deviation, of chips of 10 to 52 ms (0.12 to 0.33 on an H200):
-#: kernels draw more to begin with, and no filter is one of first order.
+#: The residual of such readings under an exponential, as a share of their standard deviation, for chips of 10 to 52 ms
+#: (0.12 to 0.33 on an H200): kernels draw more at their start, and no filter is exactly of first order.
 _MISFIT: Final = 0.2
-#: Readings come once a period if what lies between them is within this share of it.
+#: Readings come once a period if the time between them is within this share of it.
 _SPACED: Final = 0.05
 
 
 class SensorPrior(NamedTuple):
-    """A sensor's timing, whose phase nobody knows, with the half-widths of its lag and of its window.
+    """A sensor's timing without its phase, and the half-widths of its lag and window.
 
-    `stamped`: the driver stamps each renewal itself, and its shape is not looked for; nor is its lag, but where stamps
-    of work are late by some constant, of a standard deviation of `late_ns`.
+    `stamped`: the driver stamps each renewal. The search then varies only the lag, and only if stamps of work may be
+    late, with standard deviation `late_ns`.
     """
 
     sensor: Sensor
@@ -56,11 +56,11 @@ class SensorPrior(NamedTuple):
     late_ns: int = 0
 
     @classmethod
-    def of(cls, signal: Signal, found: Mapping[str, Any]) -> Self:
-        """From a response as `gpu-profile calibrate` keeps it. LookupError, TypeError or ValueError if it is none."""
+    def of(cls, signal: Signal, response: Mapping[str, Any]) -> Self:
+        """From a response of `gpu-profile calibrate`. Raises LookupError, TypeError or ValueError if it is invalid."""
 
         def ns(part: str, index: int) -> int:
-            ms = float(found[part][index])
+            ms = float(response[part][index])
             if not math.isfinite(ms) or abs(ms) > _LONGEST_MS or (index and ms < 0):
                 raise ValueError(f"{part}: {ms} ms")
             return round(ms * _MS)
@@ -68,118 +68,119 @@ class SensorPrior(NamedTuple):
         period, window = ns("period_ms", 0), ns("window_ms", 0)
         if period < 0 or window < 0:
             raise ValueError("a period or a window below 0")
-        sensor = Sensor(ns("lag_ms", 0), period, window_ns=window, smooth=found["shape"] == "exponential")
+        sensor = Sensor(ns("lag_ms", 0), period, window_ns=window, smooth=response["shape"] == "exponential")
         return cls(sensor, ns("lag_ms", 1), ns("window_ms", 1), signal in GIVEN)
 
     @property
     def behind_stamps(self) -> Sensor:
-        """The timing where stamps are those of renewals."""
+        """The timing if stamps are the renewals' own."""
         return self.sensor._replace(period_ns=0)
 
     @property
     def prior(self) -> Prior | None:
-        """What is known of it beforehand; None if it is looked for all the same."""
+        """The prior of a stamped sensor's timing; None if the timing is searched."""
         lag, window = (max(_SUREST_NS, half) / Z95 for half in (self.lag_ns, self.window_ns))
         spreads = {ProbeKind.LAG: math.hypot(lag, self.late_ns) / _MS, ProbeKind.WINDOW: window / _MS}
         return Prior(spreads, _MISFIT) if self.stamped else None
 
     @property
     def nearest_ns(self) -> int:
-        """How far from its lag another one may be found, as stamps of work are late."""
+        """How far from the prior's lag the search may go, because stamps of work may be late."""
         return _FARTHEST_NS if self.late_ns else 0
 
     def off(self, lag_ns: int) -> float:
-        """How far beyond what is known a lag is, in standard deviations of how late stamps of work may be."""
+        """The distance of a lag from the prior's interval, in standard deviations of the lateness of work stamps."""
         return max(0, abs(lag_ns - self.sensor.lag_ns) - self.lag_ns) / max(1, self.late_ns)
 
-    def likely(self, found: Sensor) -> list[Sensor]:
-        """A timing with other windows that may be the sensor's."""
-        moved = (found.window_ns + round(self.window_ns * far) for far in (-1, -0.5, 0.5, 1))
-        return [found._replace(window_ns=max(found.window_ns // 2, window)) for window in moved]
+    def likely(self, timing: Sensor) -> list[Sensor]:
+        """Variants of a timing, with other windows that the prior allows."""
+        moved = (timing.window_ns + round(self.window_ns * far) for far in (-1, -0.5, 0.5, 1))
+        return [timing._replace(window_ns=max(timing.window_ns // 2, window)) for window in moved]
 
-    def resembles(self, found: Sensor) -> bool:
-        """Whether a timing differs by no more than what is known of it and of stamps of work leaves open."""
-        far = abs(found.window_ns - self.sensor.window_ns) > self.window_ns + GUARD_NS
-        late = abs(found.lag_ns - self.sensor.lag_ns) > self.lag_ns + self.nearest_ns + GUARD_NS
-        return found.smooth == self.sensor.smooth and not far and not late
+    def resembles(self, timing: Sensor) -> bool:
+        """Whether a timing differs from the prior by no more than the prior and the stamps of work allow."""
+        far = abs(timing.window_ns - self.sensor.window_ns) > self.window_ns + GUARD_NS
+        late = abs(timing.lag_ns - self.sensor.lag_ns) > self.lag_ns + self.nearest_ns + GUARD_NS
+        return timing.smooth == self.sensor.smooth and not far and not late
 
-    def contradicted(self, found: Sequence[Sensor], windows: Windows, fit: Fit, effect: float, *, before: bool) -> bool:
-        """Whether windows contradict it, of which `fit` is the solution: it is none of the timings found to fit them.
+    def contradicted(self, best: Sequence[Sensor], windows: Windows, fit: Fit, effect: float, *, before: bool) -> bool:
+        """Whether windows contradict the prior: none of the timings `best` is admitted. `fit` is their solution.
 
-        One whose shape is not looked for is so if another fits certainly better, if the windows draw it far away, if
-        readings do not come once a period, or if it was so by windows that are gone (`before`).
+        A stamped sensor's prior is contradicted if another timing fits certainly better, if the windows move the timing
+        far away, if readings do not come once a period, or if earlier, dropped windows contradicted it (`before`).
         """
         if self.prior is None:
-            return not any(self.admits(each, windows.ends) for each in found)
+            return not any(self.admits(each, windows.ends) for each in best)
         usual = float(np.median(windows.ends - windows.starts))
         spaced = abs(usual / max(1, self.sensor.period_ns) - 1) <= _SPACED
-        shaped = math.isinf(effect) or (all(map(self.resembles, found)) and not fit.contradicts(self.prior))
+        shaped = math.isinf(effect) or (all(map(self.resembles, best)) and not fit.contradicts(self.prior))
         return before or not (spaced and shaped)
 
     def beside(self, *, exact: bool) -> Self:
-        """The same where stamps of work are `exact`, the device's own, or a host's."""
+        """The prior for `exact` stamps of work, from the device itself, or for a host's stamps."""
         return self._replace(late_ns=0 if exact else _STAMPS_NS) if self.stamped else self
 
     def doubt(self, effect: float, *, unexpected: bool) -> str:
-        """Why nothing follows from a timing that is not looked for; empty if it does. `effect` is as a search finds it,
-        `unexpected` whether it was `contradicted`."""
+        """Why a stamped sensor's timing gives no rates; empty if it does.
+
+        `effect` is the search's design effect, `unexpected` the result of `contradicted`."""
         repeats = LOCK_STEP if math.isinf(effect) else ""
         return "" if not self.stamped else CONTRADICTED if unexpected else repeats
 
     def starts(self) -> list[Sensor]:
-        """The timing at every phase."""
+        """The timing at every phase: starts of the search."""
         sensor = self.sensor._replace(blur_ns=STEP_NS)
         return [sensor._replace(phase_ns=phase) for phase in range(0, sensor.period_ns, STEP_NS)] or [sensor]
 
-    def admits(self, found: Sensor, stamps: Ints) -> bool:
-        """Whether a timing that readings stamped `stamps` were found to have is this one."""
-        mine = self.sensor
-        if found.smooth != mine.smooth or abs(found.window_ns - mine.window_ns) > self.window_ns + GUARD_NS:
+    def admits(self, timing: Sensor, stamps: Ints) -> bool:
+        """Whether a timing fitted to readings with these stamps is compatible with the prior."""
+        prior = self.sensor
+        if timing.smooth != prior.smooth or abs(timing.window_ns - prior.window_ns) > self.window_ns + GUARD_NS:
             return False
         slack = self.lag_ns + GUARD_NS
-        if found.period_ns and mine.period_ns and not (found.in_step or found.follows):
-            alike = abs(found.period_ns / mine.period_ns - 1) <= _PERIOD
-            return alike and abs(found.lag_ns - mine.lag_ns) <= slack
-        # Without renewals of its own, a timing has their mean age.
-        age = float(np.median(stamps - found.placed(stamps).moments(stamps)))
-        return -slack <= age - mine.lag_ns <= mine.period_ns + slack
+        if timing.period_ns and prior.period_ns and not (timing.in_step or timing.follows):
+            alike = abs(timing.period_ns / prior.period_ns - 1) <= _PERIOD
+            return alike and abs(timing.lag_ns - prior.lag_ns) <= slack
+        # A timing without renewals has the mean age of one with renewals.
+        age = float(np.median(stamps - timing.placed(stamps).moments(stamps)))
+        return -slack <= age - prior.lag_ns <= prior.period_ns + slack
 
 
 @dataclass(frozen=True, slots=True)
 class DevicePrior:
-    """What is known of one device: its sensors, and why its pooled numbers are not to be trusted, if they are not."""
+    """The priors of one device's sensors, and why its pooled numbers are not trusted (empty if they are)."""
 
     sensors: Mapping[Signal, SensorPrior] = field(default_factory=dict)
     untrusted: str = ""
 
     @classmethod
     def of_board(cls, name: str) -> Self:
-        """What was measured on other boards of this name."""
+        """The priors measured on other boards of this name."""
         return cls(next((sensors for board, sensors in _BOARDS.items() if re.search(board, name)), {}))
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Self:
-        """From what `gpu-profile calibrate` keeps. LookupError, TypeError or ValueError if it is nothing of the kind.
+        """From the file of `gpu-profile calibrate`. Raises LookupError, TypeError or ValueError if it is invalid.
 
-        A response that is doubted itself tells nothing.
+        A response with a reason against it is ignored.
         """
-        told = {
+        sensors = {
             (row := signal(key)): SensorPrior.of(row, each)
             for key, each in content["signals"].items()
             if not each["reason"]
         }
         missed = str(content["missed"])
-        return cls(told, f"{UNTRUSTED}: {missed}" if missed else "")
+        return cls(sensors, f"{UNTRUSTED}: {missed}" if missed else "")
 
 
 def _expected_ms(period: float, lag: tuple[float, float], window: tuple[float, float]) -> SensorPrior:
-    """Of an exponential that the driver stamps: the period, and its lag and time constant with half-widths, in ms."""
+    """An exponential that the driver stamps: its period, and its lag and time constant with half-widths, in ms."""
     (lag_ns, late_ns), (window_ns, wide_ns) = ([round(part * _MS) for part in each] for each in (lag, window))
     sensor = Sensor(lag_ns, round(period * _MS), window_ns=window_ns, smooth=True)
     return SensorPrior(sensor, late_ns, wide_ns, stamped=True)
 
 
-#: By what a board's name has in it: measured with a known load (`docs/accuracy.md`).
+#: By a pattern of the board's name: measured with a known load (`docs/accuracy.md`).
 _BOARDS: Final[Mapping[str, Mapping[Signal, SensorPrior]]] = {
     r"\bH100 80GB HBM3$": {POWER: _expected_ms(20.0, (4.7, 1.5), (13.6, 2.0))},
     r"\bH200$": {POWER: _expected_ms(20.0, (4.5, 1.5), (15.0, 2.0))},

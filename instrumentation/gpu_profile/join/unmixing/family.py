@@ -1,4 +1,4 @@
-"""The windows of signals that share them, as they come into a device's timeline."""
+"""The windows of signals with common windows, as they arrive in a device's timeline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpu_profile.history.timeline import Floats, Ints, Timeline
 from gpu_profile.join.unmixing.design import Windows
 from gpu_profile.units import NS_PER_S
 
-#: Signals that share their windows. The first of a family leads: its residual chooses the timing for all.
+#: Signals with common windows. The first of a family leads: its residual determines the timing of all.
 FAMILIES: Final[tuple[tuple[Signal, ...], ...]] = (
     (rows.GRAPHICS, rows.SM, rows.OCCUPANCY, rows.TENSOR, rows.DRAM, rows.FP64, rows.FP32, rows.FP16),
     (rows.UTILIZATION, rows.MEMORY_CONTROLLER),
@@ -25,54 +25,54 @@ FAMILIES: Final[tuple[tuple[Signal, ...], ...]] = (
     (rows.PCIE_RX, rows.PCIE_TX),
     (rows.NVLINK_RX, rows.NVLINK_TX),
 )
-#: A family that is not needed where the lead of another is there: the better source makes it superfluous.
+#: Families that become redundant if the lead of another one has readings: by lead, the better lead.
 SUPERSEDED: Final[Mapping[Signal, Signal]] = {
     rows.UTILIZATION: rows.GRAPHICS,
     rows.POWER: rows.ENERGY,
     rows.POWER_AVERAGE: rows.ENERGY,
 }
-#: Counters that the driver reads from hardware at the call: there is no timing to look for.
+#: Counters that the driver reads from the hardware during the call: their timing needs no search.
 IMMEDIATE: Final = frozenset({rows.PCIE_RX, rows.NVLINK_RX})
-#: A board draws no more than this many times its limit: its controller averages over milliseconds, so that shorter
-#: kernels exceed it.
+#: The highest power of a board, as a multiple of its limit: its controller averages over milliseconds, so shorter
+#: kernels exceed the limit.
 _ABOVE_LIMIT: Final = 1.5
-#: A signal that has readings, but for none of so many windows, does not belong to them.
+#: Number of windows without a reading after which a signal leaves its family.
 _SILENT: Final = 10
-#: Active time is not kept any longer than this for a signal that says nothing.
+#: Active time is kept for at most this long for a signal without readings.
 _LONGEST_SILENCE_NS: Final = 10 * NS_PER_S
-#: If it takes so many times as long as it usually does until a counter grows, it missed a renewal.
+#: A counter missed a renewal if it grows only after this multiple of its usual time.
 _STUCK: Final = 1.7
-#: Readings that repeat the one before say nothing of their own where no more than this share does: where more do, they
-#: are read more often than they are renewed, or are what a steady device shows.
+#: Readings that repeat the one before are ignored if at most this share does. A larger share means that they are read
+#: more often than they are renewed, or that the device is steady.
 _FEW_REPEATED: Final = 0.3
 
 
 class SignalFamily:
-    """The windows that all signals of a family have in a timeline, each fetched once, and what was measured in them."""
+    """The windows of a family's signals in a timeline, each fetched once, and the measured totals over them."""
 
     def __init__(self, timeline: Timeline, signals: tuple[Signal, ...], start_ns: int) -> None:
         self._timeline = timeline
         self.lead = signals[0]
         self.signals = tuple(signal for signal in signals if timeline.column(signal) is not None)
-        #: Windows from before are not fetched; the newest that was ended here.
+        #: Earlier windows are not fetched; the end of the newest fetched window.
         self.start_ns = self.seen_ns = start_ns
-        #: Windows that were fetched, the time that they cover, and each signal's mass over them.
+        #: Fetched windows, the time that they cover, and each signal's integral over them.
         self.n = 0
         self.covered_s = 0.0
         self.measured: Floats = np.zeros(len(self.signals))
-        #: Windows in which a counter grew, and how long they and those before them took.
+        #: Windows in which a counter grew, and the time that they took, with the windows without growth before them.
         self._grown, self._took_ns = 0, 0
-        #: Since when it has not grown, where that is known.
+        #: The time since which it has not grown; None if that is uncertain.
         self._still_ns: int | None = None
-        #: Readings, how many of them repeat the one before or are next to it, and the last one.
+        #: Readings; how many of them equal the one before, and how many differ by a quantum; and the last reading.
         self._read, self._repeated, self._next, self._last = 0, 0, 0, math.nan
-        #: Windows in a row that each signal has had no readings for.
+        #: By signal: consecutive windows without a reading.
         self._silent = [0] * len(self.signals)
 
     @property
     def most(self) -> float:
-        """The highest rate that there can be: nothing is busier than busy, and no board draws much more than its limit
-        for as long as an execution."""
+        """The highest possible rate. A device is at most fully busy, and a board draws little more than its limit over
+        the length of an execution."""
         most = self.lead.base(self.lead.limit)
         if self.lead in rows.POWER_SOURCES:
             limit = self._timeline.column(rows.POWER_LIMIT)
@@ -82,7 +82,7 @@ class SignalFamily:
 
     @property
     def cut_off(self) -> float:
-        """What a reading may leave out, in base units: utilisation is cut off to whole percents, not rounded."""
+        """The most that a reading omits, in base units: utilisation is cut off to whole percents, not rounded."""
         return self.lead.base(1) if self.lead is rows.UTILIZATION else 0.0
 
     @property
@@ -95,8 +95,8 @@ class SignalFamily:
         return float(self.measured[self.signals.index(signal)]) / self.covered_s if self.covered_s else None
 
     def fetch(self, until_ns: int) -> tuple[Windows, list[int]]:
-        """The windows that ended by then and were not fetched yet, and the places of signals that turned out to have no
-        readings in them: they have left."""
+        """The windows that ended by `until_ns` and were not fetched yet, and the indices of signals without readings.
+        These signals have left the family."""
         columns = [c for s in self.signals if (c := self._timeline.column(s)) is not None]
         starts, ends, masses = columns[0].edges(self.seen_ns, until_ns)
         if self.lead.kind is Kind.COUNTER and self.lead not in IMMEDIATE:
@@ -117,7 +117,7 @@ class SignalFamily:
                 keep &= fits
                 taken[:, i] = place
         if absent:
-            # A signal that has no readings must not silence the others of its family: it leaves.
+            # A signal without readings must not silence the others of its family: it leaves.
             columns = [column for i, column in enumerate(columns) if i not in absent]
             taken = np.delete(taken, absent, axis=1)
             self.signals = tuple(signal for i, signal in enumerate(self.signals) if i not in absent)
@@ -130,12 +130,12 @@ class SignalFamily:
         self.covered_s += float((windows.ends - windows.starts).sum()) / NS_PER_S
         self.measured = self.measured + windows.masses.sum(axis=0)
         if self.lead is rows.POWER:
-            # No two are alike to the milliwatt, but of a sensor that is stuck.
+            # Power differs from reading to reading by at least a milliwatt, unless the sensor is stuck.
             windows = windows.where(np.diff(windows.masses[:, 0], prepend=np.nan) != 0)
         return windows.where(self._fresh(windows)) if self.lead is rows.POWER_AVERAGE else windows, absent
 
     def _fresh(self, windows: Windows) -> npt.NDArray[np.bool_]:
-        """Which windows have a reading that was renewed since the one before, as far as its value tells."""
+        """Which windows have a reading that was renewed since the one before, judged by its value."""
         quanta = np.rint(windows.masses[:, 0] * NS_PER_S / self.lead.quantum / (windows.ends - windows.starts))
         steps = np.abs(np.diff(quanta, prepend=self._last))
         repeats = steps == 0
@@ -143,16 +143,16 @@ class SignalFamily:
         self._next += int((steps == 1).sum())
         if len(quanta):
             self._last = float(quanta[-1])
-        # By chance, half as many readings are equal to the one before as are next to it.
-        told = self._next < self._repeated <= _FEW_REPEATED * self._read
-        return ~repeats if told else np.ones(len(quanta), bool)
+        # By chance, readings equal the one before half as often as they differ by a quantum.
+        informative = self._next < self._repeated <= _FEW_REPEATED * self._read
+        return ~repeats if informative else np.ones(len(quanta), bool)
 
     def _joined(self, starts: Ints, ends: Ints, masses: Ints) -> tuple[Ints, Ints, Ints]:
-        """A counter's windows up to its latest growth, those in which it was stuck as one with the next: what it grows
-        by then is of all of them."""
+        """A counter's windows up to its latest growth. A window in which it was stuck is joined with the next one: the
+        growth by then belongs to both."""
         grew = np.flatnonzero(masses > 0)
         if len(starts) and self._still_ns is not None:
-            # The first of the windows in which it was stuck may have been let go of since.
+            # The first window in which it was stuck may have left the history.
             starts = starts.copy()
             starts[0] = min(starts[0], self._still_ns)
         after = grew[-1] + 1 if len(grew) else 0
@@ -179,13 +179,13 @@ class SignalFamily:
         return starts[keep], ends[keep], masses[keep]
 
     def restart(self, since_ns: int) -> None:
-        """Time goes on from an earlier moment than it had reached."""
+        """Continue from an earlier time: the clock was set back."""
         self.start_ns = self.seen_ns = since_ns
         self._still_ns = None
 
 
 def _places(rows: tuple[Ints, Ints, Ints], starts: Ints, ends: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """For each window the mass of the row with the same edges, and whether there is one."""
+    """For each window the value of the row with the same edges, and whether there is one."""
     row_starts, row_ends, masses = rows
     if not len(row_ends):
         return np.zeros(len(ends), np.int64), np.zeros(len(ends), bool)

@@ -1,4 +1,4 @@
-"""Least squares within bounds, from normal equations: of many problems at once, or of one. Pure."""
+"""Least squares within bounds, from normal equations: for many problems at once, or for one. Pure."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import numpy as np
 
 from gpu_profile.history.timeline import Floats
 
-#: A minimum is flat to this share of the moments; it is looked for in so many rounds at once.
+#: The relative slope that counts as 0 at a minimum, and the most rounds of exchanges.
 _FLAT: Final = 1e-10
 _PIVOTS: Final = 8
-#: So much of the largest square is added to each: of all that fits alike, the smallest rates are the solution.
+#: A ridge, as a share of the largest square: of all equally good solutions, it selects the one with the smallest rates.
 _RIDGE: Final = 1e-12
 
 
 def least_of_each(gram: Floats, moment: Floats, most: float) -> list[Floats]:
     """Minimise `x'Gx - 2x'm` over 0 <= x <= most for each of several `gram[problems, unknowns, unknowns]` and
-    `moment[problems, unknowns]`: at once, by exchanging whole sets of unknowns that are held at a bound.
+    `moment[problems, unknowns]` at once, by exchanging whole sets of unknowns at a bound.
 
-    In each round, unknowns beyond a bound are held there, and those that are held against their slope are let go (block
-    principal pivoting: Júdice and Pires, Computers & Operations Research 21 (1994), 587). What needs no exchange any
-    more is the minimum, by the conditions of Karush, Kuhn and Tucker; others are solved one by one.
+    Each round fixes unknowns beyond a bound at it, and frees fixed ones whose slope leads inside (block principal
+    pivoting: Júdice and Pires, Computers & Operations Research 21 (1994), 587). A problem without further exchanges is
+    at its minimum, by the conditions of Karush, Kuhn and Tucker. The others are solved one by one.
     """
     every, flat = np.arange(moment.shape[1]), _FLAT * np.maximum(1.0, np.abs(moment))
     # Columns that were never active stay 0.
@@ -30,30 +30,30 @@ def least_of_each(gram: Floats, moment: Floats, most: float) -> list[Floats]:
     ridge = _RIDGE * gram[:, every, every].max(axis=1, keepdims=True, initial=0.0)
     try:
         for _ in range(_PIVOTS):
-            held, fixed = never | low | high, np.where(high, most, 0.0)
-            left = gram * ~(held[:, :, None] | held[:, None, :])
-            left[:, every, every] += np.where(held, 1.0, ridge)
+            fixed_at, fixed = never | low | high, np.where(high, most, 0.0)
+            left = gram * ~(fixed_at[:, :, None] | fixed_at[:, None, :])
+            left[:, every, every] += np.where(fixed_at, 1.0, ridge)
             right = moment - (gram @ fixed[:, :, None])[:, :, 0]
-            found = np.linalg.solve(left, np.where(held, fixed, right)[:, :, None])[:, :, 0]
-            slopes = moment - (gram @ found[:, :, None])[:, :, 0]
-            below, above = ~held & (found < 0), ~held & (found > most)
+            solutions = np.linalg.solve(left, np.where(fixed_at, fixed, right)[:, :, None])[:, :, 0]
+            slopes = moment - (gram @ solutions[:, :, None])[:, :, 0]
+            below, above = ~fixed_at & (solutions < 0), ~fixed_at & (solutions > most)
             up, down = low & (slopes > flat), high & (slopes < -flat)
             wrong = np.asarray((below | above | up | down).any(axis=1))
             if not wrong.any():
                 break
             low, high = low & ~up | below, high & ~down | above
     except np.linalg.LinAlgError:
-        wrong, found = np.ones(len(gram), bool), moment
+        wrong, solutions = np.ones(len(gram), bool), moment
     return [
         bounded(one_gram, one_moment, most) if bad else rates
-        for one_gram, one_moment, rates, bad in zip(gram, moment, found, wrong, strict=True)
+        for one_gram, one_moment, rates, bad in zip(gram, moment, solutions, wrong, strict=True)
     ]
 
 
 def bounded(gram: Floats, moment: Floats, most: float) -> Floats:
-    """Minimise `x'Gx - 2x'm` over 0 <= x <= most: what comes out above is held at `most`, the worst first.
+    """Minimise `x'Gx - 2x'm` over 0 <= x <= most: unknowns above the bound are fixed at `most`, the worst first.
 
-    What is held is not let go again: the minimum for mixtures of rates within the bounds, near it where data defy them.
+    They stay fixed. The result is exact for mixtures of rates within the bounds, and near the minimum otherwise.
     """
     x = nnls(gram, moment)
     held = np.zeros(len(x), bool)
@@ -76,7 +76,7 @@ def nnls(gram: Floats, moment: Floats) -> Floats:
     free = np.zeros(k, bool)
     usable = np.diag(gram) > 0
     if usable.any():
-        # Mostly nothing has to be held at 0, and one solve is all it takes.
+        # Mostly no unknown is at 0, and one solve suffices.
         x[usable] = np.linalg.lstsq(gram[np.ix_(usable, usable)], moment[usable], rcond=None)[0]
         if (x >= 0).all():
             return x

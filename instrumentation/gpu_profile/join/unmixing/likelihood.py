@@ -1,6 +1,6 @@
-"""How likely windows are under a timing of the sensor, if rates are steady, and if they vary. Pure.
+"""The likelihood of windows under a timing of the sensor, with steady rates and with varying ones. Pure.
 
-Scores are differences of log likelihoods, doubled: the less, the likelier.
+Scores are differences of log likelihoods, doubled: less is likelier.
 """
 
 from __future__ import annotations
@@ -36,52 +36,53 @@ from gpu_profile.join.unmixing.stamps import StampErrors
 from gpu_profile.join.unmixing.timings import LONGEST_LAG_NS, shapes
 from gpu_profile.units import NS_PER_S
 
-#: More pieces of active time than this are searched by what is active of each half millisecond, which is less work and
-#: off by an eighth of one at a window's edges at most; unless they are few for so many cells, or cells are too many.
+#: With more pieces of active time than this, the search uses the active time of half-millisecond cells: less work, with
+#: an error of at most an eighth of a cell at a window's edges. Not if there are few pieces per cell, or too many cells.
 _MANY_PIECES: Final = 4000
 _CELL_NS: Final = 500_000
 _CELLS_PER_PIECE: Final = 3
 _MOST_CELLS: Final = 1_000_000
-#: A timing is a rival of the best one if windows that differ do not rule it out, with what it leaves more not counted
-#: if it is no more than this share of what varying rates explain: the ways in which they may vary are an approximation,
-#: and no number of windows evens out its error.
+#: A timing is a rival of the best one if independent windows do not rule it out. Excess error up to this share of the
+#: part that varying rates explain is excused: the model of variation is approximate, and no number of windows averages
+#: out its error.
 _MISFIT: Final = 0.05
-#: ... and than this many times what they explain under the best timing: where rates are steady, there is nothing to
+#: ... and up to this multiple of the part that they explain under the best timing: steady rates leave nothing to
 #: approximate.
 _LIKE_BEST: Final = 4.0
-#: Two timings that are not neighbours are not told apart by this share of the variance: programs and sensors differ
-#: from the model by as much, and no number of windows evens that out.
+#: A difference of this share of the variance does not separate two distant timings: programs and sensors differ from
+#: the model by as much, and no number of windows averages that out.
 _DISCREPANCY: Final = 0.002
-#: A sensor that renews itself, but with a lag of its own besides, or with another period than the nominal one, has this
-#: much against it to begin with; so has a counter that measures a part of the time.
+#: The initial penalty of a sensor with renewals that also has a lag, or a period other than the nominal one. A counter
+#: that measures a part of each period has it too.
 _STRANGE: Final = 20.0
-#: ... and so has a window that no board is known to have, or a lag that is longer than any board's known one.
+#: ... and that of a window unlike any board's, or of a lag above all boards' known lags.
 _UNUSUAL: Final = 20.0
 _LATE_NS: Final = 200_000_000
-#: Of a timing, a lag and a phase are unknown.
+#: Unknowns of a timing: its lag and its phase.
 UNKNOWN: Final = 2
-#: Moments of so many readings stand for all.
+#: Two timings are compared at this number of readings.
 _COMPARED: Final = 64
-#: Windows times timings that are tried at once: more would take room.
+#: Windows times timings that are tried at once, because of the memory they need.
 _AT_ONCE: Final = 4096
-#: ... and of those whose rates may vary, which takes more.
+#: ... and with varying rates, which need more.
 _TRIED: Final = 2048
-#: Work outside of all regions makes outliers: windows whose residual is above this many times the median, which noise
-#: (five standard deviations) does not reach. Where they are no more than this share of the windows, residuals are
-#: clipped to so many times the median (Huber, Annals of Mathematical Statistics 35 (1964), 73), in so many rounds.
+#: Work outside all regions makes outliers: windows with residuals above `_FAR` medians, which noise (five standard
+#: deviations) does not reach. If they are at most the share `_FEW`, residuals are clipped to `_CLIP` medians (Huber,
+#: Annals of Mathematical Statistics 35 (1964), 73), in `_ROUNDS` rounds.
 _FEW: Final = 0.25
 _FAR: Final = 8.0
 _CLIP: Final = 4.0
-#: The standard deviation of the logarithm of two medians' ratio, of one window each (normal residuals).
+#: The standard deviation of the logarithm of the ratio of two medians, per window (normal residuals).
 _MEDIANS: Final = 1.65
 _ROUNDS: Final = 2
-#: Keeps equations solvable that have nothing to say of some column, as a share of the strongest.
+#: A ridge, as a share of the strongest column, that keeps equations solvable if they lack a column.
 _RIDGE: Final = 1e-12
 
 
 class Trial(NamedTuple):
-    """What `n` windows say of a timing if rates may vary as `probes` ways allow: the score, the mean squared errors of
-    steady rates and of varying ones, what of them errors of stamps may explain, and by how much the lag is off."""
+    """The evidence of `n` windows on a timing, with varying rates modelled by `probes` probes: its score, and the mean
+    squared errors with steady rates (`left`) and with varying ones (`noise`). Stamp errors may cause `explained` of
+    them. `lag_ms` is the error of the lag."""
 
     sensor: Sensor
     n: int
@@ -93,41 +94,41 @@ class Trial(NamedTuple):
     lag_ms: float
 
     def beside(self, best: Trial, allowed: float = 0.0) -> float:
-        """The score beside the best one's, if the ways in which rates may vary are held for an approximation, and so
-        much more of the mean squared error is allowed."""
+        """The score relative to the best trial's. The model of varying rates counts as approximate, and `allowed` of
+        the mean squared error is excused."""
         misfit = min(_MISFIT * (self.left - self.noise), _LIKE_BEST * (best.left - best.noise))
         approximate = max(best.noise, self.noise - misfit - allowed)
         return self.score - self.n * max(0.0, math.log(self.noise / approximate))
 
 
 def is_late(sensor: Sensor) -> bool:
-    """Whether a reading is older than any board's."""
+    """Whether readings are older than any board's."""
     return sensor.lag_ns + sensor.period_ns // 2 > _LATE_NS
 
 
 class Best(NamedTuple):
-    """The best score, whether its timing is late, and the design effect of the windows."""
+    """The best score, whether its timing is late, and the windows' design effect."""
 
     score: float
     late: bool
     effect: float
 
     def near(self, score: float, *, late: bool) -> bool:
-        """Whether another score is not certainly worse. Windows that repeat each other weigh less; but in a loop that
-        they repeat with, there is always a lag of one more turn that fits as well, and no board has such a lag."""
+        """Whether another score is not certainly worse. Windows that repeat each other weigh less. But in a loop that
+        they repeat with, a lag of one more turn always fits equally well, and no board has such a lag."""
         return score - self.score < (CERTAIN if late and not self.late else CERTAIN * self.effect)
 
 
 class Likelihood:
-    """What `windows` of one family, whose first signal is `lead`, say of timings.
+    """The evidence of `windows` of one family on timings of its sensor. `lead` is the family's first signal.
 
-    `known` are timings that an earlier search could not rule out: they are followed too. `expected` is what was known
-    of the sensor before. `errors` are those of stamps, for a window of 1 ns; of a longer one, they are as much smaller.
+    `candidates` are timings that an earlier search could not rule out: further starts. `expected` is the sensor's
+    prior. `errors` are the stamp errors for a window of 1 ns: they decrease in proportion to its length.
     """
 
     def __init__(
         self, lead: Signal, windows: Windows, active: ActiveTime, columns: int, most: float,
-        *, known: Sequence[Sensor] = (), expected: SensorPrior | None = None, errors: StampErrors | None = None,
+        *, candidates: Sequence[Sensor] = (), expected: SensorPrior | None = None, errors: StampErrors | None = None,
     ) -> None:  # fmt: skip
         self.lead = lead
         self.windows = windows
@@ -136,33 +137,33 @@ class Likelihood:
         self._reach_ns = LONGEST_LAG_NS + max(shape.reach_ns for shape in shapes(lead)) + 2 * lead.refresh_ns
         self._pieces = active.tabled(columns)
         self._active = self._coarse()
-        self._known, self._expected = known, expected
-        #: A reading is of no moment after its stamp, unless stamps of work are late: by no more than this.
+        self._candidates, self._expected = candidates, expected
+        #: No reading shows a moment after its stamp, unless stamps of work are late. This is the earliest lag.
         self._earliest_ns = expected.sensor.lag_ns - expected.nearest_ns if expected and expected.stamped else 0
         self._stamp_errors = errors or StampErrors(np.zeros((columns, columns)))
         self._some = windows.ends[:: max(1, len(windows.ends) // _COMPARED)]
-        #: The moments of those under timings that were asked for, moved to the mean age of what they are of.
+        #: By timing: the moments of `_some` readings, moved to the mean age of their contents.
         self._middle_moments: dict[Sensor, Ints] = {}
         self._alone = windows._replace(masses=windows.masses[:, :1])
         self._unsteadiness_ns = unsteadiness_ns(windows.ends)
-        #: The catalogue's period is only nominal: what the readings show goes first.
+        #: The catalogue's period is only nominal: the period in the readings takes precedence.
         self._faster = renews_faster(lead, windows.ends)
         if self._faster:
-            # A reading may be as old as the sensor's period, which is no longer than what lies between two.
+            # A reading may be as old as the sensor's period, which is at most the time between two readings.
             self._unsteadiness_ns += int(np.median(windows.ends - windows.starts)) // 4
-        #: A timing is known to a fine step: what that much does to a window speaks against none.
+        #: The least mean squared error: the finest step's effect on a window is no evidence against a timing.
         means = self._alone.masses[:, 0] * NS_PER_S / (windows.ends - windows.starts)
         unsure = float(FINE_STEPS_NS[-1] / np.maximum(windows.ends - windows.starts, 1).mean())
         self._least = max(1e-9, unsure**2) * float((means**2).mean()) + 1e-30
         self._variance, self._mean = float(means.var()), float(means.mean())
         self._discrepancy = _DISCREPANCY * self._variance
-        #: Residuals are clipped to this.
+        #: Residuals are clipped to this limit.
         self._limit = math.inf
-        #: The rates that were found under a timing, and with which limit: they are asked for again and again.
+        #: Cached rates by timing and limit: they are requested repeatedly.
         self._steady: dict[tuple[Sensor, float], Floats] = {}
 
     def _coarse(self) -> ActiveTime | SampledTime:
-        """Active time as it is searched."""
+        """Active time for the search: in pieces or in cells."""
         active = self._pieces
         if len(active.starts) <= _MANY_PIECES or not len(self.windows.ends):
             return active
@@ -173,11 +174,11 @@ class Likelihood:
         return active.sampled(start, end, _CELL_NS, self.columns)
 
     def _designs(self, windows: Windows, *sensors: Sensor) -> Iterator[Design]:
-        """The equations of the windows under sensors of one form, some at a time."""
+        """The equations of the windows under sensors of one form, in chunks."""
         return (Design(part, *sensors, counts=self.lead.kind is Kind.COUNTER) for part in windows.parts())
 
     def _observed(self, windows: Windows, active: ActiveTime | SampledTime, *sensors: Sensor) -> list[Observed]:
-        """Windows under sensors of one form, with the residuals from steady rates clipped to the limit."""
+        """Windows under sensors of one form, with residuals from steady rates clipped to the limit."""
         designs = list(self._designs(windows, *sensors))
         some = [Observed(one, one.shares(active, self.columns), one.values[:, 0]) for one in designs]
         for _ in range(_ROUNDS if self._limit < math.inf else 0):
@@ -186,14 +187,14 @@ class Likelihood:
         return some
 
     def _fitted(self, sensors: Sequence[Sensor]) -> list[Sums]:
-        """What the windows say of sensors of one form."""
+        """The normal equations of the windows under each of some sensors of one form."""
         return totals(self._observed(self._alone, self._active, *sensors))
 
     def _clip_outliers(self, best: Sensor, sensors: Sequence[Sensor]) -> bool:
-        """Whether few windows are outliers that chose `best`; if so, residuals are clipped from here on.
+        """Whether a few outliers determined the choice of `best`. If so, residuals are clipped from here on.
 
-        They chose it if the median residual of another timing is smaller, and either `best` has outliers too, or the
-        median is certainly smaller: under a wrong timing, outliers may be lost among the other residuals.
+        They did if the median residual of another timing is smaller, and either `best` has outliers too, or the median
+        is certainly smaller: under a wrong timing, outliers may hide among the other residuals.
         """
         median, outliers = min(map(self._median_residual, sensors))
         if 0 < outliers <= _FEW:
@@ -206,14 +207,14 @@ class Likelihood:
     def _median_residual(self, sensor: Sensor) -> tuple[float, float]:
         """The median absolute residual of the windows under a timing, and the share of outliers, which no rates fit.
 
-        Infinite for a timing that leaves most windows out: few windows fit any timing. No less than what the finest
-        step of the search leaves.
+        Infinite for a timing that leaves out most windows: few windows fit any timing. At least the effect of the
+        search's finest step.
         """
         some = self._observed(self._alone, self._active, sensor)
         shares, values = (np.concatenate([observed[i] for observed in some]) for i in (1, 2))
         if 2 * len(values) < len(self.windows.ends):
             return math.inf, 0.0
-        # Columns of one size: one that was hardly ever active is fitted as well as others.
+        # Columns are normalised, so that a column that was hardly ever active is fitted as well as others.
         shares = shares / np.maximum(np.sqrt((shares**2).sum(axis=0)), 1e-300)
         near, ridge = np.ones(len(values)), _RIDGE * np.eye(shares.shape[1])
         for _ in range(_ROUNDS + 1):
@@ -225,11 +226,11 @@ class Likelihood:
         return median, 1 - float(near.mean())
 
     def residual(self, sensor: Sensor) -> float:
-        """Mean squared error that a timing leaves."""
+        """The mean squared error under a timing."""
         return self.residuals([sensor])[0]
 
     def residuals(self, sensors: Sequence[Sensor]) -> list[float]:
-        """Mean squared error that each timing leaves."""
+        """The mean squared error under each timing."""
         most, n = max(1, _AT_ONCE // max(1, len(self.windows.ends))), len(self.windows.ends)
         left: dict[Sensor, float] = {}
         for some in by_form(sensors):
@@ -242,31 +243,31 @@ class Likelihood:
         return [left[sensor] for sensor in sensors]
 
     def _left(self, fitted: Sums, rates: Floats, n: int) -> float:
-        """The mean squared error of `n` windows that rates leave, those included that were left out."""
+        """The mean squared error of `n` windows under these rates. Windows left out are included."""
         left = fitted.residual(rates) if fitted.n else 0.0
         return self._least + (left * fitted.alike + self._out(fitted, n)) / n
 
     def _out(self, fitted: Sums, n: int) -> float:
-        """The sum of squares of those of `n` windows that are neither fitted nor unclear: they are no better than their
-        mean, and contradict the timing where a counter grew."""
+        """The sum of squares of the windows, of `n`, that are neither fitted nor unclear. The signal's mean is their
+        only prediction. They contradict the timing if a counter grew."""
         return (n - fitted.n - fitted.unclear) * self._variance + fitted.contradicting * self._mean**2
 
     def rates(self, sensor: Sensor) -> Floats:
         """The rates of the first signal under a timing."""
-        found = self._steady.get((sensor, self._limit))
-        if found is None:
-            found = self._steady[sensor, self._limit] = self._fitted([sensor])[0].rates(self.most)
-        return found
+        rates = self._steady.get((sensor, self._limit))
+        if rates is None:
+            rates = self._steady[sensor, self._limit] = self._fitted([sensor])[0].rates(self.most)
+        return rates
 
     def _score(self, sensor: Sensor, left: float) -> float:
-        """Twice how much less likely (natural logarithm) the windows are than with a residual of 1.
+        """Twice the loss of log likelihood (natural logarithm) relative to a residual of 1.
 
-        A timing that is not how such sensors work has to be that much better.
+        An unusual timing must be better by its penalty.
         """
         return len(self.windows.ends) * math.log(left) + self._against(sensor)
 
     def _against(self, sensor: Sensor) -> float:
-        """What is against a timing to begin with: how such sensors work, or how this one does."""
+        """The initial penalty of a timing, by the behaviour of such sensors or by the prior of this one."""
         if self._expected is not None and self._expected.stamped:
             return min(_STRANGE + _UNUSUAL, self._expected.off(sensor.lag_ns) ** 2)
         if self._expected is not None:
@@ -275,26 +276,26 @@ class Likelihood:
         other_period = renews and sensor.period_ns != self.lead.refresh_ns
         extra_lag = renews and sensor.lag_ns != 0 and not sensor.in_step
         unheard = sensor.window_ns > 0 and not sensor.usual
-        # A reading that is of a moment after its stamp: only stamps that are off can show that.
+        # A reading of a moment after its stamp: only inaccurate stamps can show that.
         early = not sensor.in_step and sensor.lag_ns < -GUARD_NS
         strange = (other_period or extra_lag) + self._in_parts(sensor)
         return _STRANGE * strange + _UNUSUAL * (unheard + is_late(sensor) + early)
 
     def _explained(self, sensor: Sensor, rates: Floats) -> float:
-        """The mean squared error that errors of stamps make under a timing at most, if the rates are these."""
+        """The largest mean squared error that stamp errors cause under a timing with these rates."""
         length_ns = sensor.length_ns or float((self.windows.ends - self.windows.starts).mean())
         most = self._stamp_errors.most * self._stamp_errors.allowed
         return float(rates @ most @ rates) / max(1.0, length_ns)
 
     def _in_parts(self, sensor: Sensor) -> bool:
-        """Whether a counter takes a part of each period for all of it."""
+        """Whether a counter counts a part of each period for all of it."""
         return self.lead.kind is Kind.COUNTER and sensor.window_ns > 0
 
     def _excused(self, sensor: Sensor, best: Sensor) -> float:
-        """The share of that which a timing may leave more than the best one.
+        """The share of the stamp errors' effect that excuses a larger error than the best timing's.
 
-        In a loop, a part of a counter's period shows what all of it shows with smaller differences between the rates,
-        and makes less of errors of stamps: of the largest ones, if need be. Else, of those that executions show.
+        In a loop, a part of a counter's period gives the readings of all of it with smaller differences between rates,
+        and a smaller effect of stamp errors. Then the largest errors excuse, otherwise only the observed ones.
         """
         return (
             1.0
@@ -303,17 +304,17 @@ class Likelihood:
         )
 
     def _beside(self, sensor: Sensor, left: float, best: tuple[Sensor, float], allowed: float = 0.0) -> float:
-        """The score of a timing that leaves `left`, beside the best one and what that leaves, if so much more is
-        allowed besides what errors of stamps excuse."""
+        """The score of a timing with error `left` relative to `best`, a timing with its error. `allowed` and the effect
+        of stamp errors are excused."""
         excused = left - allowed - self._excused(sensor, best[0]) * self._explained(sensor, self.rates(sensor))
         return self._score(sensor, min(left, max(best[1], excused)))
 
     def _beside_if_rates_vary(self, one: Trial, best: Trial, allowed: float = 0.0) -> float:
-        """The same of timings whose rates may vary."""
+        """The same for timings with varying rates."""
         return one.beside(best, allowed + self._excused(one.sensor, best.sensor) * one.explained)
 
     def _errors(self, sensor: Sensor) -> tuple[Floats, Ints]:
-        """What steady rates leave of each window under a timing, and the group of each of windows that are alike."""
+        """The windows' residuals from steady rates under a timing, and the group of similar windows of each."""
         some = self._observed(self._alone, self._active, sensor.placed(self.windows.ends))
         rates = totals(some)[0].rates(self.most)
         errors = [observed.values - observed.shares @ rates for observed in some]
@@ -321,27 +322,27 @@ class Likelihood:
         return np.concatenate(errors), alike(np.concatenate(patterns))
 
     def _repeated(self, sensor: Sensor) -> float:
-        """The design effect of the windows, if this timing is nearly right."""
+        """The design effect of the windows under a timing that is nearly right."""
         return design_effect(*self._errors(sensor), self.columns + UNKNOWN)
 
     def _trial(self, sensor: Sensor, most: int | None = None) -> Trial:
-        """What is known under a timing if rates may vary, by all windows or the newest."""
+        """A timing's trial with varying rates, by all windows or the newest `most`."""
         return self._trials([sensor], most)[0]
 
     def _trials(self, sensors: Sequence[Sensor], most: int | None = None) -> list[Trial]:
-        """What is known under each of some timings if rates may vary, by all windows or the newest."""
+        """Trials of some timings with varying rates, by all windows or the newest `most`."""
         windows = self._alone if most is None else self._alone.where(np.arange(-len(self.windows.ends), 0) >= -most)
-        together, found = max(1, _TRIED // max(1, len(windows.ends))), dict[Sensor, Trial]()
+        together, trials = max(1, _TRIED // max(1, len(windows.ends))), dict[Sensor, Trial]()
         for some in by_form(sensors, lambda sensor: sensor.window_ns):
             for at in range(0, len(some), together):
                 part = some[at : at + together]
-                found |= zip(part, self._tried(part, windows), strict=True)
-        return [found[sensor] for sensor in sensors]
+                trials |= zip(part, self._tried(part, windows), strict=True)
+        return [trials[sensor] for sensor in sensors]
 
     def _tried(self, sensors: Sequence[Sensor], windows: Windows) -> Iterator[Trial]:
         """Try timings of one form, with windows of one length, at once."""
         every = choose(self._active_s, self._lengths(sensors[0]), window=sensors[0].window_ns > 0)
-        # What begins an execution and fades is in part what a wrong lag shows: timings are told apart without it.
+        # An effect that fades after an execution's start resembles a wrong lag, so timings are compared without it.
         chosen = tuple(probe for probe in every if probe.kind not in {ProbeKind.START, ProbeKind.TAIL})
         groups, lag = groups_of(chosen), chosen.index(Probe(ProbeKind.LAG))
         some = self._observed(windows, self._pieces, *sensors)
@@ -352,37 +353,37 @@ class Likelihood:
             sensors, sums, steady, zip(*(one.design.rows for one in some), strict=True), strict=True
         ):
             give_way()
-            told = [
+            chunks = [
                 (one.shares[mine], one.values[mine], each[mine], one.design.values[mine, 0])
                 for one, each, mine in zip(some, probes, rows, strict=True)
             ]
             for again in (self._limit < math.inf, False):
                 equations = Equations(chosen, self.columns)
-                for shares, values, each, _ in told:
+                for shares, values, each, _ in chunks:
                     equations.add(shares, values[:, None], each)
                 square = fitted.alike * float(equations.square[0]) + self._out(fitted, n)
                 mean = abs(float(equations.sum[0])) / max(1, equations.n)
                 gram, moment = fitted.alike * equations.gram, fitted.alike * equations.moment[:, 0]
-                found = shrink(gram, moment, square, n, groups, mean, least=self._least)
+                fit = shrink(gram, moment, square, n, groups, mean, least=self._least)
                 if not again:
                     break
-                told = [
-                    (shares, clipped_to(whole, np.hstack((each, shares)) @ found.solution, self._limit), each, whole)
-                    for shares, _, each, whole in told
+                chunks = [
+                    (shares, clipped_to(whole, np.hstack((each, shares)) @ fit.solution, self._limit), each, whole)
+                    for shares, _, each, whole in chunks
                 ]
             yield Trial(
                 sensor=sensor,
                 n=n,
                 probes=len(chosen),
-                score=found.evidence + self._against(sensor),
+                score=fit.evidence + self._against(sensor),
                 left=self._left(fitted, rates, n),
-                noise=found.noise,
+                noise=fit.noise,
                 explained=self._explained(sensor, rates),
-                lag_ms=float(found.solution[lag]),
+                lag_ms=float(fit.solution[lag]),
             )
 
     def _lengths(self, sensor: Sensor) -> Floats:
-        """How long executions last, as shares of what a reading averages over."""
+        """Typical lengths of executions by column, as shares of a reading's averaging time."""
         return self._typical_ns / (sensor.length_ns or float((self.windows.ends - self.windows.starts).mean()))
 
     @cached_property

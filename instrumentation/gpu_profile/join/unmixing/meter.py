@@ -1,4 +1,4 @@
-"""Long executions by what the energy counter grew by during each, with nothing unmixed: a second witness. Pure."""
+"""Long executions measured by the energy counter's growth during each, without unmixing: a second witness. Pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.unmixing.activities import Activities
 from gpu_profile.units import NS_PER_S
 
-#: Executions at least this long are also told by what the energy counter grew by from their beginning to their end, if
-#: its rows cover this much of them.
+#: The shortest execution that the energy counter measures by itself, and the least share of it that the counter's rows
+#: must cover.
 _LONG_NS: Final = 2 * NS_PER_S
 _COVERED: Final = 0.95
-#: Its rows are waited for no longer than this.
+#: The longest wait for its rows.
 _LATE_NS: Final = 10 * NS_PER_S
 
 
 class Metered(NamedTuple):
-    """Executions of 2 s or more by what the energy counter grew by from the beginning to the end of each.
+    """Executions of 2 s or more, measured by the energy counter's growth from the beginning to the end of each.
 
-    Nothing is unmixed. `half_width_j` is what the counter's rows that hold a beginning or an end may have of the time
-    before or after: nothing tells how much.
+    Nothing is unmixed. `half_width_j` is the energy of the counter's rows that contain a beginning or an end: they also
+    include time before or after, in an unknown proportion.
     """
 
     executions: int = 0
@@ -38,11 +38,11 @@ class Metered(NamedTuple):
 
     @property
     def power_half_width_w(self) -> float:
-        """How far that may be off."""
+        """The uncertainty of `power_w`."""
         return self.half_width_j / self.total_s
 
     def and_others(self, others: Metered) -> Metered:
-        """These executions and others."""
+        """The sums over these executions and others."""
         return Metered(
             self.executions + others.executions,
             self.total_s + others.total_s,
@@ -52,7 +52,7 @@ class Metered(NamedTuple):
 
 
 class Meter:
-    """The energy counter of one device, beside its long executions."""
+    """The energy counter of one device, applied to long executions."""
 
     def __init__(self, timeline: Timeline) -> None:
         #: By column.
@@ -62,18 +62,18 @@ class Meter:
         self._waiting: list[tuple[int, int, int]] = []
 
     def note(self, activities: Activities, since_ns: int, until_ns: int) -> None:
-        """Wait for the counter's rows of the long executions that ended after `since_ns`, and by `until_ns`."""
+        """Queue the long executions that ended after `since_ns`, and by `until_ns`, until the counter's rows arrive."""
         if self._timeline.column(rows.ENERGY) is None:
             return
         long = activities.ends - activities.starts >= _LONG_NS
         if not long.any():
             return
         chosen = np.flatnonzero(long & (activities.ends > since_ns) & (activities.ends <= until_ns))
-        found = (part[chosen].tolist() for part in (activities.columns, activities.starts, activities.ends))
-        self._waiting += zip(*found, strict=True)
+        ended = (part[chosen].tolist() for part in (activities.columns, activities.starts, activities.ends))
+        self._waiting += zip(*ended, strict=True)
 
     def read(self, now_ns: int, *, final: bool) -> None:
-        """Read the counter for the executions whose rows have come, or will not come any more."""
+        """Read the counter for the queued executions whose rows have arrived, or are overdue."""
         column = self._timeline.column(rows.ENERGY)
         mark = column.watermark_ns if column is not None else None
         waiting, self._waiting = self._waiting, []
@@ -93,6 +93,6 @@ class Meter:
             self.metered[region] = before.and_others(this)
 
     def merge(self, column: int, into: int) -> None:
-        """Make a column's executions those of another."""
+        """Merge a column's executions into another's."""
         if column in self.metered:
             self.metered[into] = self.metered.pop(column).and_others(self.metered.get(into, Metered()))

@@ -1,8 +1,8 @@
-"""Sensor windows set beside the regions that were active in them: one family of signals that share their windows. Pure.
+"""The windows of one signal family matched with the regions that were active in them. Pure.
 
-The sensor's timing is looked for in the data: of a grid of lags, phases, windows and stamps' errors, what leaves the
-least residual. While it is looked for, windows are kept; then it is locked, and only the normal equations remain. When
-the residual grows for good, it is looked for again.
+The sensor's timing is the one with the least residual on a grid of lags, phases, windows and stamp errors. Windows are
+kept during the search. Then the timing is locked and only the normal equations remain. If the residual grows
+persistently, the search begins again.
 """
 
 from __future__ import annotations
@@ -32,66 +32,67 @@ from gpu_profile.join.unmixing.unmix import Fit, Rate
 from gpu_profile.join.unmixing.watch import ResidualWatch
 from gpu_profile.units import NS_PER_S
 
-#: Windows after which a timing is locked if it has no phase, nothing comes near it, and its lag is known this well, and
-#: otherwise: 30 and 100 s at 10 Hz.
+#: Number of windows after which a timing is locked: 30 or 100 s at 10 Hz. The smaller one needs readings in step with
+#: the sensor, no rivals, and a lag with at most this standard deviation.
 _SURE_LAG_MS: Final = 0.2
 LOCK_AT: Final = 300
 LOCK_UNSURE_AT: Final = 1000
-#: It is looked for again with so many times as many windows, and when there will be no more: a search is many fits, and
-#: rivals that few windows could not rule out are carried along.
+#: The search is repeated when the number of windows has grown by this factor, and once more at the end. A search makes
+#: many fits. Rivals that few windows could not rule out remain candidates.
 _GROWTH: Final = 4.0
 _GROWTH_AT_LAST: Final = 1.25
-#: The search starts with so many windows per column, fewer where there will be no more; before it, no rate is given.
+#: Least number of windows per column for a search, and for the one at the end. Before the first, no rate is given.
 _LEAST_PER_COLUMN: Final = 8
 _LEAST_AT_LAST: Final = 3
-#: Once the timing is locked, windows of so much time are taken in together: the cost is hardly more than for one.
+#: Once the timing is locked, windows of this much time are added together: the cost is hardly more than for one.
 PATIENCE_NS: Final = 5 * NS_PER_S
-#: Readings wait for this long while stamps may be early: what ran after them is then known too.
+#: While stamps may be early, readings wait this long, until the activity after them has been recorded.
 _AHEAD_NS: Final = 60_000_000
-#: How far back any lag that is tried may look: a renewal, or the error of the stamps, comes on top of the grid's.
+#: How far back any lag on the grid may look: renewals and stamp errors are added to the grid's longest lag.
 _LONGEST_LOOK_NS: Final = 2 * LONGEST_LAG_NS
 
 
 class Mixture:
-    """One family of signals of one device. Columns are numbered by the pool; column 0 is nobody's time.
+    """One family of signals of one device. The pool numbers the columns; column 0 is the time outside regions.
 
-    `active_s` tells the exclusive active time of every column, `regions` the columns of every region, `joint` whose
-    rates make up the device's while a column is active; `known` is what was known of the device's sensors before.
+    `active_s` returns the exclusive active time of every column, and `regions` the columns of every region. `joint`
+    returns the matrix from columns' rates to the device's rate while a column is active. `prior` is what is assumed
+    about the device's sensors before any reading.
     """
 
     def __init__(
         self, timeline: Timeline, family: tuple[Signal, ...], *, start_ns: int,
         active_s: Callable[[], Floats], regions: Callable[[], Iterable[Sequence[int]]], joint: Callable[[], Floats],
-        stamps: Stamps, known: DevicePrior,
+        stamps: Stamps, prior: DevicePrior,
     ) -> None:  # fmt: skip
         self.family = SignalFamily(timeline, family, start_ns)
         self.lead = family[0]
-        self._reference: Floats = np.zeros(1)  # the rates that the probes of the timing are weighted by
-        #: What follows regions, on average over the time of each column.
+        self._reference: Floats = np.zeros(1)  # the rates that weight the probes of the timing
+        #: The mean of each tail probe over the active time of its column.
         self._tails: Floats = np.zeros((1, 0))
         self.sensor = Sensor()
         self.locked = self.lead in IMMEDIATE
-        #: Why nothing that is unmixed here is to be trusted; and what was expected of the sensor, if anything was.
-        self._untrusted, self._expected = known.untrusted, known.sensors.get(self.lead)
-        #: Whether its readings say something else, and whether those that are gone did.
+        #: Why rates of this device are not trusted (empty if they are), and the prior of the sensor's timing, if any.
+        self._untrusted, self._expected = prior.untrusted, prior.sensors.get(self.lead)
+        #: Whether the readings contradict the prior, and whether windows that were dropped since did.
         self.unexpected = self._contradicted = False
         self._prior = self._expected and self._expected.prior
-        #: What tells the lead's rates best, and whose windows it tells them by besides, if by any.
+        #: The function with the best rates of the lead signal, and another mixture whose windows it also uses, if any.
         self.clearest: Callable[[Floats], Rate] = partial(self.rate, self.lead)
         self.beside: Mixture | None = None
         self._active_s, self._regions, self._joint = active_s, regions, joint
-        self._targeted: Targets | None = None  # asked for by every region
-        self._unknown_ns = 0  # of the time before this it is not known whose it was
+        self._targeted: Targets | None = None  # cached: every region requests it
+        self._attributed_ns = 0  # the activity before this time is unknown
         self._stamps, self._origin_ns = stamps, start_ns
         self._shares, self._equations = Shares(), Equations()
-        #: What they said of rates when the timing was last beyond doubt: it stands.
+        #: The equations as of the last time the timing was beyond doubt. They survive a new search.
         self._settled = Equations()
         self._watch, self._waiting, self._kept = ResidualWatch(), list[Windows](), list[Windows]()
         self._judged_n = self._searched_n = self.searches = 0
-        #: The timings that the latest search could not rule out, and by column each signal's rates under the others.
-        self._known: tuple[Sensor, ...] = ()
+        #: The timings that the latest search could not rule out, and by column each signal's rates under its rivals.
+        self._candidates: tuple[Sensor, ...] = ()
         self.others: list[list[Floats]] = []
-        self._effect = 1.0  # how many windows tell as much as one, as the latest search found it
+        self._effect = 1.0  # how many windows equal one independent window, by the latest search
         self._fits: dict[int, Fit] = {}
 
     @property
@@ -101,61 +102,58 @@ class Mixture:
 
     @property
     def signals(self) -> tuple[Signal, ...]:
-        """Those that have readings."""
+        """The signals of the family that have readings."""
         return self.family.signals
 
     @property
     def drifts(self) -> int:
-        """How often the timing was looked for anew because the residual had grown."""
+        """How often the search was repeated because the residual had grown."""
         return self._watch.drifts
 
     @property
     def _timed(self) -> bool:
         """Whether the timing is more than a guess."""
-        return self.locked or bool(self._known)
+        return self.locked or bool(self._candidates)
 
     @property
     def columns(self) -> int:
-        """Columns that a window was met by, nobody's included."""
+        """Columns that occurred in a window, the one outside regions included."""
         return self._equations.columns
 
     @property
     def needs_ns(self) -> int:
-        """From when on active time is still needed, as far as this mixture goes."""
-        held = self._kept or self._waiting
-        return (int(held[0].starts[0]) if held else self.family.seen_ns) - self._reach_ns
+        """The time from which this mixture still needs active time."""
+        oldest = self._kept or self._waiting
+        return (int(oldest[0].starts[0]) if oldest else self.family.seen_ns) - self._reach_ns
 
     @property
     def _reach_ns(self) -> int:
-        """How far before its row a reading may look."""
+        """How far before its row a reading may extend."""
         return self.sensor.reach_ns if self.locked else max(s.reach_ns for s in shapes(self.lead)) + _LONGEST_LOOK_NS
 
     # ------------------------------------------------------------------ taking in
 
     def fetch(self, since_ns: int, until_ns: int, *, final: bool = False) -> bool:
-        """Fetch the windows that ended by `until_ns`; whether it is time to `take` what was fetched.
-
-        Active time is known from `since_ns` on.
-        """
+        """Fetch the windows that ended by `until_ns`; active time begins at `since_ns`. True if `take` is due."""
         if self.locked and not final and until_ns - self.family.seen_ns < PATIENCE_NS:
             return False
         ahead = 0 if final else self.sensor.ahead_ns if self.locked else _AHEAD_NS
         windows, absent = self.family.fetch(until_ns - ahead)
         if absent:
             self._leave(absent)
-        # A reading may look back to where it is not known whose time it was. For timings that are only tried, the time
-        # before the first execution was nobody's.
-        known_ns = max(since_ns, self.family.start_ns if self.locked else self._unknown_ns)
-        windows = windows.where(windows.starts - self._reach_ns >= known_ns)
+        # A reading may look back to before the active time. Timings under trial count the time before the first
+        # execution as outside regions.
+        usable_ns = max(since_ns, self.family.start_ns if self.locked else self._attributed_ns)
+        windows = windows.where(windows.starts - self._reach_ns >= usable_ns)
         if len(windows.ends):
             self._waiting.append(windows)
         return final or bool(self._waiting)
 
     def take(self, active: ActiveTime, columns: int, *, final: bool = False) -> None:
-        """Take the windows that were fetched in. `active` reaches back to `needs_ns`, and has `columns` columns."""
+        """Add the fetched windows. `active` reaches back to `needs_ns`, and has `columns` columns."""
         fresh, self._waiting = self._waiting, []
         if self.locked and fresh and self.sensor.refuted(self.lead, np.concatenate([w.ends for w in fresh])):
-            # A sensor that is read more often than before shows more of its timing.
+            # A higher read rate than before reveals more of the sensor's timing.
             self._settle(self._solved(start=self._watch.variances))
             self._unlock()
         if not self.locked:
@@ -167,10 +165,10 @@ class Mixture:
             self._stamps.bound_by(self.lead, self._equations, 1 / self._length_ns(self.sensor))
 
     def _leave(self, outputs: list[int]) -> None:
-        """Go on without some of the signals."""
+        """Drop some of the signals."""
         self._kept, self._waiting = (
-            [w._replace(masses=np.delete(w.masses, outputs, axis=1)) for w in held]
-            for held in (self._kept, self._waiting)
+            [w._replace(masses=np.delete(w.masses, outputs, axis=1)) for w in kept]
+            for kept in (self._kept, self._waiting)
         )
         self._equations.leave(outputs)
         self._settled.leave(outputs)
@@ -190,7 +188,7 @@ class Mixture:
         self, windows: Windows, active: ActiveTime, columns: int, sensor: Sensor, probes: Sequence[Probe],
         reference: Floats,
     ) -> Iterator[Rows]:  # fmt: skip
-        """The equations of windows, some at a time, with the probes of the timing weighted by the rates `reference`."""
+        """The equations of windows, in chunks. The probes of the timing are weighted by the rates `reference`."""
         for part in windows.parts():
             design = Design(part, sensor, counts=self.lead.kind is Kind.COUNTER)
             shares = design.shares(active, columns)
@@ -201,7 +199,7 @@ class Mixture:
     # ------------------------------------------------------------------ the timing
 
     def _search(self, active: ActiveTime, columns: int, *, final: bool) -> bool:
-        """Look for the timing again if there are enough more windows; True if the equations were made anew."""
+        """Search for the timing if enough windows were added. True if the equations were built anew."""
         if self.locked:
             return False
         n = sum(len(w.ends) for w in self._kept)
@@ -215,47 +213,47 @@ class Mixture:
         self._expected = self._expected and self._expected.beside(exact=self._stamps.exact)
         self._prior = self._expected and self._expected.prior
         search = Search(
-            self.lead, windows, active, columns, self.family.most, known=self._known, expected=self._expected,
+            self.lead, windows, active, columns, self.family.most, candidates=self._candidates, expected=self._expected,
             errors=None if self.lead in IMMEDIATE else self._stamps.errors(columns, 1, 1.0),
         )  # fmt: skip
-        found = search.run()
-        self._known, self._effect = (found.sensor, *found.rivals), found.effect
-        self._watch.found(found.residual)
-        self._equations = self._renewed(active, columns, found.sensor)
+        best = search.run()
+        self._candidates, self._effect = (best.sensor, *best.rivals), best.effect
+        self._watch.set_baseline(best.residual)
+        self._equations = self._renewed(active, columns, best.sensor)
         self._tails = active.tail_means(slots_of(self._equations.probes, columns))
         self._fits.clear()
-        sound = windows.where(windows.starts - found.sensor.reach_ns >= self.family.start_ns)
+        sound = windows.where(windows.starts - best.sensor.reach_ns >= self.family.start_ns)
         windows = sound if len(sound.ends) >= columns else windows
 
         def rows_of(sensor: Sensor, reference: Floats) -> Iterator[Rows]:
             return self._rows(windows, active, columns, sensor, self._equations.probes, reference)
 
         self.sensor, self._reference, rows, first, fit = corrected(
-            found.sensor, search.rates(found.sensor), self._equations, rows_of,
-            lead=self.lead, fit_of=self._solved, given=self._prior is not None, length_ns=self._length_ns(found.sensor),
+            best.sensor, search.rates(best.sensor), self._equations, rows_of,
+            lead=self.lead, fit_of=self._solved, given=self._prior is not None, length_ns=self._length_ns(best.sensor),
             now_ns=int(windows.ends[len(windows.ends) // 2]), origin_ns=self._origin_ns,
         )  # fmt: skip
         self._equations.refer(self._solutions(first, fit), first.seen)
         for each in rows:
             self._equations.add(*each)
-        others = (self._rates(rival, windows, active, columns) for rival in found.rivals)
+        others = (self._rates(rival, windows, active, columns) for rival in best.rivals)
         self.others = [rates for rates in others if rates]
         if self._expected is not None:
-            told = windows, self._fit(self.lead), self._effect
-            self.unexpected = self._expected.contradicted(self._known, *told, before=self._contradicted)
-        sure = found.sensor.in_step and not found.rivals and fit.uncertainty(ProbeKind.LAG) <= _SURE_LAG_MS
+            evidence = windows, self._fit(self.lead), self._effect
+            self.unexpected = self._expected.contradicted(self._candidates, *evidence, before=self._contradicted)
+        sure = best.sensor.in_step and not best.rivals and fit.uncertainty(ProbeKind.LAG) <= _SURE_LAG_MS
         if last or (sure and self._searched_n >= LOCK_AT):
             self.lock()
         return True
 
     def _renewed(self, active: ActiveTime, columns: int, sensor: Sensor) -> Equations:
-        """What stands of the equations, for windows under another timing to be added."""
+        """The settled equations with probes, to which the windows under another timing are added."""
         active_s = sized(self._active_s(), columns)
         lengths = active.typical_ns(columns) / self._length_ns(sensor)
         return self._settled.with_probes(choose(active_s, lengths, window=sensor.window_ns > 0))
 
     def _rates(self, sensor: Sensor, windows: Windows, active: ActiveTime, columns: int) -> list[Floats]:
-        """Every signal's rates and steady ones by column under another timing; none if it leaves all windows out."""
+        """Every signal's rates and steady rates by column under another timing; empty if it leaves all windows out."""
         equations = self._renewed(active, columns, sensor)
         for each in self._rows(windows, active, columns, sensor, equations.probes, self._reference):
             equations.add(*each)
@@ -265,41 +263,41 @@ class Mixture:
         return [np.array([fit.rates, np.clip(fit.steady, 0.0, self.family.most)]) for fit in fits]
 
     def lock(self) -> None:
-        """Stay with the timing that was found, and forget the windows."""
+        """Keep the timing from now on, and drop the windows."""
         self.locked = True
         self._kept = []
         self._watch.begin(self.n)
 
     def _unlock(self) -> None:
-        """Look for the timing anew, in windows that are yet to come."""
+        """Search for the timing again, in future windows."""
         self.locked, self._judged_n, self._searched_n = False, 0, 0
         self._contradicted = self.unexpected
 
     def _settle(self, fit: Fit) -> None:
-        """Let what the equations say of rates stand, whatever comes of the timing."""
+        """Keep the current equations, whatever the next search finds."""
         self._settled = self._equations.without_probes(fit.precision)
 
     def forget(self, before_ns: int) -> None:
-        """Let windows from before go while the timing is looked for: their active time takes too much room."""
+        """Drop windows from before this time while the timing is searched: their active time takes too much memory."""
         since_ns, before = before_ns + self._reach_ns, [len(w.ends) for w in self._kept]
         self._kept, self._waiting = (
-            [w for w in (w.where(w.starts >= since_ns) for w in held) if len(w.ends)]
-            for held in (self._kept, self._waiting)
+            [w for w in (w.where(w.starts >= since_ns) for w in windows) if len(w.ends)]
+            for windows in (self._kept, self._waiting)
         )
         if before != [len(w.ends) for w in self._kept]:
             self._contradicted = self.unexpected
 
     def restart(self, since_ns: int) -> None:
-        """Time goes on from an earlier moment than it had reached."""
+        """Continue from an earlier time than the one reached: the clock was set back."""
         self.family.restart(since_ns)
-        self._unknown_ns = since_ns
+        self._attributed_ns = since_ns
         self._kept, self._waiting = [], []
-        # Windows that are gone find no timing; what they said stands, under the one that is known so far.
+        # No search can use the dropped windows, but their equations under the current timing remain.
         self._judged_n, self._searched_n, self._contradicted = 0, 0, self.unexpected
         self._settle(self._solved(start=self._watch.variances))
 
     def _near(self, probes: Floats, shares: Floats, values: Floats) -> npt.NDArray[np.bool_]:
-        """Which new windows are near what the rates say; looks for the timing again if they are not any more."""
+        """Which new windows the rates predict well. If too few do, the search for the timing begins again."""
         if self._watch.due(self.n):
             fit = self._solved(start=self._watch.variances)
             self._reference = fit.rates
@@ -318,19 +316,19 @@ class Mixture:
     # ------------------------------------------------------------------ answers
 
     def rate(self, signal: Signal, weights: Floats) -> Rate:
-        """The device's rate while columns are active, by their active times, in base units (a counter's per s)."""
+        """The device's rate while columns are active, weighted by active times, in base units (counters: per s)."""
         fit = self._fit(signal)
         joint = self._joint()
         share = sized(sized(weights, len(joint)) @ joint, self.columns)
         if not share.any():
             return Rate(0.0, np.inf, 0, "no samples yet")
-        found = fit.rate(share / share.sum())
+        rate = fit.rate(share / share.sum())
         doubt = self._expected.doubt(self._effect, unexpected=self.unexpected) if self._expected else ""
         if reason := self._untrusted or doubt:
-            return found._replace(half_width=np.inf, reason=reason)
+            return rate._replace(half_width=np.inf, reason=reason)
         if not self._timed:
-            return found._replace(half_width=np.inf, reason=f"too few samples ({found.n})")
-        return found._replace(half_width=found.half_width + self.family.cut_off)
+            return rate._replace(half_width=np.inf, reason=f"too few samples ({rate.n})")
+        return rate._replace(half_width=rate.half_width + self.family.cut_off)
 
     def _fit(self, signal: Signal) -> Fit:
         output = self.signals.index(signal)
@@ -345,51 +343,51 @@ class Mixture:
         return fit
 
     def _errors(self) -> StampErrors | None:
-        """What errors of stamps may add to the equations."""
+        """The contribution of stamp errors to the equations."""
         if self.lead in IMMEDIATE or not self.n:
             return None
         return self._stamps.errors(self._equations.columns, self.n, 1 / self._length_ns(self.sensor))
 
     def _length_ns(self, sensor: Sensor) -> int:
-        """Over how long a reading averages."""
+        """The time over which a reading averages."""
         return max(1, sensor.length_ns or self.family.length_ns)
 
     def _solutions(self, equations: Equations, lead: Fit) -> Floats:
-        """Every signal's solution of some equations, of which the lead's is known."""
+        """Every signal's solution of some equations; `lead` is the first signal's fit."""
         others = range(1, len(self.signals))
         fits = [lead, *(self._solved(equations, i, start=self._watch.variances) for i in others)]
         return np.array([fit.solution for fit in fits]).T
 
     def share(self, columns: Sequence[int]) -> Share | None:
-        """What columns together should have of the lead's measured total."""
+        """The part of the lead's measured total that columns together should have; None before they have windows."""
         if not columns or min(columns) >= self.columns:
             return None
         return self._targets().share(columns)
 
     def counted(self, columns: Sequence[int]) -> CountedShare:
-        """What columns were given so far of the lead's measured total, never less than before."""
+        """The part of the lead's measured total that columns were given so far. It never decreases."""
         wanted = self._targets()
         self._shares.hand_out(float(self.family.measured[0]), wanted.values, np.isfinite(wanted.half_widths))
         return self._shares.counted(columns)
 
     def _targets(self) -> Targets:
-        """What each column should have of the lead's measured total."""
+        """The part of the lead's measured total that each column should have."""
         active_s, measured = self._active_s(), float(self.family.measured[0])
         windows = self.n + (self.beside.n if self.beside is not None else 0)
         now = windows, self.family.covered_s, float(active_s[1:].sum())
         if self._targeted is None or self._targeted.of != now:
-            # Time that no window covers has no part of what was measured.
+            # Time without windows has no part of the measured total.
             covered_s = active_s * min(1.0, self.family.covered_s / max(float(active_s.sum()), 1e-300))
             mean, regions = self.family.mean(self.lead) or 0.0, [[0], *self._regions()]
             rates = self._fit(self.lead).drawn_to(mean, mean) if mean > 0 and self._timed else np.zeros(0)
             parts = drawn(rates, self._joint(), active_s, mean, measured)
-            known = [region for region in regions if max(region, default=0) < min(len(active_s), self.columns)]
-            found = targets(parts, covered_s, known, self.clearest, measured, mean)
-            self._targeted = Targets(*found, now)
+            present = [region for region in regions if max(region, default=0) < min(len(active_s), self.columns)]
+            values = targets(parts, covered_s, present, self.clearest, measured, mean)
+            self._targeted = Targets(*values, now)
         return self._targeted
 
     def merge(self, column: int, into: int) -> None:
-        """Make a column part of another, and free it."""
+        """Merge a column into another, and free it."""
         self.counted([])
         self._shares.merge(column, into)
         self._equations.merge(column, into)

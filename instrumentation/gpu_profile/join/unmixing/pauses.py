@@ -1,4 +1,4 @@
-"""A hook in long computations: a thread that computes beside a program sets it, and pauses when it is called."""
+"""A hook that long computations call regularly. A background thread sets it, to pause while the program works."""
 
 from __future__ import annotations
 

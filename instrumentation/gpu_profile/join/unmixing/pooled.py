@@ -1,4 +1,4 @@
-"""What is told of a region on one device."""
+"""The pooled results of a region on one device."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from gpu_profile.join.unmixing.unmix import Rate
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """What one device did for one region, over all its executions.
+    """One device's activity for one region, over all its executions.
 
-    `rates` are by signal, while the region or one inside it is active; a rate that cannot be given has its reason.
-    `alone` are those rates while nothing else is active on the device, where that differs.
-    `inclusive_s` is that time, `active_s` the part in which the region itself was the innermost (exclusive).
-    `busy` (in s) and `energy` (in J) are exclusive shares, the best estimates now; `busy_s` and `energy_j` are their
-    values. `memory_max` is in bytes. `metered` are executions of 2 s or more by themselves; None if there were none.
-    `throttled` is the share of the region's time for which the driver held the clocks down, by reason; of no reason
-    that is not known. `busy_source` is the signal that tells best how busy the device was, `energy_source` the one that
-    tells best what it drew: the driver's power samples are scaled to the energy counter.
+    `rates` are by signal, while the region or one inside it is active; an unusable rate has its reason. `alone` are the
+    rates while nothing else is active on the device, if they differ. `inclusive_s` is the region's time, and `active_s`
+    the part in which the region itself was innermost (exclusive). `busy` (in s) and `energy` (in J) are the current
+    best estimates of exclusive shares; `busy_s` and `energy_j` are their values. `memory_max` is in bytes. `metered`
+    covers executions of 2 s or more by themselves; None without any. `throttled` is the share of the region's time in
+    which the driver held the clocks down, by reason; reasons without enough readings are missing. `busy_source` and
+    `energy_source` are the signals with the best rates of busy time and power. The driver's power samples are scaled to
+    the energy counter.
     """
 
     region: str

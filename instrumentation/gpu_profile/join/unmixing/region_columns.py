@@ -1,7 +1,7 @@
-"""Which region's time it was, slice by slice: columns for the equations, and how long each was active. Pure.
+"""Exclusive active time per region, slice by slice: the columns of the equations. Pure.
 
-Column 0 is nobody's time. Every region has one for the time in which nothing else was active, and another, once there
-was such time, for what it shared with others.
+Column 0 is the time outside regions. Every region has a column for the time in which it alone was active. It has a
+second column once it has shared time with others.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from gpu_profile.units import NS_PER_S
 #: At most this many regions per device have equations of their own; the rest are pooled under `OTHER`.
 MOST_REGIONS: Final = 64
 OTHER: Final = "other"
-#: Of regions without equations of their own, this many are watched, in case they become busy.
+#: This many regions without equations of their own are watched, in case they become busy.
 _MOST_WATCHED: Final = 256
-#: A region takes another's place once it was active for this many times as long: its own past is lost to `OTHER`.
+#: A region replaces another one once it was active for this many times as long. Its earlier time stays in `OTHER`.
 _BUSIER: Final = 2.0
 
 
@@ -32,45 +32,45 @@ class RegionColumns:
 
     def __init__(self) -> None:
         self.stamps = Stamps()
-        #: The pieces of the recent past are complete from here on.
+        #: The recent pieces are complete from here on.
         self.since_ns = 0
         self._recent = _nothing()
         self._fresh: list[tuple[Pieces, Columns, Columns]] = []
         self._index: dict[str, int] = {}
         self._watched: dict[str, int] = {}
-        #: The column of a column's shared time, 0 for none (yet), and whether it is such a column itself.
+        #: By column: the column of its shared time, 0 before there is one; and whether it is such a column itself.
         self._shared = np.zeros(1, np.int64)
         self._is_shared = np.zeros(1, bool)
         self._active_ns: Floats = np.zeros(1)
-        #: How long the activities of each region lasted in all, by its column: decides who has equations.
+        #: By a region's column: the total length of its activities, which decides which regions have equations.
         self._lasted_ns: Floats = np.zeros(1)
-        #: For every region (by its column) the time of every column inside it.
+        #: By a region's column: the time of every column inside the region.
         self._inside: Floats = np.zeros((1, 1))
-        #: For every column of shared time, its part of that time by the columns that it was shared with, itself too.
+        #: By column of shared time: the parts of that time that belong to each column, itself included.
         self._together: Floats = np.zeros((1, 1))
 
     # ------------------------------------------------------------------ names
 
     @property
     def columns(self) -> int:
-        """Columns so far, nobody's included."""
+        """Columns so far, the one outside regions included."""
         return len(self._active_ns)
 
     def name(self, region: str, *, new: bool = True) -> str:
-        """The name that a region is pooled under: its own, or `OTHER`."""
+        """The name under which a region is pooled: its own, or `OTHER`."""
         if region in self._index or (new and len(self._index) - (OTHER in self._index) < MOST_REGIONS):
             return region
         return OTHER
 
     def column(self, region: str, *, new: bool = True) -> int:
-        """The column of a region's time alone; -1 if it has none and `new` is not asked for."""
-        found = self._index.get(region, -1)
-        if found < 0:
+        """The column of a region's time alone. If it has none: a new one with `new`, else -1."""
+        column = self._index.get(region, -1)
+        if column < 0:
             name = self.name(region, new=new)
-            found = self._index.get(name, -1)
-            if found < 0 and new:
-                found = self._index[name] = self._grow(shared=False)
-        return found
+            column = self._index.get(name, -1)
+            if column < 0 and new:
+                column = self._index[name] = self._grow(shared=False)
+        return column
 
     def _grow(self, *, shared: bool) -> int:
         self._shared = np.append(self._shared, 0)
@@ -82,7 +82,7 @@ class RegionColumns:
         return len(self._active_ns) - 1
 
     def own(self, region: str) -> list[int]:
-        """The columns of a region by itself."""
+        """The columns of a region's own time, without the regions inside it."""
         column = self._index.get(region)
         return [] if column is None else [c for c in (column, int(self._shared[column])) if c]
 
@@ -91,15 +91,15 @@ class RegionColumns:
         return [self.own(name) for name in self._index]
 
     def is_shared(self, columns: int) -> npt.NDArray[np.bool_]:
-        """Which of the first columns are of time that is shared."""
+        """Which of the first columns are columns of shared time."""
         return self._is_shared[:columns]
 
     # ------------------------------------------------------------------ taking in
 
     def watch(self, activities: Named, since_ns: int, until_ns: int) -> None:
-        """Note how long activities of regions without equations of their own last.
+        """Add up the activity lengths of regions without equations of their own.
 
-        A bounded list on which whatever is frequent stays: Misra and Gries, *Finding repeated elements*, 1982.
+        A bounded list that keeps whatever is frequent: Misra and Gries, *Finding repeated elements*, 1982.
         """
         if len(self._index) < MOST_REGIONS:
             return
@@ -113,10 +113,10 @@ class RegionColumns:
                 self._watched = {name: ns - middle for name, ns in self._watched.items() if ns > middle}
 
     def take(self, activities: Activities, between: tuple[int, int] | None = None) -> None:
-        """Take in a slice of time; `activities` are cut to it. Without its edges, nothing is learnt of their stamps."""
-        found = pieces(activities)
-        alone = activities.columns[found.owners]
-        time = ActiveTime.of(found, alone, alone)
+        """Add a slice of time; `activities` are cut to it. Stamp errors need its edges, `between`."""
+        innermost = pieces(activities)
+        alone = activities.columns[innermost.owners]
+        time = ActiveTime.of(innermost, alone, alone)
         alone_ns, shared_ns = time.lengths()
         if shared_ns.any():
             for column in np.unique(alone[shared_ns > 0]).tolist():
@@ -126,32 +126,32 @@ class RegionColumns:
         active_ns = np.bincount(alone, alone_ns, columns)
         if shared_ns.any() or (activities.parents >= 0).any():
             active_ns += np.bincount(shared, shared_ns, columns)
-            self._nest(activities, found.owners, time)
+            self._nest(activities, innermost.owners, time)
             if shared_ns.any():
-                self._share(found, shared)
+                self._share(innermost, shared)
         else:
             diagonal = np.arange(columns)
             self._inside[diagonal, diagonal] += active_ns
         self._active_ns += active_ns
         lasted_ns = np.maximum(activities.ends - activities.starts, 0)
         self._lasted_ns += np.bincount(activities.columns, lasted_ns, columns)
-        self._fresh.append((found, alone.astype(np.int16), shared.astype(np.int16)))
+        self._fresh.append((innermost, alone.astype(np.int16), shared.astype(np.int16)))
         if between is not None:
-            self.stamps.take(activities, found, alone, columns, between)
+            self.stamps.take(activities, innermost, alone, columns, between)
 
-    def _share(self, found: Pieces, shared: Ints) -> None:
-        """Note which columns shared time with which."""
+    def _share(self, innermost: Pieces, shared: Ints) -> None:
+        """Add up which columns shared time with which."""
         columns, place = np.unique(shared, return_inverse=True)
-        times, count = concurrency(found)
+        times, count = concurrency(innermost)
         changes = np.zeros((len(columns), len(times)))
-        for moments, sign in ((found.starts, 1.0), (found.ends, -1.0)):
+        for moments, sign in ((innermost.starts, 1.0), (innermost.ends, -1.0)):
             np.add.at(changes, (place, np.searchsorted(times, moments)), sign)
         parts = np.cumsum(changes, axis=1)[:, :-1] / np.maximum(count[:-1], 1)
         lengths = np.where(count[:-1] > 1, np.diff(times), 0)
         self._together[np.ix_(columns, columns)] += (parts * lengths) @ parts.T
 
     def _nest(self, activities: Activities, owners: Ints, time: ActiveTime) -> None:
-        """Note what ran inside what, while both ran: each region once, also where it is inside itself."""
+        """Add up the time of columns inside regions, while both ran. A region inside itself counts once."""
         count, columns = len(activities.starts), self.columns
         by_alone, by_shared = (np.bincount(owners, each, count).astype(np.float64) for each in time.lengths())
         cells, times = [], []
@@ -165,7 +165,7 @@ class RegionColumns:
 
         add(activities.columns, activities.columns, by_alone, by_shared)
         met: dict[int, set[int]] = {}
-        #: Of what ran inside a region for a part of its time only, that part.
+        #: For activities that ran partly inside a region, the parts inside.
         parts: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for of, at in activities.ancestors():
             region = activities.columns[at]
@@ -194,25 +194,25 @@ class RegionColumns:
 
     @property
     def fresh(self) -> int:
-        """Slices that `recent` has not brought together yet."""
+        """Slices that `recent` has not merged yet."""
         return len(self._fresh)
 
     def recent(self, before_ns: int, most: int) -> ActiveTime:
-        """The pieces of active time since a moment, or since later if more than about `most` are of it."""
+        """The pieces of active time since a time, or since a later one if there are more than about `most`."""
         kept = self._recent
         keep = kept.ends > before_ns
         if len(keep) and not keep[0]:
             kept = kept._replace(
                 alone=kept.alone[keep], shared=kept.shared[keep], starts=kept.starts[keep], ends=kept.ends[keep]
             )
-        founds, alones, shareds = zip(*self._fresh, strict=True) if self._fresh else ((), (), ())
+        slices, alones, shareds = zip(*self._fresh, strict=True) if self._fresh else ((), (), ())
         self._fresh = []
-        starts = np.concatenate([kept.starts, *(found.starts for found in founds)])
-        ends = np.concatenate([kept.ends, *(found.ends for found in founds)])
+        starts = np.concatenate([kept.starts, *(piece.starts for piece in slices)])
+        ends = np.concatenate([kept.ends, *(piece.ends for piece in slices)])
         alone, shared = np.concatenate([kept.alone, *alones]), np.concatenate([kept.shared, *shareds])
         if len(starts) > most:
             before_ns = max(before_ns, int(starts[-most]))
-            # What began earlier and still runs then is needed too.
+            # Pieces that began earlier and still run then are needed too.
             keep = ends > before_ns
             starts, ends, alone, shared = starts[keep], ends[keep], alone[keep], shared[keep]
         self.since_ns = max(self.since_ns, before_ns)
@@ -220,14 +220,14 @@ class RegionColumns:
         return self._recent
 
     def restart(self, since_ns: int) -> None:
-        """Time goes on from an earlier moment than it had reached."""
+        """Continue from an earlier time: the clock was set back."""
         self._recent, self._fresh = _nothing(), []
         self.since_ns = since_ns
 
     def swap(self) -> tuple[str, str, list[tuple[int, int]]] | None:
-        """Let the busiest region without equations take the place of a much less busy one, if there is such a pair.
+        """Replace the least busy region by a much busier one without equations, if there is such a pair.
 
-        Returns (who left, who came, columns that became part of others).
+        Returns the names of the replaced region and of its successor, and the merged columns as (column, into).
         """
         if not self._watched:
             return None
@@ -253,13 +253,13 @@ class RegionColumns:
                 rows[gone] = 0.0
             self._active_ns[into] += self._active_ns[gone]
             self._active_ns[gone] = 0.0
-        # What was inside both is in the sum twice.
+        # Time inside both regions is in the sum twice.
         self._inside[other] = np.minimum(self._inside[other], self._active_ns)
         recent = self._recent
         self._recent = recent._replace(alone=_moved(recent.alone, moves), shared=_moved(recent.shared, moves))
-        self._fresh = [(found, _moved(alone, moves), _moved(shared, moves)) for found, alone, shared in self._fresh]
+        self._fresh = [(piece, _moved(alone, moves), _moved(shared, moves)) for piece, alone, shared in self._fresh]
         self._index[comes] = column
-        # Each goes on with the time that it is known for: who just came is not the first to leave.
+        # Both keep their recorded lengths, so that the new region is not the first to be replaced.
         del self._watched[comes]
         self._lasted_ns[column], self._watched[leaves] = lasted_ns
         return leaves, comes, moves
@@ -267,15 +267,15 @@ class RegionColumns:
     # ------------------------------------------------------------------ answers
 
     def inside(self, region: str) -> Floats:
-        """Active ns of every column while `region`, or what is inside it, was active."""
+        """Active ns of every column while `region`, or a region inside it, was active."""
         column = self._index.get(region)
         return np.zeros(1) if column is None else self._inside[column]
 
     def joint(self) -> Floats:
-        """Whose rates make up the device's while a column is active, `[columns, columns]`: rows add up to 1.
+        """The matrix from columns' rates to the device's rate while a column is active, `[columns, columns]`.
 
-        A column that is active alone is the device. While several are, the device's rate is the mean of theirs: the
-        equations tell that mean, and not which of two that are always active together has which part of it.
+        Rows add up to 1. For a column that is active alone, the device's rate is its own. While several are active, it
+        is the mean of theirs: the equations determine only the mean of regions that are always active together.
         """
         result = np.eye(self.columns)
         times = self._together.sum(axis=1)
@@ -284,18 +284,18 @@ class RegionColumns:
         return result
 
     def active_s(self, region: str) -> float:
-        """Seconds in which the region itself was the innermost."""
+        """Seconds in which the region itself was the innermost one."""
         return float(self._active_ns[self.own(region)].sum()) / NS_PER_S
 
     def active(self, elapsed_ns: int) -> Floats:
-        """Exclusive active time of every column in s, after that much time in all."""
+        """Exclusive active time of every column in s, after `elapsed_ns` in all."""
         total = self._active_ns / NS_PER_S
         total[0] = max(0.0, elapsed_ns / NS_PER_S - float(total[1:].sum()))
         return total
 
 
 def _apart(parts: Mapping[tuple[int, int], list[tuple[int, int]]]) -> Iterator[tuple[int, int, int, int]]:
-    """Stretches of time by key, without what an earlier one of the same key has already."""
+    """Stretches of time by key, without overlaps between stretches of one key."""
     for (activity, region), stretches in parts.items():
         reached = None
         for start, end in sorted(stretches):
@@ -306,7 +306,7 @@ def _apart(parts: Mapping[tuple[int, int], list[tuple[int, int]]]) -> Iterator[t
 
 
 def _matches(wanted: Ints, values: Ints) -> tuple[Ints, Ints]:
-    """Every pair of indices of equal ones."""
+    """Every pair of indices of equal values."""
     order = np.argsort(values, kind="stable")
     first, last = (np.searchsorted(values[order], wanted, side=side) for side in ("left", "right"))
     counts = last - first

@@ -1,4 +1,4 @@
-"""Many timings of a sensor tried at once, roughly: where the search for the right one begins. Pure."""
+"""A rough trial of many timings of a sensor at once: the beginning of the search. Pure."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from gpu_profile.join.unmixing.pauses import give_way
 from gpu_profile.join.unmixing.sensor import Sensor, clear_of, moments_of
 from gpu_profile.units import NS_PER_S
 
-#: Active time is looked up at moments so far apart.
+#: The grid of active time.
 _STEP_NS: Final = 2_000_000
 #: Moments that are looked up at once.
 _AT_ONCE: Final = 30_000
-#: A window that misses by more than this many times the median is no better known: with a wrong renewal, one in twenty
-#: may hide which of the timings is right.
+#: Residuals are clipped to this multiple of the median. A wrong renewal in one of twenty windows may otherwise hide the
+#: right timing.
 _FAR: Final = 4.0
-#: Keeps equations solvable that have nothing to say of some column, as a share of the strongest.
+#: A ridge, as a share of the strongest column, that keeps equations solvable if they lack a column.
 _RIDGE: Final = 1e-9
 _TINY: Final = 1e-300
 
 
 class Scan:
-    """Windows, of which only the first signal counts, beside active time at moments of a grid.
+    """Windows, of which only the first signal counts, and active time on a grid of moments.
 
     `reach_ns` is how far before a window's stamps a timing may look. `counts`: the masses are a counter's growth.
     """
@@ -38,15 +38,15 @@ class Scan:
         self._counts = counts
         self._origin_ns = int(windows.starts[0]) - reach_ns
         sampled = active.sampled(self._origin_ns, int(windows.ends[-1]) + reach_ns, _STEP_NS, columns)
-        #: By column, and moment of the grid; nobody's time is the rest.
+        #: By column and moment of the grid, without column 0, which is the rest.
         self._passed: Floats = (sampled.sums - sampled.sums[:, :1])[1:]
         self._transform: npt.NDArray[np.complex128] | None = None
         self._responses: dict[int, Floats] = {}
 
     def residuals(self, sensors: Sequence[Sensor]) -> Floats:
-        """The mean squared error that each timing leaves, with rates that may be anything."""
-        found = np.zeros(len(sensors))
-        # What is smoothed differs by its time constant; of the others, all are alike.
+        """The mean squared error under each timing, with unbounded rates."""
+        errors = np.zeros(len(sensors))
+        # Smoothed active time depends on the time constant. Sensors that do not smooth share one table.
         shapes = [sensor.window_ns if sensor.smooth else 0 for sensor in sensors]
         most = max(1, _AT_ONCE // max(1, len(self._windows.ends)))
         for constant_ns in dict.fromkeys(shapes):
@@ -54,8 +54,8 @@ class Scan:
             for at in range(0, len(places), most):
                 give_way()
                 part = places[at : at + most]
-                found[part] = self._of_shape([sensors[i] for i in part], constant_ns)
-        return found
+                errors[part] = self._of_shape([sensors[i] for i in part], constant_ns)
+        return errors
 
     def _of_shape(self, sensors: Sequence[Sensor], constant_ns: int) -> Floats:
         windows = self._windows
@@ -80,39 +80,39 @@ class Scan:
         shares[:, 0] = keep - shares[:, 1:].sum(axis=1)
         missed = (values - self._solved(shares, values)) ** 2
         n = np.maximum(keep.sum(axis=1), 1).astype(np.int64)
-        # The median of those that are kept: the others miss by nothing, and are the least.
+        # The median of the windows in use: the others have residual 0 and sort first.
         middle = np.take_along_axis(np.sort(missed, axis=1), keep.shape[1] - (n[:, None] + 1) // 2, axis=1)
         far = _FAR**2 * middle
         near = missed <= far
         missed = (values - self._solved(shares, values, near)) ** 2
-        # Few windows that are clear leave less: as many as there are unknowns are fitted in any case.
+        # Fewer clear windows have smaller residuals, since the unknowns fit some: divide by degrees of freedom.
         left = np.minimum(missed, far).sum(axis=1) / np.maximum(n - shares.shape[1], 1)
-        # Windows that a timing makes nothing of are no better than their mean, and contradict it where a counter grew.
+        # Windows left out are predicted by their mean, and contradict the timing if a counter grew.
         whole = windows.masses[:, 0] * NS_PER_S / (windows.ends - windows.starts)
         out = float((whole**2).mean() if self._counts else whole.var())
         result: Floats = left + (1 - (n + unclear.sum(axis=1)) / len(whole)) * out
         return result
 
     def _unclear(self, sensors: Sequence[Sensor]) -> npt.NDArray[np.bool_]:
-        """Which windows have an edge so near to a renewal that a step of the grid moves it across, by timing. If most
-        have, all speak."""
+        """By timing: the windows with an edge so near to a renewal that a step of the grid moves it across. No window,
+        if that is so for most."""
         clear = clear_of(sensors, self._windows.starts) & clear_of(sensors, self._windows.ends)
-        # Readings that are in step are as far from renewals as can be.
+        # Readings in step are as far from renewals as possible.
         clear[[each.in_step for each in sensors]] = True
         unclear: npt.NDArray[np.bool_] = ~clear & (2 * (~clear).sum(axis=1) <= clear.shape[1])[:, None]
         return unclear
 
     def _solved(self, shares: Floats, values: Floats, near: npt.NDArray[np.bool_] | None = None) -> Floats:
-        """What the rates that fit those near best say of every window, `[timings, windows]`. Shares are by timing,
-        column and window."""
+        """The predictions of every window by the rates that fit the `near` ones best, `[timings, windows]`. Shares are
+        by timing, column and window."""
         fitted = shares if near is None else shares * near[:, None, :]
         gram = fitted @ shares.transpose(0, 2, 1)
         moment = fitted @ values[:, :, None]
         size = shares.shape[1]
         gram += (_RIDGE * np.trace(gram, axis1=1, axis2=2)[:, None, None] + _TINY) * np.eye(size)
         solved = np.linalg.solve(gram, moment)
-        told: Floats = (solved.transpose(0, 2, 1) @ shares)[:, 0]
-        return told
+        predicted: Floats = (solved.transpose(0, 2, 1) @ shares)[:, 0]
+        return predicted
 
     def _at(self, values: Floats, moments: Ints) -> Floats:
         place = np.clip((moments - self._origin_ns) / _STEP_NS, 0.0, values.shape[1] - 1.001)
@@ -126,7 +126,7 @@ class Scan:
         return result
 
     def _smoothed(self, constant_ns: int) -> Floats:
-        """What a smoothing sensor shows at every moment of the grid: `[columns, moments]`."""
+        """A smoothing sensor's readings at every moment of the grid: `[columns, moments]`."""
         if constant_ns not in self._responses:
             moments = self._passed.shape[1]
             size = 1 << (2 * moments - 1).bit_length()

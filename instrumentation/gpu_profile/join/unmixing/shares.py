@@ -1,4 +1,4 @@
-"""A measured total shared out among columns: shares that only grow and add up to it. Pure."""
+"""Shares out a measured total among columns, so that shares only grow and add up to the total. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpu_profile.join.unmixing.unmix import WIDEST_HALF_WIDTH, Rate
 class Share(NamedTuple):
     """A part of a measured total, with the half-width of its 95 % interval.
 
-    None where it is uncertain: it was shared out by time, as the rate is not known.
+    `half_width` is None if the part is uncertain: shared out by time, for lack of a rate.
     """
 
     value: float
@@ -24,21 +24,21 @@ class Share(NamedTuple):
 
 
 class CountedShare(NamedTuple):
-    """A share of a measured total that only grows: what was given while the rate was known, and what was not."""
+    """A share of a measured total that only grows: the part given with a rate, and the part given without one."""
 
     certain: float
     uncertain: float
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """The sum of both parts."""
         return self.certain + self.uncertain
 
 
 class Targets(NamedTuple):
-    """What each column should have of a measured total, and half-widths: infinite where that is uncertain.
+    """The part of a measured total that each column should have, and its half-width: infinite if uncertain.
 
-    They are `of` so many windows, so many seconds that these covered, and so many in which regions were active.
+    `of` is the state they were computed in: windows, seconds that these cover, and seconds with an active region.
     """
 
     values: Floats
@@ -46,7 +46,7 @@ class Targets(NamedTuple):
     of: tuple[int, float, float]
 
     def share(self, columns: Sequence[int]) -> Share:
-        """What columns should have together."""
+        """The part that columns should have together."""
         own = [column for column in columns if column < len(self.values)]
         half_width = float(self.half_widths[own].sum())
         return Share(float(self.values[own].sum()), half_width if np.isfinite(half_width) else None)
@@ -54,10 +54,10 @@ class Targets(NamedTuple):
 
 @dataclass(slots=True)
 class Shares:
-    """A quantity shared out so that every share only grows and all shares add up to what was measured.
+    """A quantity that is shared out so that every share only grows and all shares add up to the measured total.
 
-    Columns are those of the equations: 0 is the unattributed rest. In unit·s (a counter's unit), `certain` is what was
-    given while the column's rate was known, and `uncertain` what was not.
+    Column 0 is the rest outside regions, as in the equations. In unit·s (a counter's unit), `certain` was given
+    while the column had a rate, and `uncertain` while it had none.
     """
 
     certain: Floats = field(default_factory=lambda: np.zeros(1))
@@ -65,7 +65,7 @@ class Shares:
 
     @property
     def shared(self) -> Floats:
-        """All that each column was given."""
+        """The total that each column was given."""
         return self.certain + self.uncertain
 
     def _grow(self, columns: int) -> None:
@@ -73,10 +73,10 @@ class Shares:
         if more > 0:
             self.certain, self.uncertain = np.pad(self.certain, (0, more)), np.pad(self.uncertain, (0, more))
 
-    def hand_out(self, measured: float, targets: Floats, known: npt.NDArray[np.bool_]) -> None:
+    def hand_out(self, measured: float, targets: Floats, rated: npt.NDArray[np.bool_]) -> None:
         """Bring the sum up to `measured`, so that the shares move towards the proportions of `targets`.
 
-        `known`: of which columns the targets follow from their rates.
+        `rated`: the columns whose targets follow from their rates.
         """
         self._grow(len(targets))
         total = float(targets.sum())
@@ -91,16 +91,16 @@ class Shares:
         left = measured - float(shared.sum())
         if missing > 0 and left > 0:
             given = short * min(1.0, left / missing)
-            self.certain = self.certain + np.where(known, given, 0.0)
-            self.uncertain = self.uncertain + np.where(known, 0.0, given)
+            self.certain = self.certain + np.where(rated, given, 0.0)
+            self.uncertain = self.uncertain + np.where(rated, 0.0, given)
 
     def counted(self, columns: Sequence[int]) -> CountedShare:
-        """What columns were given together."""
+        """The part that columns were given together."""
         own = [column for column in columns if column < len(self.certain)]
         return CountedShare(float(self.certain[own].sum()), float(self.uncertain[own].sum()))
 
     def merge(self, column: int, into: int) -> None:
-        """Give what a column was given to another."""
+        """Give a column's shares to another."""
         if column < len(self.certain):
             self._grow(into + 1)
             for given in (self.certain, self.uncertain):
@@ -109,16 +109,16 @@ class Shares:
 
 
 def drawn(rates: Floats, joint: Floats, active_s: Floats, mean: float, measured: float) -> Floats:
-    """A total that was measured, shared out in proportion to each column's rate times its active time.
+    """A measured total, shared out in proportion to each column's rate times its active time.
 
-    `rates` are of the first columns; where they are uncertain they are to be drawn to the device's `mean`, so that with
-    no certainty, or no rates, time decides, as it does in the overlap mean.
+    `rates` are the rates of the first columns, drawn to the device's `mean` as far as they are uncertain. Without
+    certain rates, the shares are in proportion to time, as in the overlap mean.
     """
     parts = np.zeros(len(active_s))
     if len(rates):
-        known = min(len(rates), len(active_s))
-        every = np.append(rates[:known], np.full(len(active_s) - known, mean))
-        parts[:known] = (joint @ every)[:known] * active_s[:known]
+        size = min(len(rates), len(active_s))
+        every = np.append(rates[:size], np.full(len(active_s) - size, mean))
+        parts[:size] = (joint @ every)[:size] * active_s[:size]
     if parts.sum() <= 0:
         parts = active_s
     total = float(parts.sum())
@@ -129,11 +129,11 @@ def targets(
     drawn: Floats, active_s: Floats, regions: Iterable[Sequence[int]], rate: Callable[[Floats], Rate],
     measured: float, mean: float,
 ) -> tuple[Floats, Floats]:  # fmt: skip
-    """What each column should have of a total that was measured, and half-widths: infinite where that is uncertain.
+    """The part of a measured total that each column should have, and its half-width: infinite if uncertain.
 
-    A region whose rate is known has that times its time, as nearly as what was measured allows. What is left goes to
-    the others as it is `drawn`: by their time and, as far as they are known, their rates. `active_s` is each column's
-    time that was measured, `mean` the device's rate.
+    A region with a rate gets this rate times its time, as nearly as the total allows. The others share the remainder in
+    proportion to `drawn`: by time and, as far as they have any, by rates. `active_s` is each column's measured time,
+    `mean` the device's rate.
     """
     wanted, half_widths = drawn.copy(), np.full(len(drawn), np.inf)
     for region in regions:
@@ -143,24 +143,24 @@ def targets(
             continue
         weights = np.zeros(len(drawn))
         weights[own] = time
-        found = rate(weights)
-        if not found.reason:
+        region_rate = rate(weights)
+        if not region_rate.reason:
             parts = drawn[own] if drawn[own].sum() > 0 else time
-            wanted[own] = found.value * time.sum() * parts / parts.sum()
-            half_widths[own] = found.half_width * time.sum() * parts / parts.sum()
+            wanted[own] = region_rate.value * time.sum() * parts / parts.sum()
+            half_widths[own] = region_rate.half_width * time.sum() * parts / parts.sum()
     wanted, half_widths = fitted(wanted, half_widths, measured)
     half_widths[half_widths > WIDEST_HALF_WIDTH * np.maximum(wanted, mean * active_s)] = np.inf
     return wanted, half_widths
 
 
 def fitted(targets: Floats, half_widths: Floats, measured: float) -> tuple[Floats, Floats]:
-    """Targets that add up to what was measured: each takes up what is missing by the square of how far it may be off,
-    which for an uncertain one is all of it. Half-widths grow by as much as their targets were moved."""
-    known = np.isfinite(half_widths)
-    off = np.where(known, np.where(targets > 0, half_widths, 0.0), targets) ** 2
+    """Targets adjusted to the measured total. Each takes up the difference in proportion to its squared uncertainty,
+    which for an uncertain target is its whole value. Half-widths grow by their targets' changes."""
+    certain = np.isfinite(half_widths)
+    off = np.where(certain, np.where(targets > 0, half_widths, 0.0), targets) ** 2
     fitted = targets
     if off.sum() > 0:
         fitted = np.maximum(0.0, targets + off / off.sum() * (measured - float(targets.sum())))
     total = float(fitted.sum())
     fitted = fitted * (measured / total) if total > 0 else targets
-    return fitted, np.where(known, half_widths + np.abs(fitted - targets), half_widths)
+    return fitted, np.where(certain, half_widths + np.abs(fitted - targets), half_widths)

@@ -1,4 +1,4 @@
-"""In which directions rates move and no window shows it, errors of stamps considered, and how far. Pure."""
+"""The directions in which rates can move without an effect on the windows, given stamp errors, and how far. Pure."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import numpy.typing as npt
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.stamps import StampErrors, largest
 
-#: A direction of the scaled equations that carries this much less than the strongest one is rounding.
+#: A direction of the scaled equations that is weaker than the strongest one by this factor is rounding.
 _WORST_CONDITION: Final = 1e9
-#: A rate may lie in directions that nothing determines with this share of its square.
+#: The largest part of a rate, as a share of its square, that may lie in undetermined directions.
 _LEAK: Final = 0.001
-#: What errors of stamps do to a rate is known to this share of it.
+#: The relative uncertainty of the effect of stamp errors on a rate.
 _UNSURE: Final = 0.25
-#: A direction must be determined also if stamps err by this much more (in variance) than the windows seem to allow.
+#: A direction must also be determined if stamp errors are larger by this factor (in variance) than the windows allow.
 _CAUTION: Final = 3.0
 
 Bools = npt.NDArray[np.bool_]
 
 
 class Undetermined:
-    """What the normal equations of steady rates leave undetermined, `gram[columns, columns]` and `moment[columns]` of
-    values whose squares add up to `square`.
+    """The undetermined part of the normal equations of steady rates, `gram[columns, columns]` and `moment[columns]`.
+    The squares of the values add up to `square`.
 
-    `errors` is what errors of stamps may add to the equations. `moved` is by how much they make each rate wrong, and
-    `unsure` how far that may be off itself. No rate is above its ceiling, and none above `most`.
+    `errors` is the contribution of stamp errors to the equations. `moved` is the resulting error of each rate, and
+    `unsure` its uncertainty. No rate is above its ceiling, and none above `most`.
     """
 
     def __init__(
@@ -54,13 +54,13 @@ class Undetermined:
         steady = axes @ ((axes.T @ (moment * scale)) / np.where(weak, np.inf, strengths))
         _, other_axes, hidden = directions(_CAUTION * most_error)
         self._hidden.append(_Axes.of(other_axes[:, hidden], scale))
-        # Where physics alone bounds a rate, there is no saying where between its bounds it is.
+        # If only physics bounds a rate, its position between the bounds is arbitrary.
         unbound = other_axes[:, hidden]
 
         def moves(share: float) -> Floats:
             strengths, axes, weak = directions(share)
-            found = axes @ ((axes.T @ (share * (wrong @ steady))) / np.where(weak, np.inf, strengths))
-            result: Floats = scale * (found - unbound @ (unbound.T @ found))
+            shift = axes @ ((axes.T @ (share * (wrong @ steady))) / np.where(weak, np.inf, strengths))
+            result: Floats = scale * (shift - unbound @ (unbound.T @ shift))
             return result
 
         first, self.moved, last = (moves(min(share, most_error)) for share in (errors.least, errors.likely, 1.0))
@@ -68,17 +68,17 @@ class Undetermined:
         self.unsure = np.maximum.reduce(apart)
 
     def farthest(self, weights: Floats, rates: Floats) -> float:
-        """How far the rate of a mixture of columns may be off: as far as physics lets it. `rates` are those found."""
+        """The largest possible error of a mixture's rate within physics. `rates` are the estimated rates."""
         return max(self._along(weights, rates, axes) for axes in self._hidden)
 
     def determined(self, weights: Floats) -> Floats:
-        """The part of a mixture of columns that lies in no direction which physics alone bounds."""
+        """The part of a mixture of columns outside the directions that only physics bounds."""
         axes, part = self._hidden[-1].axes, self._scale * weights
         rest = part - axes @ (axes.T @ part)
         return np.where(self._seen, rest / np.where(self._seen, self._scale, 1.0), 0.0)
 
     def _along(self, weights: Floats, rates: Floats, hidden: _Axes) -> float:
-        """How far the rate moves if rates move along some axes of the scaled equations and stay within physics."""
+        """The largest change of the rate if rates move along some axes of the scaled equations within physics."""
         part = self._scale * weights
         size, along = float(part @ part), part @ hidden.axes
         if size <= 0:
@@ -93,7 +93,7 @@ class Undetermined:
             ends = np.stack((-rates[moved], np.maximum(0.0, self._ceilings - rates)[moved])) / way[moved]
             farthest = max(float(ends.max(axis=0).min()), -float(ends.min(axis=0).max()))
             return abs(float(along[0])) * farthest
-        # Of several, a bound: no rate moves by more than `most`.
+        # A bound for several axes: no rate moves by more than `most`.
         seen = hidden.basis @ (hidden.basis.T @ weights)
         moved = np.count_nonzero(np.abs(hidden.basis).max(axis=1) > 1e-9)
         return self._most * min(float(np.abs(seen).sum()), math.sqrt(moved) * float(np.linalg.norm(seen)))

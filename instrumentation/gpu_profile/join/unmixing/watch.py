@@ -1,4 +1,4 @@
-"""New windows against what the rates say of them: which are near, and whether the timing still holds. Pure."""
+"""Compares new windows with the rates' predictions, and detects a timing that no longer fits. Pure."""
 
 from __future__ import annotations
 
@@ -13,103 +13,103 @@ from gpu_profile.join.unmixing.equations import packed, unpacked
 from gpu_profile.join.unmixing.probes import ProbeGroup
 from gpu_profile.join.unmixing.unmix import Fit
 
-#: A window that misses by so many standard deviations is not what the equations are about: a late reading, or one that
-#: was taken for that of another renewal.
+#: Residuals above this many standard deviations are outliers: late readings, or readings of another renewal.
 _OUTLIER: Final = 6.0
-#: Windows tell of the timing if what the rates say of them is this well known, as a share of the variance of a window.
+#: Windows are evidence on the timing if the variance of their prediction is at most this share of a window's variance.
 _WELL_KNOWN: Final = 0.25
-#: A timing is doubted when the latest windows miss by this many times what they missed by when it was found (mean
-#: squares, outliers cut), over about as many windows as this; the more often that was so, the less readily.
+#: A timing is in doubt when the recent mean squared residual (outliers clipped) is this multiple of the baseline, over
+#: about this many windows. Each earlier drift raises the multiple.
 _DRIFT: Final = 1.75
 _DRIFT_WINDOWS: Final = 200
-#: ... and is beyond doubt while they miss by no more than this many times as much.
+#: ... and is beyond doubt while it is below this multiple.
 _SOUND: Final = 1.25
-#: What is known no better than this is not known.
+#: Variances are clipped to this, so that they fit single precision.
 _UNKNOWN: Final = 1e30
-#: The rates that new windows are held against are solved for anew when there are this many times as many windows.
+#: The rates are solved again when the number of windows has grown by this factor.
 _REFIT: Final = 1.25
 
 
 class ResidualWatch:
-    """What the latest solution says of new windows, and by how much they miss that."""
+    """The latest solution's predictions of new windows, and their residuals."""
 
     def __init__(self) -> None:
-        #: How often the windows had missed by too much.
+        #: How often the timing was in doubt.
         self.drifts = 0
         #: The variances of the latest solution.
         self.variances: Mapping[ProbeGroup, float] = {}
-        #: What windows miss by, as mean squares: when the timing was found, and lately.
-        self._usual = self._recent = 0.0
-        #: Windows that told of the timing since it was last beyond doubt or locked, and how many there were by then.
-        self._told = self._since_n = 0
-        #: The latest solution, of how many windows it is, the covariance of its errors, the variance of a window, and
-        #: the columns that it knows. The covariance only says how far a window may be off: half of its digits will do.
+        #: Mean squared residuals: when the search ended, and recently.
+        self._baseline_mse = self._recent_mse = 0.0
+        #: Informative windows since the timing was last beyond doubt or locked, and the number of windows at that time.
+        self._informative_n = self._since_n = 0
+        #: The latest solution: its windows, its values, the covariance of its errors, the variance of a window, and the
+        #: columns that it covers. The covariance only bounds residuals, so single precision suffices.
         self._n = 0
         self._solution: Floats = np.zeros(0)
         self._covariance: npt.NDArray[np.float32] = np.zeros(0, np.float32)
         self._noise = np.inf
-        self._known = np.zeros(0, bool)
+        self._seen = np.zeros(0, bool)
 
-    def found(self, residual: float) -> None:
-        """A timing was found that leaves so much."""
-        self._usual = self._recent = residual
+    def set_baseline(self, residual: float) -> None:
+        """Begin with the residual, a mean square, under a new timing."""
+        self._baseline_mse = self._recent_mse = residual
 
     def begin(self, n: int) -> None:
-        """Windows are watched from now on; there are so many."""
-        self._n, self._told, self._since_n = 0, 0, n
+        """Watch windows from now on. There are `n` so far."""
+        self._n, self._informative_n, self._since_n = 0, 0, n
 
     def due(self, n: int) -> bool:
-        """Whether the solution that windows are held against is to be renewed, now that there are so many."""
+        """Whether the solution must be renewed, now that there are `n` windows."""
         return n > _REFIT * self._n
 
     def expect(self, fit: Fit) -> bool:
-        """Hold windows against a solution from now on; whether the timing under which it was found is beyond doubt."""
-        self._n, self.variances = fit.n, fit.found.variances
-        self._solution, self._noise, self._known = fit.solution, fit.noise, fit.known
-        self._covariance = packed(np.clip(fit.found.covariance, -_UNKNOWN, _UNKNOWN)).astype(np.float32)
-        # Most windows must have told of the timing, not only of regions that are hardly known.
-        sound = self._recent < _SOUND * self._usual and 2 * self._told > fit.n - self._since_n
+        """Compare windows with a new solution from now on. True if the timing of that solution is beyond doubt."""
+        self._n, self.variances = fit.n, fit.posterior.variances
+        self._solution, self._noise, self._seen = fit.solution, fit.noise, fit.seen
+        self._covariance = packed(np.clip(fit.posterior.covariance, -_UNKNOWN, _UNKNOWN)).astype(np.float32)
+        # Most windows must be evidence on the timing, not only on regions with uncertain rates.
+        sound = self._recent_mse < _SOUND * self._baseline_mse and 2 * self._informative_n > fit.n - self._since_n
         if sound:
-            self._told, self._since_n = 0, fit.n
+            self._informative_n, self._since_n = 0, fit.n
         return sound
 
     def forget(self) -> None:
-        """The columns are others than before: the solution is to be renewed."""
+        """Renew the solution at the next windows: the columns have changed."""
         self._n = 0
 
     def near(self, probes: Floats, shares: Floats, values: Floats) -> npt.NDArray[np.bool_]:
-        """Which windows are near what the rates say of them."""
-        if not self._usual > 0:
+        """Which windows are within the outlier limit of their predictions."""
+        if not self._baseline_mse > 0:
             return np.ones(len(values), bool)
-        told, doubt = self.told(probes, shares)
-        missed = (values - told) ** 2
-        # A window of a region that is hardly known yet is the only way to know it better, however far off it is.
-        telling = np.isfinite(doubt) & (doubt <= _WELL_KNOWN * self._noise)
-        most = _OUTLIER**2 * self._usual
-        if telling.any():
-            latest = float(np.minimum(missed[telling], most).mean())
-            self._recent += min(1.0, telling.sum() / _DRIFT_WINDOWS) * (latest - self._recent)
-        self._told += int(telling.sum())
+        predicted, doubt = self.predict(probes, shares)
+        missed = (values - predicted) ** 2
+        # Only windows of a region with an uncertain rate can improve that rate, so they stay, however far off.
+        informative = np.isfinite(doubt) & (doubt <= _WELL_KNOWN * self._noise)
+        most = _OUTLIER**2 * self._baseline_mse
+        if informative.any():
+            latest = float(np.minimum(missed[informative], most).mean())
+            self._recent_mse += min(1.0, informative.sum() / _DRIFT_WINDOWS) * (latest - self._recent_mse)
+        self._informative_n += int(informative.sum())
         near: npt.NDArray[np.bool_] = missed <= most + _OUTLIER**2 * doubt
         return near
 
-    def told(self, probes: Floats, shares: Floats) -> tuple[Floats, Floats]:
-        """What the solution says of windows by their equations, and the variance of that: infinite where they have
-        columns that no window had yet."""
+    def predict(self, probes: Floats, shares: Floats) -> tuple[Floats, Floats]:
+        """Predictions of windows from their equations, and the variances of the predictions.
+
+        The variance is infinite for windows with columns that no window had before."""
         columns = shares.shape[1]
-        k = min(columns, len(self._known))
+        k = min(columns, len(self._seen))
         rows = np.concatenate((probes, shares[:, :k]), axis=1)
         size = rows.shape[1]
         values: Floats = rows @ self._solution[:size]
         if not np.isfinite(self._noise):
             return values, np.full(len(shares), np.inf)
-        known = np.append(self._known[:k], np.zeros(columns - k, bool))
-        strange = (shares[:, ~known] > 0).any(axis=1)
+        seen = np.append(self._seen[:k], np.zeros(columns - k, bool))
+        unseen = (shares[:, ~seen] > 0).any(axis=1)
         covariance = unpacked(self._covariance, len(self._solution))[:size, :size]
         doubt = ((rows @ covariance) * rows).sum(axis=1)
-        return values, np.where(strange, np.inf, np.maximum(doubt, 0.0))
+        return values, np.where(unseen, np.inf, np.maximum(doubt, 0.0))
 
     @property
     def drifted(self) -> bool:
-        """Whether the latest windows miss by far more than they did when the timing was found."""
-        return self._usual > 0 and self._recent > _DRIFT * (1 + self.drifts) * self._usual
+        """Whether the recent residuals are far above the baseline."""
+        return self._baseline_mse > 0 and self._recent_mse > _DRIFT * (1 + self.drifts) * self._baseline_mse

@@ -212,7 +212,7 @@ def single(signals: list[Signal], start_ns: int = T0) -> tuple[Timeline, Mixture
         regions=attribution.regions,
         joint=attribution.joint,
         stamps=attribution.stamps,
-        known=DevicePrior(),
+        prior=DevicePrior(),
     )
     return timeline, mixture, attribution
 

@@ -324,7 +324,7 @@ def test_what_is_short_still_runs_or_was_not_read_is_not_metered(pool: Pool) -> 
 
 def test_what_was_metered_of_a_region_that_leaves_goes_to_the_rest() -> None:
     pool = metered([3.0])
-    pool._give_up("work", "busier", [(pool.attribution.column("work"), pool.attribution.column(OTHER))])
+    pool._replace_region("work", "busier", [(pool.attribution.column("work"), pool.attribution.column(OTHER))])
     assert pool.pooled(OTHER).metered == metered([3.0]).pooled("work").metered
 
 
