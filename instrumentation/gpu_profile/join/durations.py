@@ -1,4 +1,4 @@
-"""How long executions took, in bounded memory: counts for Prometheus' buckets, and a sketch for quantiles. Pure."""
+"""Durations of executions in bounded memory: counts for Prometheus' buckets, and a sketch for quantiles. Pure."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ BUCKETS_S: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
     300.0, 600.0,
 )  # fmt: skip
-#: Neighbouring buckets of the sketch differ by 2 %, so a quantile is within 1 % of a value that occurred (the idea of
-#: DDSketch, Masson et al., VLDB 2019).
+#: Neighbouring buckets of the sketch differ by 2 %, so a quantile is within 1 % of a duration that occurred. The idea
+#: of DDSketch (Masson et al., VLDB 2019).
 _GAMMA: Final = math.log(1.02)
 _EDGES_S: Final = np.array(BUCKETS_S)
-#: Fewer durations than this are counted one by one: for them, each call of numpy costs more than what it does.
+#: Fewer durations than this are counted one by one: for them, numpy's cost per call dominates.
 _FEW: Final = 40
 
 
 def _counted(keys: Ints) -> Iterable[tuple[int, int]]:
-    found, counts = np.unique(keys, return_counts=True)
-    return zip(found.tolist(), counts.tolist(), strict=True)
+    unique, counts = np.unique(keys, return_counts=True)
+    return zip(unique.tolist(), counts.tolist(), strict=True)
 
 
 class DurationStats:
@@ -45,25 +45,25 @@ class DurationStats:
         self._sketch: dict[int, int] = {}
 
     def add(self, duration_ns: int, *, items: float | None = None, failed: bool = False) -> None:
-        """One execution has ended."""
+        """Add one execution that ended."""
         self.add_many([duration_ns])
         self.errors += failed
         if items is not None:
             self.add_items(items)
 
     def add_items(self, items: float) -> None:
-        """Units of work that an execution did."""
+        """Add units of work that an execution did."""
         self.items = (self.items or 0.0) + items
 
     def add_many(self, durations_ns: Sequence[int]) -> None:
-        """Executions have ended."""
+        """Add executions that ended."""
         if len(durations_ns) < _FEW:
             for duration_ns in durations_ns:
                 self._add_one(max(duration_ns, 0))
             return
         lengths = np.maximum(np.array(durations_ns, np.int64), 0)
         self.calls += len(lengths)
-        # Millions of days together are more than 64 bits hold.
+        # The total of many long executions exceeds 64 bits.
         self.total_ns += (int((lengths >> 32).sum()) << 32) + int((lengths & 0xFFFFFFFF).sum())
         self.max_ns = max(self.max_ns, int(lengths.max(initial=0)))
         for bucket, count in _counted(np.searchsorted(_EDGES_S, lengths / NS_PER_S)):

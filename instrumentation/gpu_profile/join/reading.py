@@ -1,4 +1,4 @@
-"""Intervals over a timeline: what a device did during them, undivided (*inclusive*). Pure."""
+"""Inclusive readings of a device's signals over intervals. Pure."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from gpu_profile.history.histogram import Histogram
 from gpu_profile.history.timeline import Column
 from gpu_profile.units import NS_PER_S
 
-#: A window wider than this share of the interval dilutes it by more than the edges can excuse: the interval's own
-#: reading is then not used. At one tenth, a window that hangs half over either edge moves the mean by at most 10 %.
+#: A window wider than this share of the interval dilutes it too much: the interval's own reading is not used. At one
+#: tenth, a window that lies half outside either edge moves the mean by at most 10 %.
 WIDEST_WINDOW: Final = 0.1
-#: How much later than they are renewed activity counters may be published (GPM of an H200 with driver 580: 3 to 103 ms,
-#: a little later each time).
+#: The longest delay from the renewal of an activity counter to its publication (GPM of an H200 with driver 580: 3 to
+#: 103 ms, a little later each time).
 LATEST_GPM_NS: Final = 100_000_000
 
 
 class Reading(NamedTuple):
-    """What one signal did during an interval, in base units.
+    """One signal's activity during an interval, in base units.
 
-    `mean` is time-weighted over the covered part (a counter's: growth per second). `total` is the integral over the
-    covered part in unit·s (a counter's: its growth). `n` counts independent readings. `coverage` is the share of the
+    `mean` is time-weighted over the covered part (for a counter: growth per second). `total` is the integral over the
+    covered part in unit·s (for a counter: its growth). `n` counts independent readings. `coverage` is the share of the
     interval that rows cover.
 
     `resolution` is how far the reading looks beyond the interval, over the interval's length: the sensor's window, or
-    the length of a row that reaches over an edge if that is longer. Above `WIDEST_WINDOW`, the reading says more about
-    the neighbourhood than about the interval. A long row wholly inside, such as one window that came late, takes
-    nothing in from outside and does not count. A counter that nobody read for a while has one row for all that time,
-    its growth spread evenly: an interval that begins or ends in it has a resolution that tells.
+    the length of a row that crosses an edge if that is longer. Above `WIDEST_WINDOW`, the reading describes the
+    neighbourhood more than the interval. A long row wholly inside, such as a late window, does not count. A counter
+    that was not read for a while has one row for all that time, its growth spread evenly: the resolution of an
+    interval with an edge in this row shows it.
     """
 
     signal: Signal
@@ -42,9 +42,9 @@ class Reading(NamedTuple):
 
 
 def read(column: Column, interval: Interval) -> Reading | None:
-    """What `column` says about `interval`; None where it says nothing (never 0).
+    """The reading of `column` over `interval`; None (never 0) if no row covers any of it.
 
-    Of an interval that begins at an anchor of the timeline, rows that were let go of count too.
+    For an interval that begins at an anchor of the timeline, rows that were dropped since count too.
     """
     a, b = interval.start_ns, interval.end_ns
     if b <= a:
@@ -63,9 +63,9 @@ def read(column: Column, interval: Interval) -> Reading | None:
 def quantiles(column: Column, interval: Interval, *qs: float) -> list[float | None]:
     """The time-weighted quantiles `qs` (0-1) of a window mean or an instant over `interval`, in base units.
 
-    Each is the smallest value that the signal stayed at or below for at least that share of the covered time; None
-    where nothing is covered. Exact while the rows are held; of an interval that begins at an anchor and outlived them,
-    within 1 % of the range of its values. ValueError for a share that is none, or a counter.
+    Each is the smallest value that the signal did not exceed for at least that share of the covered time; None if
+    nothing is covered. Exact while the rows are kept. For an interval that begins at an anchor and outlived its rows,
+    within 1 % of the range of its values. Raises ValueError for a share outside 0-1, or a counter.
     """
     if wrong := [q for q in qs if not 0 <= q <= 1]:
         raise ValueError(f"a quantile lies in 0-1, not {wrong[0]}")
@@ -76,8 +76,8 @@ def quantiles(column: Column, interval: Interval, *qs: float) -> list[float | No
         whole = Histogram()
         whole.merge(histogram)
         whole.add(rows.values, rows.weights)
-        found = [whole.quantile(q) for q in qs]
-        return [None if value is None else column.signal.base(value) for value in found]
+        results = [whole.quantile(q) for q in qs]
+        return [None if value is None else column.signal.base(value) for value in results]
     keep = rows.weights > 0
     values, weights = rows.values[keep], rows.weights[keep]
     if not len(values):

@@ -1,7 +1,7 @@
-"""From readings to what a person or a metric is told about a region. Pure.
+"""Turns readings and pooled results into the summary of a region. Pure.
 
-`RegionSummary` is one region on the devices that it used, over all its executions. `SpanReading` is one execution.
-Either is turned into `Evidence`, which is all that the regimes look at.
+`RegionSummary` is one region on one device, over all its executions. `SpanReading` is one execution. Either becomes
+`Evidence`, the only input of the regimes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpu_profile.regimes import Verdict
 from gpu_profile.regimes.evidence import Basis, Evidence
 from gpu_profile.units import NS_PER_S
 
-#: Shares of a device's ceilings that evidence is made of, and the signal behind each.
+#: The shares of a device's ceilings in evidence, and the signal behind each.
 ACTIVITIES: Final[Mapping[str, Signal]] = {
     "sm": rows.SM,
     "occupancy": rows.OCCUPANCY,
@@ -35,11 +35,11 @@ ACTIVITIES: Final[Mapping[str, Signal]] = {
     "fp16": rows.FP16,
     "memory_controller": rows.MEMORY_CONTROLLER,
 }
-#: Readings of clocks and throttling older than this say nothing about now.
+#: Readings of clocks and throttling older than this do not describe the present.
 _HISTORY_NS: Final = 60 * NS_PER_S
-#: Busy shares below this are as good as none, whatever noise leaves of their digits.
+#: Busy shares below this count as 0, even if noise makes them uncertain.
 _NEGLIGIBLE: Final = 0.01
-#: The energy counter's growth is of the same time as the unmixed power if it is of this share of it.
+#: The energy counter's growth is comparable with the unmixed power if it covers this share of the region's time.
 _SAME: Final = 0.9
 #: An execution is described by its own readings if samples cover this much of it.
 LEAST_COVERAGE: Final = 0.9
@@ -54,12 +54,12 @@ class SpanReading:
     readings: Mapping[Signal, Reading]
 
     def get(self, sources: Iterable[Signal]) -> Reading | None:
-        """The reading of the first of `sources` that there is."""
+        """The reading of the first of `sources` with one."""
         return next((r for s in sources if (r := self.readings.get(s)) is not None), None)
 
     @property
     def resolved(self) -> bool:
-        """Whether the readings describe this execution and not its neighbourhood."""
+        """Whether the readings describe this execution, not its neighbourhood."""
         busy = self.get(BUSY_SOURCES)
         if busy is None:
             return False
@@ -76,7 +76,7 @@ def read_span(timeline: Timeline, interval: Interval) -> SpanReading:
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """How a region's executions went on the host: count, failures, units of work, seconds in all, and quantiles."""
+    """A region's executions on the host: count, failures, units of work, total seconds, and quantiles."""
 
     calls: int = 0
     errors: int = 0
@@ -91,14 +91,14 @@ class Durations:
 class RegionSummary:
     """A region on one device, over all its executions so far.
 
-    `interval_s` is the time that was joined: the sum of device intervals where they are known, else of host ones.
-    `busy` and `power` are means over that time, regions inside this one included, with the half-width of their 95 %
-    intervals, as is `call_energy_j`, the mean of an execution. `busy_s` and `energy_j` are the region's own, exclusive
-    shares of what the device measured; one without a half-width is uncertain: shared out by time, as the region's rate
-    is not known. None: not known, with the reason in `reason` or, of power and energy, in `energy_reason`. `rates` are
-    those of every signal by its key, where they are known. `metered` is what the energy counter says of executions of
-    2 s or more with nothing unmixed, and `contradiction` how `power_w` contradicts it; empty if it does not.
-    `throttled` is the share of the region's time for which the driver held the clocks down, by reason.
+    `interval_s` is the joined time: the sum of device intervals if there are any, else of host intervals. `busy` and
+    `power_w` are means over that time, regions inside this one included. `call_energy_j` is the mean of an execution.
+    `busy_s` and `energy_j` are the region's exclusive shares of the device's measured totals. Half-widths belong to
+    95 % intervals. A share without one is uncertain: shared out by time, for lack of the region's rate. None means
+    undetermined, with the cause in `reason` or, for power and energy, in `energy_reason`. `rates` has the rates of all
+    signals with one, by key. `metered` is the energy counter's result for executions of 2 s or more, with nothing
+    unmixed. `contradiction` describes how `power_w` contradicts it; empty if it does not. `throttled` is the share of
+    the region's time in which the driver held the clocks down, by reason.
     """
 
     region: str
@@ -136,13 +136,13 @@ class Judged(NamedTuple):
 
 
 def summarise(pool: Pool, region: str, durations: Durations, *, interval_source: str) -> RegionSummary:
-    """What `pool`'s device did for `region`."""
+    """The summary of `region` on the device of `pool`."""
     pooled = pool.pooled(region)
     busy_source, energy_source = pooled.busy_source, pooled.energy_source
     busy = pooled.rates.get(busy_source) if busy_source else None
     power = pooled.rates.get(energy_source) if energy_source else None
     idle = pooled.executions > 0 and pooled.inclusive_s == 0.0 and interval_source == "device" and pool.whole
-    # On an idle region's stream, its last mark was passed right after its first: it launched nothing, and used nothing.
+    # On an idle region's stream, its last mark passed directly after its first: it launched nothing, and used nothing.
     reason = "" if idle else _why(busy, busy_source, "utilisation")
     share = None if idle or busy is None or busy.reason else busy
     watts = None if idle or power is None or power.reason else power
@@ -177,7 +177,7 @@ def summarise(pool: Pool, region: str, durations: Durations, *, interval_source:
 
 
 def _contradiction(pooled: Pooled, power: Rate | None) -> str:
-    """How the unmixed power contradicts what the counter says of the same executions; empty if it does not."""
+    """How the unmixed power contradicts the counter's for the same executions; empty if it does not."""
     metered = pooled.metered
     if power is None or metered is None or metered.total_s < _SAME * pooled.inclusive_s or pooled.alone:
         return ""
@@ -190,14 +190,14 @@ def _contradiction(pooled: Pooled, power: Rate | None) -> str:
 
 
 def _why(rate: Rate | None, source: Signal | None, quantity: str) -> str:
-    """Why a rate is not known; empty if it is."""
+    """Why there is no rate; empty if there is one."""
     if rate is not None:
         return rate.reason
-    return "no samples yet" if source else f"the device tells no {quantity}"
+    return "no samples yet" if source else f"the device reports no {quantity}"
 
 
 def pooled_evidence(pool: Pool, pooled: Pooled, *, launches_nothing: bool = False) -> Evidence:
-    """Evidence from rates that were recovered over many executions."""
+    """Evidence from rates over many executions."""
     values: dict[str, float] = {}
     busy_source = pooled.busy_source
     busy = pooled.rates.get(busy_source) if busy_source else None
@@ -209,7 +209,7 @@ def pooled_evidence(pool: Pool, pooled: Pooled, *, launches_nothing: bool = Fals
         return Evidence(_basis(pool.timeline), values, pooled.executions, 1.0, 0.0)
     most = _most_busy(pool, pooled, overall)
     if busy is not None and busy.reason and busy.n and most is not None and most < _NEGLIGIBLE:
-        # Nothing to unmix: a device that does nothing at all does nothing for this region.
+        # Nothing to unmix: a device that is idle throughout is idle for this region too.
         busy = Rate(most, most, busy.n)
     if busy is None or busy.reason:
         return Evidence(_basis(pool.timeline), values, busy.n if busy else 0, 0.0, None, busy.reason if busy else "")
@@ -218,13 +218,13 @@ def pooled_evidence(pool: Pool, pooled: Pooled, *, launches_nothing: bool = Fals
     if pooled.throttled:
         values["throttled"] = max(pooled.throttled.values())
     coverage = pool.coverage(busy_source) if busy_source else 0.0
-    # Where the timing of activity counters is open, the sensors that every GPU has still say something.
+    # While the timing of activity counters is undetermined, use the sensors that every GPU has.
     basis: Basis = _basis(pool.timeline) if "dram" in values else "coarse"
     return Evidence(basis, values, busy.n, coverage, busy.half_width)
 
 
 def _most_busy(pool: Pool, pooled: Pooled, overall: float | None) -> float | None:
-    """The busy share that the region would have if all that the device ever did was its."""
+    """The region's busy share if all of the device's activity were its own."""
     if overall is None or pooled.inclusive_s <= 0:
         return None
     return overall * (pool.frontier_ns - pool.start_ns) / NS_PER_S / pooled.inclusive_s
@@ -246,7 +246,7 @@ def _basis(timeline: Timeline) -> Basis:
 
 
 def _add_shares(values: dict[str, float], timeline: Timeline, means: Mapping[Signal, float]) -> None:
-    """Shares of the device's ceilings; watts, hertz and bytes per second are turned into some where that is known."""
+    """Add shares of the device's ceilings. Watts, hertz and bytes per second become shares if the ceiling is known."""
     values |= {key: means[signal] for key, signal in ACTIVITIES.items() if signal in means}
     device = timeline.device
     limit = timeline.column(rows.POWER_LIMIT)
@@ -271,7 +271,7 @@ def _add_shares(values: dict[str, float], timeline: Timeline, means: Mapping[Sig
 def _busy_clock(timeline: Timeline) -> float | None:
     """Clock of the multiprocessors in Hz while the GPU works: the highest of the newest readings.
 
-    An idle GPU lowers its clock at once, and a reading a second does not tell work from the pauses between.
+    An idle GPU lowers its clock at once, and one reading a second does not separate work from the pauses between.
     """
     clock = timeline.column(rows.CLOCK_SM)
     mark = clock.watermark_ns if clock is not None else None
@@ -282,7 +282,7 @@ def _busy_clock(timeline: Timeline) -> float | None:
 
 
 def _throttled(timeline: Timeline) -> float | None:
-    """Share of the last minute for which the driver held the clocks down, by the reason that did so longest."""
+    """The share of the last minute in which the driver held the clocks down, for the reason with the longest time."""
     shares = []
     for column in throttle_counters(timeline).values():
         mark = column.watermark_ns

@@ -1,15 +1,15 @@
-"""Busy time out of readings that each average over a window, whatever the time between them. Pure.
+"""Busy time from readings that each average over a window, with any time between them. Pure.
 
-With `B(t)` the busy time up to `t`, a reading `u` of moment `m` says `B(m) - B(m - W) = W u`, to half a quantum, and
-physics says `0 <= B(y) - B(x) <= y - x` for `x <= y`. All of it has the form `B(y) <= B(x) + c`: a system of difference
-constraints (Cormen et al., "Introduction to Algorithms", on shortest paths). The most that `B(b) - B(a)` can be is
-therefore the shortest path from `a` to `b`, the least is minus the one from `b` to `a`, exactly, and a cycle of
-negative length means that no load at all gives these readings through such a window. The recurrence
-`B(m) = W u + B(m - W)` is a path of this kind; so is "saturated at the end of the window, hence all through it".
+With `B(t)` the busy time up to `t`, a reading `u` of moment `m` states `B(m) - B(m - W) = W u`, to half a quantum.
+Physics requires `0 <= B(y) - B(x) <= y - x` for `x <= y`. All of this has the form `B(y) <= B(x) + c`: a system of
+difference constraints (Cormen et al., "Introduction to Algorithms", on shortest paths). The largest `B(b) - B(a)` is
+therefore exactly the shortest path from `a` to `b`, and the smallest is minus the one from `b` to `a`. A cycle of
+negative length means that no load gives these readings through such a window. The recurrence `B(m) = W u + B(m - W)` is
+a path of this kind; so is "saturated at the end of the window, hence all through it".
 
-What is assumed: values are rounded to the nearest quantum, a reading weighs its window evenly, and its moment lies
-within the bounds given with it. Nothing is assumed of the load: bounds hold for every one. Only the best guess within
-them supposes that loads change where regions begin and end rather than beside it.
+Assumptions: values are rounded to the nearest quantum, a reading weighs its window evenly, and its moment lies within
+the bounds given with it. Bounds hold for every load. Only the best guess within them assumes that loads change where
+regions begin and end, not near it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from gpu_profile.history.timeline import Floats, Ints
 
 #: Stamps are whole microseconds.
 _STAMP_NS: Final = 1_000.0
-#: How far around an interval readings are taken in, in windows: each one further back adds a quantum's doubt.
+#: The range of readings around an interval, in windows: each one further back adds a quantum of uncertainty.
 WINDOWS_BEFORE: Final = 6
 WINDOWS_AFTER: Final = 2
-#: Paths are taken to be as short as they get when a round gains less than this, far below what stamps leave open.
+#: Shortest paths are done when a round gains less than this, far below the uncertainty of stamps.
 _GAIN_NS: Final = 1.0
-#: What rounding leaves of a load that changes at an interval's edges alone, in quanta of a window.
+#: The residual, in quanta of a window, that rounding leaves of a load that changes only at an interval's edges.
 _NOTHING: Final = 3
 
 
 class Readings(NamedTuple):
-    """Readings of one signal, oldest first, as arrays: reading k is of a moment in `[earliest[k], latest[k]]`, ns, and
+    """Readings of one signal, oldest first, as arrays. Reading k is of a moment in `[earliest[k], latest[k]]`, ns, and
     the mean of the `windows[k]` ns before it. `shares` are 0-1, rounded to `quantum`.
     """
 
@@ -47,16 +47,16 @@ class Readings(NamedTuple):
 
     @classmethod
     def exact(cls, moments: Ints, windows: Ints, shares: Floats, quantum: float) -> Readings:
-        """Readings whose moments are known."""
+        """Readings at exact moments."""
         return cls(moments, moments, windows, shares, quantum)
 
     def part(self, keep: slice | Bools) -> Readings:
-        """Some of them."""
+        """The readings to keep."""
         earliest, latest, windows, shares, quantum = self
         return Readings(earliest[keep], latest[keep], windows[keep], shares[keep], quantum)
 
     def around(self, a_ns: int, b_ns: int, windows_before: int = WINDOWS_BEFORE) -> Readings:
-        """Those that can say anything worth their doubt about `(a, b]`."""
+        """The readings that can narrow the bounds of `(a, b]`."""
         widest = int(self.windows.max(initial=0))
         low = int(self.latest.searchsorted(a_ns - windows_before * widest))
         high = int(self.latest.searchsorted(b_ns + WINDOWS_AFTER * widest, "right"))
@@ -64,8 +64,8 @@ class Readings(NamedTuple):
 
 
 def merged(tiles: Readings, since_ns: int, until_ns: int) -> Readings:
-    """The same with those tiles, readings of exact moments that begin where the one before ends, that lie between two
-    moments made one: their sum is all that they say of anything beyond them."""
+    """Readings in which the tiles between two moments are one. Tiles are readings of exact moments that begin where the
+    one before ends. Only their sum affects anything outside them."""
     low = int((tiles.latest - tiles.windows).searchsorted(since_ns))
     high = int(tiles.latest.searchsorted(until_ns, "right"))
     inside = tiles.part(slice(low, high))
@@ -80,7 +80,7 @@ def merged(tiles: Readings, since_ns: int, until_ns: int) -> Readings:
 
 
 class BusyBounds(NamedTuple):
-    """Busy ns of an interval: the best guess, and what it is for sure not below and not above."""
+    """Busy ns of an interval: the best guess, and bounds that hold for any load."""
 
     value_ns: float
     low_ns: float
@@ -88,23 +88,23 @@ class BusyBounds(NamedTuple):
 
 
 class TrailingFit(NamedTuple):
-    """Bounds by readings of exact moments, and how much of them is not explained by a load that changes at the
-    interval's edges alone, in ns: of several that are possible, the one that leaves least is likeliest."""
+    """Bounds by readings of exact moments. `rest_ns` is the part of the readings that a load with changes only at the
+    interval's edges does not explain: of several possible fits, the one with the least rest is likeliest."""
 
     rest_ns: float
     bounds: BusyBounds
 
 
-def hull(found: Iterable[BusyBounds]) -> BusyBounds | None:
-    """What holds if any one of some bounds does, with the first one's guess; None of none."""
-    every = list(found)
-    if not every:
+def hull(every: Iterable[BusyBounds]) -> BusyBounds | None:
+    """Bounds that hold if any of `every` does, with the first one's guess; None without any."""
+    bounds = list(every)
+    if not bounds:
         return None
-    return BusyBounds(every[0].value_ns, min(b.low_ns for b in every), max(b.high_ns for b in every))
+    return BusyBounds(bounds[0].value_ns, min(b.low_ns for b in bounds), max(b.high_ns for b in bounds))
 
 
 def fit(readings: Readings, a_ns: int, b_ns: int) -> TrailingFit | None:
-    """Busy time of `(a, b]` by all of some readings of exact moments; None if no load can give them."""
+    """Busy time of `(a, b]` by all readings, which have exact moments; None if no load can give them."""
     length = float(b_ns - a_ns)
     tube = solve(readings, a_ns, length)
     if tube is None:
@@ -117,10 +117,10 @@ def fit(readings: Readings, a_ns: int, b_ns: int) -> TrailingFit | None:
 def busy_between(
     readings: Readings, a_ns: int, b_ns: int, guesses: Iterable[Sequence[Readings]] = ()
 ) -> BusyBounds | None:
-    """Busy time of `(a, b]`; None if no load can give these readings. Without any: from nothing to all.
+    """Busy time of `(a, b]`; None if no load can give these readings. Without readings: from 0 to the whole interval.
 
-    `guesses`: where moments are uncertain, groups of exact ones, likelier groups first. The best guess goes by those of
-    a group that fit best; the first group with one that fits to rounding is taken. Raises ValueError if the interval
+    `guesses`: for uncertain moments, groups of readings with exact ones, likelier groups first. The best guess follows
+    the readings that fit best, of the groups up to the first with a fit to rounding. Raises ValueError if the interval
     ends before it starts.
     """
     if b_ns < a_ns:
@@ -136,7 +136,7 @@ def busy_between(
     enough = _NOTHING * readings.quantum * float(near.windows.max())
     best: TrailingFit | None = None
     for group in guesses:
-        fits = [found for part in group if (found := fit(part, a_ns, b_ns)) is not None]
+        fits = [fitted for part in group if (fitted := fit(part, a_ns, b_ns)) is not None]
         best = min([*fits, best] if best else fits, default=None)
         if best is not None and best.rest_ns <= enough:
             break
@@ -145,21 +145,21 @@ def busy_between(
 
 
 class Tube(NamedTuple):
-    """At ascending `moments`, ns after an interval's start: the most and the least that is busy from there to them."""
+    """At ascending `moments`, ns after an interval's start: the most and the least busy time from there to each."""
 
     moments: Floats
     most: Floats
     least: Floats
 
     def bounds(self, t: float) -> tuple[float, float]:
-        """The least and the most until `t`, one of the moments."""
+        """The least and the most busy time until `t`, one of the moments."""
         at = int(self.moments.searchsorted(t))
         return max(0.0, float(self.least[at])), min(t, float(self.most[at]))
 
     def between(self, x: float, y: float) -> float:
-        """Busy ns from one of the moments to another in the midst of all loads that are possible.
+        """Busy ns between two of the moments, in the middle of all possible loads.
 
-        The most and the least both satisfy all constraints, and so does what lies half-way between them.
+        The most and the least both satisfy all constraints, and so does their mean.
         """
         i, j = (int(self.moments.searchsorted(t)) for t in (x, y))
         return float(self.most[j] + self.least[j] - self.most[i] - self.least[i]) / 2
@@ -170,13 +170,13 @@ class Tube(NamedTuple):
         return self.between(x, y) / (y - x) if y > x else 0.0
 
     def roughness(self, moments: Sequence[float]) -> float:
-        """How much the busy share changes from each of the cells between some moments to the next, in ns."""
+        """The sum of changes of the busy share from cell to cell between some moments, in ns."""
         cells = [(y - x, self.between(x, y)) for x, y in pairwise(moments)]
         return sum(abs(a / x - b / y) * min(x, y) for (x, a), (y, b) in pairwise(cells))
 
 
 def solve(readings: Readings, a_ns: int, length: float) -> Tube | None:
-    """What can be busy from `a_ns` on, at every moment that the readings or the interval name; None if nothing can."""
+    """The possible busy time from `a_ns` to every moment of the readings and the interval; None if there is none."""
     early, late = ((part - a_ns).astype(np.float64) for part in (readings.earliest, readings.latest))
     k, windows = len(early), readings.windows.astype(np.float64)
     every = np.concatenate((early, late, early - windows, late - windows, (0.0, length)))
@@ -185,8 +185,8 @@ def solve(readings: Readings, a_ns: int, length: float) -> Tube | None:
     mass = readings.shares * windows
     doubt = readings.quantum * windows / 2 + 2 * _STAMP_NS
     span = late - early
-    # Of a moment that lies somewhere in [e, f]: from f - W to e at most what was read, from e - W to f at least
-    # that; and from e - W to f no more than the span beyond it, from f - W to e no less than the span below it.
+    # For a moment in [e, f]: from f - W to e at most the reading, and from e - W to f at least that. From e - W to f at
+    # most the reading plus the span, and from f - W to e at least the reading minus the span.
     source = np.concatenate((f0, f, e0, e))
     target = np.concatenate((e, e0, f, f0))
     most = np.concatenate((mass + doubt, doubt - mass, mass + doubt + span, doubt - mass + span))
@@ -196,7 +196,7 @@ def solve(readings: Readings, a_ns: int, length: float) -> Tube | None:
     up = _shortest(moments, source, target, most, start)
     if up is None:
         return None
-    # A path to the start is one from it, once every edge is turned round, and time with them.
+    # A path to the start is one from it with every edge and time reversed.
     back = _shortest(-moments[::-1], _turned(target, moments), _turned(source, moments), most, len(moments) - 1 - start)
     return None if back is None else Tube(moments, up, -back[::-1])
 
@@ -209,27 +209,27 @@ def _turned(place: Ints, moments: Floats) -> Ints:
 def _shortest(moments: Floats, source: Ints, target: Ints, most: Floats, start: int) -> Floats | None:
     """Lengths of the shortest paths from `start` (Bellman and Ford); None if there is a cycle of negative length.
 
-    Besides the edges given, there is one from each moment to every later one as long as the time between them, and one
-    of no length to every earlier one: two running minima.
+    Besides the given edges, there is one from each moment to every later one, as long as the time between them, and one
+    of length 0 to every earlier one: two running minima.
     """
-    found = np.full(len(moments), np.inf)
-    found[start] = 0.0
+    lengths = np.full(len(moments), np.inf)
+    lengths[start] = 0.0
     order = np.argsort(target, kind="stable")
     source, most = source[order], most[order]
     targets, first = np.unique(target[order], return_index=True)
     for _ in range(len(moments) + 2):
-        found = np.minimum.accumulate(found - moments) + moments
-        found = np.minimum.accumulate(found[::-1])[::-1]
-        if found[start] < -_GAIN_NS:
+        lengths = np.minimum.accumulate(lengths - moments) + moments
+        lengths = np.minimum.accumulate(lengths[::-1])[::-1]
+        if lengths[start] < -_GAIN_NS:
             return None
         if not len(targets):
-            return found
-        shorter = np.minimum.reduceat(found[source] + most, first)
-        held = found[targets]
-        if not (shorter < held - _GAIN_NS).any():
-            return found
-        found = found.copy()
-        found[targets] = np.minimum(held, shorter)
+            return lengths
+        shorter = np.minimum.reduceat(lengths[source] + most, first)
+        previous = lengths[targets]
+        if not (shorter < previous - _GAIN_NS).any():
+            return lengths
+        lengths = lengths.copy()
+        lengths[targets] = np.minimum(previous, shorter)
     return None
 
 
@@ -237,9 +237,10 @@ def _shortest(moments: Floats, source: Ints, target: Ints, most: Floats, start: 
 
 
 def _split(tube: Tube, ends: Floats, length: float) -> tuple[float, float]:
-    """Cut the cells between two of the `ends` that hold an edge of the interval at that edge.
+    """Cut the cells between two of the `ends` that contain an edge of the interval at that edge.
 
-    The part outside goes on at the rate of the cell beyond it, and the part inside at that of the cell within.
+    Returns the total disagreement and the busy ns of the interval. The part outside continues at the rate of the cell
+    beyond it, and the part inside at the rate of the cell within.
     """
     inner = ends[(ends >= 0.0) & (ends <= length)].tolist()
     before, after = ends[ends < 0.0][-3:].tolist(), ends[ends > length][:3].tolist()
@@ -256,7 +257,7 @@ def _split(tube: Tube, ends: Floats, length: float) -> tuple[float, float]:
 
 
 def _edge(tube: Tube, edge: float, outer: Sequence[float], inner: Sequence[float]) -> tuple[float, float]:
-    """Busy ns of the part inside of the cell that holds an edge, and by how much what is known of it disagrees.
+    """Busy ns of the inner part of the cell that contains an edge, and the disagreement between its two estimates.
 
     `outer` and `inner` are the moments of up to two readings on either side, nearest first.
     """
@@ -269,7 +270,7 @@ def _edge(tube: Tube, edge: float, outer: Sequence[float], inner: Sequence[float
     low, high = max(0.0, cell - rest), min(part, cell)
     beyond = cell - tube.rate(outer) * rest if len(outer) > 1 else None
     if beyond is not None and within is not None:
-        # Either is as much off as its rate is over its part of the cell.
+        # Each estimate's error is in proportion to its part of the cell.
         squares = part * part + rest * rest
         value = (beyond * part * part + within * rest * rest) / squares if squares else 0.0
         return min(max(value, low), high), abs(beyond - within)

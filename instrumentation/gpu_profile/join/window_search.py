@@ -1,11 +1,11 @@
-"""How far back a utilisation reading looks, and how stale it may be: found in the readings themselves. Pure.
+"""The search for the window of a utilisation sensor, and for the age of its readings, in the readings. Pure.
 
-NVIDIA documents a sample period of "between 1 second and 1/6 second depending on the product" (nvidia-smi(1)), and no
-call tells which. Two things in the data do. A mean over `W` moves by at most `dt / W` in the time `dt`: what moves
-faster time and again rules `W` out. And where a load switches between nothing and all, which regions of programs do, it
-moves by just that for all of `W`: a straight ramp as steep as `W` allows, while nothing longer is possible, proves `W`
-as far as readings can. A load that itself rises in a straight line at such a slope, on a device whose true window is
-shorter, is mistaken for it until the load has stepped a few times.
+NVIDIA documents a sample period of "between 1 second and 1/6 second depending on the product" (nvidia-smi(1)). No call
+returns it. Two facts in the data show it. A mean over `W` moves by at most `dt / W` in the time `dt`: repeated faster
+moves rule `W` out. And if a load switches between nothing and all, as regions of programs do, the mean moves by exactly
+that for all of `W`. So a straight ramp as steep as `W` allows, without any longer window being possible, proves `W` as
+far as readings can. A load that itself rises linearly at such a slope, on a device with a shorter window, is mistaken
+for a ramp until the load has stepped a few times.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ from gpu_profile.join.trailing import Readings
 from gpu_profile.units import NS_PER_S
 
 _MS: Final = 1_000_000
-#: The longest sample period that NVIDIA documents; also how stale a polled reading may be while nothing else is known.
+#: The longest sample period that NVIDIA documents; also the age of a polled reading until a better bound is found.
 LONGEST_NS: Final = NS_PER_S
 _DOCUMENTED_NS: Final = tuple(NS_PER_S * sixths // 6 for sixths in range(1, 7))
-#: Multiples of the stamps' own spacing are tried up to this one; devices are known to average over ten.
+#: The highest multiple of the stamps' own spacing that is tried. Devices with a multiple of ten exist.
 _MOST_MULTIPLES: Final = 12
-#: Two windows closer than this are one.
+#: Two windows closer than this share are one.
 _ALIKE: Final = 0.03
-#: A ramp that proves a window has so many steps, each as high as it can be, and rises by this share in all. Two steps
-#: do if they rise by more, and are not the two halves of one step of the load that a short window cut in the middle.
+#: A ramp that proves a window has this many steps, each as high as possible, and rises by this share in total. Two
+#: steps suffice if they rise by more, and are not the halves of one load step that a short window cut in the middle.
 _STEPS: Final = 3
 _RISE: Final = 0.25
 _HIGH_RISE: Final = 0.6
 _HIGHEST_STEP: Final = 0.45
-#: How far steps of polled readings, whose moments are uncertain, may be from that.
+#: The tolerance of such steps for polled readings, whose moments are uncertain.
 _TOLERANCE: Final = 0.1
-#: A window is ruled out by so many moves that it cannot make: one reading that is garbage makes two of them. What a
-#: ramp has proven takes more.
+#: This many impossible moves rule a window out: one garbage reading makes two of them. A window that a ramp has proven
+#: needs more.
 _MOVES: Final = 3
 _MOVES_AGAINST_PROOF: Final = 8
-#: A driver's reading may be published this much after its moment.
+#: The longest delay from a reading's moment to its publication by the driver.
 LATE_NS: Final = 5 * _MS
-#: History that is looked through at a time, and how much of anything must be there to be believed.
+#: The length of history that is examined at a time, and the fewest readings or changes that count as evidence.
 _HISTORY_NS: Final = 60 * NS_PER_S
 _FEWEST: Final = 4
 _STRIDES: Final = (1, 2, 4)
-#: Even paces at which sensors may renew themselves: what is tried for polled readings, each at so many phases.
+#: Even paces at which sensors may be renewed, tried for polled readings, each at this many phases.
 _PERIODS_NS: Final = tuple(NS_PER_S // per_s for per_s in (1, 2, 4, 5, 6, 10, 20, 50, 100))
 _PHASES: Final = 20
 _MOST_PERIODS: Final = 3
 
 
 class WindowEstimate(NamedTuple):
-    """What is known of a sensor up to `until_ns`.
+    """The estimate of a sensor's window by readings up to `until_ns`.
 
-    `stamped`: the driver stamps the moments of its readings, `spacing_ns` apart; else they were polled, that far apart,
-    and one may be up to `stale_ns` old. `candidates` are windows, longest first, and `against` how often the readings
-    moved as they cannot with each; `known_ns` is the one that is proven, 0 without.
+    `stamped`: the driver stamps the moments of its readings, `spacing_ns` apart. Otherwise they were polled, that far
+    apart, and one may be up to `stale_ns` old. `candidates` are windows, longest first. `against` counts for each the
+    moves that it cannot explain. `known_ns` is the proven window, 0 without one.
     """
 
     until_ns: int
@@ -71,7 +71,7 @@ class WindowEstimate(NamedTuple):
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """The windows that have to be reckoned with, longest first."""
+        """The windows that are possible, longest first; only the proven one, if any."""
         return (self.known_ns,) if self.known_ns else self.alive
 
     @property
@@ -81,72 +81,72 @@ class WindowEstimate(NamedTuple):
 
 
 class WindowFinder:
-    """Looks for the window of one column of readings. `stamped` None: whole microseconds are a driver's stamps.
+    """Searches for the window of one column of readings. `stamped` None: whole microseconds are a driver's stamps.
 
-    What is found is replaced as a whole, so that threads may share a finder: at worst, both do the same work.
+    The estimate is replaced as a whole, so threads may share a finder: at worst, both do the same work.
     """
 
     def __init__(self, *, stamped: bool | None = None) -> None:
         self._stamped = stamped
-        self._found: WindowEstimate | None = None
+        self._estimate: WindowEstimate | None = None
 
     def learn(self, column: Column) -> WindowEstimate | None:
-        """Look through the readings that are new; None while there are too few."""
-        found, mark = self._found, column.watermark_ns
-        if mark is None or (found is not None and mark == found.until_ns):
-            return found
-        if found is not None and mark < found.until_ns:
-            found = None  # the clock was set back
+        """Examine the new readings. None while there are too few."""
+        estimate, mark = self._estimate, column.watermark_ns
+        if mark is None or (estimate is not None and mark == estimate.until_ns):
+            return estimate
+        if estimate is not None and mark < estimate.until_ns:
+            estimate = None  # the clock was set back
         since = mark - _HISTORY_NS
-        if found is not None:
-            since = max(since, found.until_ns - 3 * LONGEST_NS)
+        if estimate is not None:
+            since = max(since, estimate.until_ns - 3 * LONGEST_NS)
         ends, shares = _rows(column, since, mark)
         if len(ends) >= _FEWEST:
-            self._found = found = _learn(found, ends, shares, column.signal, self._stamped)
-        return found
+            self._estimate = estimate = _learn(estimate, ends, shares, column.signal, self._stamped)
+        return estimate
 
 
-def readings_of(column: Column, found: WindowEstimate, since_ns: int, until_ns: int) -> Readings:
-    """The readings of an interval as what they are worth; their windows are still to be set."""
+def readings_of(column: Column, estimate: WindowEstimate, since_ns: int, until_ns: int) -> Readings:
+    """The readings of an interval with their possible moments, and without windows."""
     ends, shares = _rows(column, since_ns, until_ns)
-    return _readings(ends, shares, found.stamped, found.stale_ns, column.signal)
+    return _readings(ends, shares, estimate.stamped, estimate.stale_ns, column.signal)
 
 
 def with_window(readings: Readings, window_ns: int) -> Readings:
-    """The same, of this window."""
+    """The readings with this window."""
     return readings._replace(windows=np.full(len(readings.latest), window_ns, np.int64))
 
 
 def renewals(readings: Readings) -> Iterator[list[Readings]]:
-    """The same at the moments that they had if the sensor renews itself at an even pace: by pace, at every phase.
+    """The readings at the moments that an evenly renewed sensor implies: by pace, one element per possible phase.
 
-    Of the paces that are possible the slowest few: faster ones are always possible, and say less.
+    Only the slowest few possible paces: faster ones are always possible, and bound less.
     """
     left = _MOST_PERIODS
     for period in _PERIODS_NS:
         step = period // _PHASES
-        found: list[Readings] = []
+        phases: list[Readings] = []
         for phase in range(0, period, step):
             since = (readings.latest - phase) % period
             moments = readings.latest - since
-            # Next to a renewal, a phase that is off by half a step may take a reading for another one.
+            # Next to a renewal, a phase that is off by half a step may assign a reading to another renewal.
             clear = (since >= step // 2) & (since < period - step // 2)
             if np.count_nonzero(clear) * 2 > len(clear) and (moments >= readings.earliest)[clear].all():
-                held = readings.part(clear)
-                found.append(held._replace(earliest=moments[clear], latest=moments[clear]))
-        if found:
-            yield found
+                clear_readings = readings.part(clear)
+                phases.append(clear_readings._replace(earliest=moments[clear], latest=moments[clear]))
+        if phases:
+            yield phases
             left -= 1
         if not left:
             return
 
 
 def _rows(column: Column, since_ns: int, until_ns: int) -> tuple[Ints, Floats]:
-    """Ends and shares of the rows that have a length."""
+    """Ends and shares of the rows with a length."""
     starts, ends, masses = column.edges(since_ns, until_ns)
     lengths = ends - starts
-    held = lengths > 0
-    return ends[held], masses[held] // lengths[held] * column.signal.quantum
+    positive = lengths > 0
+    return ends[positive], masses[positive] // lengths[positive] * column.signal.quantum
 
 
 def _learn(
@@ -160,40 +160,40 @@ def _learn(
     same = before is not None and before.stamped == stamped
     if before is not None and same and stamped:
         same = abs(before.spacing_ns - spacing) <= _ALIKE * spacing
-    against, known, since = (0,) * len(candidates), 0, int(ends[0])
+    against, proven, since = (0,) * len(candidates), 0, int(ends[0])
     if before is not None and same:
-        candidates, against, known, since = before.candidates, before.against, before.known_ns, before.until_ns
+        candidates, against, proven, since = before.candidates, before.against, before.known_ns, before.until_ns
         stale = min(stale, before.stale_ns)
     readings = _readings(ends, shares, stamped, stale, signal)
-    # Readings of one spacing are tiles at least, which any load can give.
+    # Readings of one spacing are at least tiles, which any load can give.
     least = 1.05 * spacing if stamped else 0.0
     against = tuple(
         moves + (_faster(readings, w, since) if w > least else 0) for w, moves in zip(candidates, against, strict=True)
     )
-    found = WindowEstimate(int(ends[-1]), stamped, spacing, stale, candidates, against, known)
-    if not found.alive:
-        # The sensor is another one than it was, such as after a change of the driver.
-        return found._replace(against=(0,) * len(candidates), known_ns=0)
+    estimate = WindowEstimate(int(ends[-1]), stamped, spacing, stale, candidates, against, proven)
+    if not estimate.alive:
+        # The sensor has changed, for example with the driver.
+        return estimate._replace(against=(0,) * len(candidates), known_ns=0)
     possible = [w for w, moves in zip(candidates, against, strict=True) if moves < _MOVES_AGAINST_PROOF]
-    if known not in possible:
-        known = next((w for w in possible if _proven(readings, w, exact=stamped)), 0)
-    if not known and len(found.alive) == 1:
-        known = found.alive[0]
-    return found._replace(known_ns=known)
+    if proven not in possible:
+        proven = next((w for w in possible if _proven(readings, w, exact=stamped)), 0)
+    if not proven and len(estimate.alive) == 1:
+        proven = estimate.alive[0]
+    return estimate._replace(known_ns=proven)
 
 
 def _candidates(spacing_ns: int) -> tuple[int, ...]:
-    """The windows to be tried, longest first: multiples of the stamps' spacing, and what is documented."""
+    """The windows to be tried, longest first: multiples of the stamps' spacing, and the documented ones."""
     multiples = min(_MOST_MULTIPLES, round(LONGEST_NS / spacing_ns)) if spacing_ns else 0
-    found = [spacing_ns * n for n in range(1, max(1, multiples) + 1)] if spacing_ns else []
-    found += [w for w in _DOCUMENTED_NS if all(abs(w - other) > _ALIKE * w for other in found) and w > spacing_ns]
-    return tuple(sorted(found, reverse=True))
+    windows = [spacing_ns * n for n in range(1, max(1, multiples) + 1)] if spacing_ns else []
+    windows += [w for w in _DOCUMENTED_NS if all(abs(w - other) > _ALIKE * w for other in windows) and w > spacing_ns]
+    return tuple(sorted(windows, reverse=True))
 
 
 def _stale(ends: Ints, shares: Floats) -> int:
-    """How old polled values may be: two changes in a row were two renewals, and no two lie closer than that.
+    """The largest age of polled values: two changes in a row are two renewals, and no two renewals are closer.
 
-    Not the closest two: a reading that is garbage changes there and back at once.
+    Not the closest two, because a garbage reading changes there and back at once.
     """
     changed = np.flatnonzero(shares[1:] != shares[:-1]) + 1
     apart = np.sort(ends[changed[1:]] - ends[changed[:-1] - 1])
@@ -201,10 +201,10 @@ def _stale(ends: Ints, shares: Floats) -> int:
 
 
 def _readings(ends: Ints, shares: Floats, stamped: bool, stale_ns: int, signal: Signal) -> Readings:
-    """Readings with the moments that they may be of.
+    """Readings with their possible moments.
 
-    Of polled ones, a value that changed is of a renewal since the poll before; one that did not may be as old as the
-    one before, and is left out, but for the newest, until that is too old to be it.
+    A polled value that changed was renewed since the poll before. One that did not change may be as old as the one
+    before, and is left out, except for the newest, until it is too old to be the same.
     """
     none = np.zeros(len(ends), np.int64)
     if stamped or not len(ends):

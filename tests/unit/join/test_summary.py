@@ -224,7 +224,7 @@ def test_what_was_not_measured_of_a_region_is_none_with_a_reason() -> None:
     summary = summarise(nothing, "work", Durations(), interval_source="host")
     assert (summary.busy, summary.busy_s, summary.power_w, summary.energy_j, summary.memory_max) == (None,) * 5
     assert (summary.busy_half_width, summary.power_half_width, summary.rates) == (None, None, {})
-    assert (summary.reason, summary.busy_source) == ("the device tells no utilisation", "")
+    assert (summary.reason, summary.busy_source) == ("the device reports no utilisation", "")
     assert "busy" not in summary.evidence.values
 
 
