@@ -88,7 +88,7 @@ def calibrated(part: str) -> tuple[Load, Callable[[str], tuple[Ints, Floats]]]:
     return Load(*arrays["load"]), drained
 
 
-def pool_of(part: str, known: DevicePrior | None = None) -> Pool:
+def pool_of(part: str, prior: DevicePrior | None = None) -> Pool:
     """The pool of a part of `six_kernels.npz`, with the kernels as regions.
 
     The energy counter is read every 50 ms. The driver's power samples are complete.
@@ -118,7 +118,7 @@ def pool_of(part: str, known: DevicePrior | None = None) -> Pool:
     timeline.append(
         sorted((s for s in samples if base + first < s.t_end_ns < base + last), key=lambda sample: sample.t_end_ns)
     )
-    pool = Pool(timeline, start_ns=base + first, known=known or DevicePrior.of_board(device.name))
+    pool = Pool(timeline, start_ns=base + first, prior=prior or DevicePrior.of_board(device.name))
     activities = [
         DeviceExecution(i, None, KERNELS[kind], base + start, base + end)
         for i, (start, end, kind) in enumerate(

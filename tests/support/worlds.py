@@ -102,9 +102,9 @@ class World:
         self,
         windows_per_slice: int,
         after_each: Callable[[Pool], None] = lambda _: None,
-        known: DevicePrior | None = None,
+        prior: DevicePrior | None = None,
     ) -> Pool:
-        pool = Pool(Timeline(DEVICE, [GRAPHICS, ENERGY], capacity=10_000), start_ns=T0, known=known)
+        pool = Pool(Timeline(DEVICE, [GRAPHICS, ENERGY], capacity=10_000), start_ns=T0, prior=prior)
         for i in range(0, len(self.samples), windows_per_slice):
             piece = self.samples[i : i + windows_per_slice]
             for both in piece:

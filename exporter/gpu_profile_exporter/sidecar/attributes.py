@@ -39,7 +39,7 @@ class Encoder:
         """
         shared = self._enricher.region_of(execution)
         length_ns = execution.end_ns - execution.start_ns
-        long = length_ns >= shared.resolved_ns or (not shared.known and length_ns >= SHORTEST_S * NS_PER_S)
+        long = length_ns >= shared.resolved_ns or (not shared.pooled and length_ns >= SHORTEST_S * NS_PER_S)
         if own and long:
             # The span is long enough for samples of its own.
             return encoded({**self._enricher.attributes(execution), _REGION: self._region(execution)})
@@ -62,7 +62,7 @@ class Encoder:
         values: dict[str, AttributeValues] = {_REGION: self._region(execution)}
         if shared.devices:
             values = {**shared.fixed, **values, names.INTERVAL_SOURCE.name: "host"}
-        if not shared.known:
+        if not shared.pooled:
             values[names.UNJOINED.name] = self._enricher.why_unjoined(execution)
         return encoded(values)
 

@@ -209,7 +209,7 @@ def _pool(timeline: Timeline, mine: DeviceWork, sensors: DevicePrior) -> Pool:
     start_ns, end_ns = sampled_ns or (0, 0)
     if near.any():
         start_ns, end_ns = int(activities.starts[near].min()), max(end_ns, int(activities.ends[near].max()))
-    pool = Pool(timeline, start_ns=start_ns, known=sensors)
+    pool = Pool(timeline, start_ns=start_ns, prior=sensors)
     for region, executions in mine.executions.items():
         pool.count(region, executions, marked=mine.marked[region])
     columns = np.array([pool.attribution.column(region) for region in mine.regions], np.int64)
@@ -217,8 +217,8 @@ def _pool(timeline: Timeline, mine: DeviceWork, sensors: DevicePrior) -> Pool:
     ends = np.where(near, activities.ends, activities.starts)
     activities = activities._replace(ends=ends, columns=columns[activities.columns])
     # As at the end of a program: the data until then decide for which signals the last samples are awaited.
-    pool.take(activities, pool.known_ns(end_ns))
-    pool.take(activities, pool.known_ns(end_ns), final=True)
+    pool.take(activities, pool.watermark_ns(end_ns))
+    pool.take(activities, pool.watermark_ns(end_ns), final=True)
     return pool
 
 

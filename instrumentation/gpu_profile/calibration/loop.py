@@ -49,7 +49,7 @@ def check(
     timeline = Timeline(device, {sample.signal for sample in samples}, capacity=1 << 16)
     for sample in samples:
         timeline.append([sample], played.end_ns)
-    pool = Pool(timeline, start_ns=played.start_ns, known=DevicePrior(priors))
+    pool = Pool(timeline, start_ns=played.start_ns, prior=DevicePrior(priors))
     activities = []
     for i, (start, end, level) in enumerate(zip(*(part.tolist() for part in played.load), strict=True)):
         activities.append(DeviceExecution(i, None, LEVELS[level], start, end))

@@ -112,6 +112,6 @@ def runs(pid: int) -> bool:
     return True
 
 
-def pause_s(asked: int, *, found: bool) -> float:
-    """Seconds until the next query, after `asked` queries. `found`: whether the driver lists this process."""
-    return LAST_S if found else min(LAST_S, FIRST_S * 2.0 ** min(asked, 16))
+def pause_s(asked: int, *, listed: bool) -> float:
+    """Seconds until the next query, after `asked` queries. `listed`: whether the driver lists this process."""
+    return LAST_S if listed else min(LAST_S, FIRST_S * 2.0 ** min(asked, 16))

@@ -190,10 +190,10 @@ def test_in_a_real_namespace_of_its_own_a_process_knows_that_it_is_not_the_hosts
 
 
 def test_the_driver_is_asked_less_and_less_and_rarely_once_it_has_answered() -> None:
-    pauses = [pause_s(asked, found=False) for asked in range(9)]
+    pauses = [pause_s(asked, listed=False) for asked in range(9)]
     assert pauses[0] == FIRST_S
     assert pauses == sorted(pauses)
-    assert pauses[-1] == pause_s(10_000, found=False) == pause_s(0, found=True) == LAST_S
+    assert pauses[-1] == pause_s(10_000, listed=False) == pause_s(0, listed=True) == LAST_S
 
 
 # ---------------------------------------------------------------------- with the NVML driver

@@ -50,15 +50,15 @@ _SET_BACK_NS: Final = 5 * NS_PER_S
 
 
 class Pool:
-    """The regions of one device, from `start_ns` on. `known` is the prior of its sensors."""
+    """The regions of one device, from `start_ns` on. `prior`: the prior of its sensors."""
 
-    def __init__(self, timeline: Timeline, *, start_ns: int, known: DevicePrior | None = None) -> None:
+    def __init__(self, timeline: Timeline, *, start_ns: int, prior: DevicePrior | None = None) -> None:
         self.timeline = timeline
         self.start_ns = self.frontier_ns = start_ns
         #: How often the clock was set back.
         self.set_back = 0
         self.attribution = RegionColumns()
-        prior = known or DevicePrior()
+        prior = prior or DevicePrior()
         index = self.attribution
         made = partial(Mixture, timeline, start_ns=start_ns, active_s=self._active_s, stamps=index.stamps, prior=prior)
         self._mixtures = [
@@ -116,7 +116,7 @@ class Pool:
         """Whether the frontier has reached the ends of all counted executions."""
         return self.frontier_ns >= self._counted_ns
 
-    def known_ns(self, now_ns: int) -> int:
+    def watermark_ns(self, now_ns: int) -> int:
         """The time up to which the samples of all used signals have arrived, at most a second before `now_ns`."""
         measured = self._measured_leads
         # Utilisation arrives late. If there is a better source, the pool does not wait for it.

@@ -115,7 +115,7 @@ class Joiner:
             for device in devices:
                 pool = self._pool(device, now)
                 if pool is not None:
-                    until = pool.known_ns(now)
+                    until = pool.watermark_ns(now)
                     until = until if final else min(until, now - self._late_ns)
                     if final or pool.due(until):
                         self._advance(pool, until, final=final)
@@ -208,7 +208,7 @@ class Joiner:
             driver = self.sampler.driver
             prior = known_sensors(device, driver.version if driver is not None else "")
             pool = self.pools[device.uuid] = Pool(
-                timeline, start_ns=min(starts, default=now - self._late_ns), known=prior
+                timeline, start_ns=min(starts, default=now - self._late_ns), prior=prior
             )
             for execution in mine:
                 if execution.end_ns:

@@ -199,7 +199,7 @@ class Session(Entrance):
         if self.placement.asked is None and len(listed) > 1 and not simulated and not 0 <= now_s < self._ask_s:
             used = own_process.uses(driver, listed, own_process.own_ids())
             self._times_asked += 1
-            self._ask_s = now_s + own_process.pause_s(self._times_asked, found=bool(used))
+            self._ask_s = now_s + own_process.pause_s(self._times_asked, listed=bool(used))
         self.placement.update(listed, used, simulated=simulated)
         return self.placement.read
 

@@ -52,11 +52,6 @@ class RegionValues(NamedTuple):
     #: Intervals shorter than this have no readings of their own.
     resolved_ns: float
 
-    @property
-    def known(self) -> bool:
-        """Whether the region has pooled values."""
-        return self.pooled
-
     def add_energy(self, result: dict[str, AttributeValues], length_s: float) -> None:
         """Add an execution's energy: the region's pooled power while it is active, times `length_s`."""
         if self.power_w is not None:

@@ -45,7 +45,7 @@ def pool_of(
     """A pool that has taken all of a run in; `exact`: the device itself stamped all work."""
     timeline = Timeline(DEVICE, [signal for _, signal, _, _ in run.readings], capacity=20_000)
     timeline.append(samples_of(run.readings) if samples is None else samples)
-    pool = Pool(timeline, start_ns=T0, known=known)
+    pool = Pool(timeline, start_ns=T0, prior=known)
     activities = [DeviceExecution(span.id, None, span.name, span.start_ns, span.end_ns) for span in spans_of(run)]
     for activity in activities:
         pool.count(activity.region, marked=int(exact))

@@ -335,7 +335,7 @@ def test_a_device_that_is_not_trusted_gives_no_pooled_rate() -> None:
     world = World(1)
     trusted, doubted = (
         world.run(10),
-        world.run(10, known=DevicePrior(untrusted="pooled numbers of this GPU are not trusted")),
+        world.run(10, prior=DevicePrior(untrusted="pooled numbers of this GPU are not trusted")),
     )
     assert trusted.pooled("r0").rates[GRAPHICS].reason == ""
     rate = doubted.pooled("r0").rates[GRAPHICS]
@@ -350,5 +350,5 @@ def test_readings_that_contradict_a_calibration_are_told_of() -> None:
     world = World(1)
     wrong = SensorPrior(Sensor(lag_ns=700 * MS), MS, MS)
     right = SensorPrior(Sensor(), MS, MS)
-    assert world.run(10, known=DevicePrior({GRAPHICS: wrong})).unexpected == [GRAPHICS]
-    assert world.run(10, known=DevicePrior({GRAPHICS: right})).unexpected == []
+    assert world.run(10, prior=DevicePrior({GRAPHICS: wrong})).unexpected == [GRAPHICS]
+    assert world.run(10, prior=DevicePrior({GRAPHICS: right})).unexpected == []
