@@ -170,9 +170,9 @@ def _hour(minutes: tuple[int, ...] = (10, 20, 40, 70)) -> dict[int, float]:
     from gpu_profile.testing import START_NS, FakeClock
     from gpu_profile_exporter.exposition.exposition import Exposition
     from gpu_profile_exporter.reader.child import ReaderLoop
+    from gpu_profile_exporter.reader.heartbeat import Heartbeat
     from gpu_profile_exporter.reader.readers import Readers
     from gpu_profile_exporter.reader.settings import HOME, ReaderSettings
-    from gpu_profile_exporter.reader.whereabouts import Whereabouts
     from gpu_profile_exporter.readings.readings import Identity, readings
     from gpu_profile_exporter.server.routes import GZIP_LEVEL
 
@@ -194,7 +194,7 @@ def _hour(minutes: tuple[int, ...] = (10, 20, 40, 70)) -> dict[int, float]:
     found = {}
     with tempfile.TemporaryDirectory() as directory, installed(build(Path(directory), soname=False)) as stub:
         stub.set_time(clock.now_ns())
-        reader = ReaderLoop(ReaderSettings("nvml", 0.1, groups, False, -1, -1, -1), Whereabouts.create(), clock)
+        reader = ReaderLoop(ReaderSettings("nvml", 0.1, groups, False, -1, -1, -1), Heartbeat.create(), clock)
         scrape_ns = clock.now_ns()
         for minute in minutes:
             while clock.now_ns() < START_NS + minute * 60 * 10**9:

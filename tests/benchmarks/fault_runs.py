@@ -21,7 +21,7 @@ from support.programs import Exporter, exporter
 from benchmarks.exporter_children import tree
 from benchmarks.fault_scripts import ALL, GPUS, Fault
 from gpu_profile_exporter.operating.release import ask
-from gpu_profile_exporter.reader.forking import LAUNCHER_NAME
+from gpu_profile_exporter.reader.launcher_process import LAUNCHER_NAME
 
 SCRAPE_EVERY_S: Final = 0.2
 #: A scrape during the fault takes no longer; the worst of all is told beside it.

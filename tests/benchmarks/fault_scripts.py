@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import pynvml
 
-from gpu_profile_exporter.reader.forking import LAUNCHER_NAME
+from gpu_profile_exporter.reader.launcher_process import LAUNCHER_NAME
 
 if TYPE_CHECKING:
     from benchmarks.fault_runs import Bench, Watch

@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, TracerProvider
 
 from benchmarks.rows import Row, best
 from gpu_profile.regions.session.session import Session
-from gpu_profile.regions.telemetry.server_spans import ForeignRule, ForeignSpans
+from gpu_profile.regions.telemetry.server_spans import AdoptedSpans, ServerSpanRule
 
 #: Spans in one burst.
 _SPANS: Final = 2_000
@@ -28,7 +28,7 @@ def rows() -> Iterator[Row]:
     span_us = best(lambda: [tracer.start_span("call").end() for _ in range(_SPANS)], _BURSTS) / _SPANS * 1e6
     running = [span for _ in range(_SPANS) if isinstance(span := tracer.start_span("call"), Span)]
     ended: list[ReadableSpan] = [span._readable_span() for span in running]
-    foreign = ForeignSpans(ForeignRule(), session=_no_session, innermost=lambda: None)
+    foreign = AdoptedSpans(ServerSpanRule(), session=_no_session, innermost=lambda: None)
 
     def watch() -> None:
         for span, after in zip(running, ended, strict=True):

@@ -193,7 +193,7 @@ def launching() -> dict[str, float]:
     device, and without a session; and what the session's threads take of a core."""
     data, names = b"x" * 60_000, ("forward", "backward", "optimizer")
 
-    def held_up(seconds: float) -> float:
+    def may_isolate(seconds: float) -> float:
         began, used_s = time.perf_counter(), time.thread_time()
         while time.perf_counter() < began + seconds:
             for name in names:
@@ -206,9 +206,9 @@ def launching() -> dict[str, float]:
         stream = EventStream(Cuda(stub(directory)), 0, lambda _: 0, SYSTEM_CLOCK)
         stream.device_uuid = next(d.uuid for d in open_driver("nvml").devices() if d.kind is DeviceKind.GPU)
         configure(enabled=False)
-        found = {"alone": held_up(4.0)}
+        found = {"alone": may_isolate(4.0)}
         configure(backend="nvml", enabled=True, stream=stream)
-        found["beside"] = held_up(30.0)
+        found["beside"] = may_isolate(30.0)
         threads = {thread.name: thread.native_id for thread in threading.enumerate()}
         for name in ("join", "sampler"):
             used = Path(f"/proc/self/task/{threads[f'gpu-profile-{name}']}/schedstat").read_text().split()[0]

@@ -43,7 +43,7 @@ class Estimate(NamedTuple):
         return 1.0 if self.value is None else abs(self.value / self.true - 1)
 
     @property
-    def covers(self) -> bool:
+    def covers_all_gpus(self) -> bool:
         """Whether the truth lies in the interval."""
         return self.value is not None and abs(self.value - self.true) <= self.half_width
 
@@ -140,7 +140,7 @@ def _accuracy(name: str, reach: float, seeds: int, *, whole: bool = False, **opt
 
 def _covered(found: Sequence[Outcome]) -> float:
     given = [region for outcome in found for region in outcome.regions if region.value is not None]
-    return float(np.mean([region.covers for region in given])) if given else 0.0
+    return float(np.mean([region.covers_all_gpus for region in given])) if given else 0.0
 
 
 def random_order(seeds: int = SEEDS) -> Iterator[Row]:

@@ -13,8 +13,8 @@ from support.exporter import series
 from support.nvml_stub.build import SONAME, CannotBuildError, build
 from support.programs import Exporter, exporter, until
 
-from gpu_profile_exporter.reader.forking import LAUNCHER_NAME
 from gpu_profile_exporter.reader.launcher import Launcher
+from gpu_profile_exporter.reader.launcher_process import LAUNCHER_NAME
 from gpu_profile_exporter.reader.process import ReaderProcess
 from gpu_profile_exporter.reader.settings import COUNTER, LISTENER, ReaderSettings
 

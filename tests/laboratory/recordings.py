@@ -187,7 +187,7 @@ def replayed(run: Run) -> Answers:
         stats=SimpleNamespace(turned_ns=1),
         driver=None,
         timeline=lambda _: timeline,
-        look_again=lambda: None,
+        relist_devices=lambda: None,
     )
     placement = SimpleNamespace(version=0, has=lambda _: True, of=lambda _: (DEVICE,), add=lambda _: False)
     joiner = Joiner(cast("Any", sampler), cast("Any", placement), clock, DEFAULT_THRESHOLDS, Counter())

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from property.activity_trees import SPAN, ancestors, cuts, forests, runs_at, shared_at
 
 from gpu_profile.join.unmixing import region_columns as module
-from gpu_profile.join.unmixing.activities import Activities, DeviceExecution, Named
+from gpu_profile.join.unmixing.activities import Activities, DeviceExecution, NamedActivities
 from gpu_profile.join.unmixing.region_columns import OTHER, RegionColumns
 from gpu_profile.units import NS_PER_S
 
@@ -170,7 +170,7 @@ def test_whoever_takes_anothers_place_no_time_is_lost_or_counted_twice(
         every = {a.region for a in activities}
         for i, (a, b) in enumerate(pairwise(edges), start=1):
             here = overlapping(activities, a, b)
-            known.watch(Named.of(here, b), a, b)
+            known.watch(NamedActivities.of(here, b), a, b)
             known.take(Activities.of(here, known.column, b).during(a, b))
             if i in looks:
                 known.recent(0, ALL)
@@ -206,7 +206,7 @@ def test_what_is_watched_never_counts_for_more_than_it_ran_and_little_less(runs:
         known.column("first")
         truth: Counter[str] = Counter()
         for key, (region, length) in enumerate(runs):
-            known.watch(Named.of([DeviceExecution(key, None, region, 0, length)], 100), 0, 100)
+            known.watch(NamedActivities.of([DeviceExecution(key, None, region, 0, length)], 100), 0, 100)
             truth[region] += length
             assert len(known._watched) <= 4
     for region, length in truth.items():

@@ -37,7 +37,7 @@ def test_shares_grow_and_add_up_to_what_was_measured_whatever_the_targets_and_me
         measured += more
         width = max(width, len(wanted))
         before = shares.shared.copy()
-        shares.hand_out(measured, np.pad(np.array(wanted), (0, width - len(wanted))), np.ones(width, bool))
+        shares.distribute(measured, np.pad(np.array(wanted), (0, width - len(wanted))), np.ones(width, bool))
         assert (shares.shared[: len(before)] >= before).all()
         assert (shares.shared >= 0).all()
         assert float(shares.shared.sum()) == pytest.approx(measured, rel=1e-9, abs=1e-9)
@@ -56,7 +56,7 @@ def test_shares_grow_and_add_up_to_what_was_measured_whatever_the_targets_and_me
 def test_targets_that_stay_are_met(wanted: list[float], measured: float) -> None:
     shares, goal = Shares(), np.array(wanted)
     for part in (0.1, 0.5, 1.0):
-        shares.hand_out(measured * part, goal, np.ones(len(goal), bool))
+        shares.distribute(measured * part, goal, np.ones(len(goal), bool))
     assert shares.shared == pytest.approx(goal * measured / goal.sum())
 
 
@@ -64,8 +64,8 @@ def test_targets_that_stay_are_met(wanted: list[float], measured: float) -> None
 @given(st.floats(1, 1e4), st.floats(1, 1e4))
 def test_what_was_given_once_is_not_taken_back_but_made_up_for(first: float, second: float) -> None:
     shares = Shares()
-    shares.hand_out(first, np.array([0.0, 1.0, 0.0]), ALL)
-    shares.hand_out(first + second, np.array([0.0, 0.0, 1.0]), ALL)
+    shares.distribute(first, np.array([0.0, 1.0, 0.0]), ALL)
+    shares.distribute(first + second, np.array([0.0, 0.0, 1.0]), ALL)
     assert shares.shared == pytest.approx([0.0, first, second])
 
 

@@ -98,8 +98,8 @@ def cuts(draw: st.DrawFn, history: History) -> list[int]:
     """Moments in order: in rows, on their edges, before and after everything."""
     edges = [edge for row in history.rows for edge in (row.start, row.end)] or [T0]
     near = st.tuples(st.sampled_from(edges), st.integers(-1000, 1000)).map(sum)
-    anywhere = st.integers(min(edges) - 10**12, max(edges) + 10**12)
-    return sorted(draw(st.lists(st.one_of(near, anywhere), min_size=2, max_size=8)))
+    all_threads = st.integers(min(edges) - 10**12, max(edges) + 10**12)
+    return sorted(draw(st.lists(st.one_of(near, all_threads), min_size=2, max_size=8)))
 
 
 @given(st.data(), histories)

@@ -99,7 +99,7 @@ class FakeCuda:
         here = not self.others or into < nanoseconds(SLICE_S)
         return ns if here else ns - into + nanoseconds(SLICE_S) * (1 + self.others)
 
-    def give_way(self) -> None:
+    def yield_to_program(self) -> None:
         """Advance the clock to the end of this process's slice, if it is running."""
         self.clock.advance(max(0, nanoseconds(SLICE_S) - self._into_ns(self.clock.now_ns())) / NS_PER_S)
 

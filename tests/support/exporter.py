@@ -15,7 +15,7 @@ from gpu_profile.driver import Capability
 from gpu_profile.errors import DeviceLost, GpuBackendError
 from gpu_profile.history.ledger import Ledger
 from gpu_profile.sampling.sampler import Sampler
-from gpu_profile.sampling.tracked import Tracked
+from gpu_profile.sampling.tracked import TrackedDevice
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.attribution import Attribution
@@ -137,11 +137,13 @@ IN_POD = (
 TICKS = 100
 
 
-def states_of(now_ns: int, processes: Mapping[str, Sequence[ProcessUse]] | None = None) -> dict[str, Tracked]:
+def states_of(now_ns: int, processes: Mapping[str, Sequence[ProcessUse]] | None = None) -> dict[str, TrackedDevice]:
     """All devices, with the processes that the driver listed at `now_ns`; None if it was not asked."""
     listed_ns = None if processes is None else now_ns
     uses = {uuid: tuple(listed) for uuid, listed in (processes or {}).items()}
-    return {d.uuid: Tracked(d, Ledger(), {}, processes=uses.get(d.uuid, ()), processes_ns=listed_ns) for d in DEVICES}
+    return {
+        d.uuid: TrackedDevice(d, Ledger(), {}, processes=uses.get(d.uuid, ()), processes_ns=listed_ns) for d in DEVICES
+    }
 
 
 class FakeProc:
@@ -272,7 +274,7 @@ class Host:
         self.proc = FakeProc(root / "proc", host=host)
         self.jobs = root / "jobs"
         self.jobs.mkdir()
-        self.states: Mapping[str, Tracked] = states_of(self.clock.now_ns(), {})
+        self.states: Mapping[str, TrackedDevice] = states_of(self.clock.now_ns(), {})
         self.attribution = Attribution(
             lambda: self.states,
             **{"pods": "off", "containers": False, **settings},

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from gpu_profile_exporter.attribution import mapping
 from gpu_profile_exporter.attribution.devices import DeviceNames
 from gpu_profile_exporter.attribution.podresources import ClaimedDevice, Holder, PluginDevice
-from gpu_profile_exporter.attribution.sources import HolderSource, LeftOut, Tally
+from gpu_profile_exporter.attribution.sources import HolderSource, OmissionCounts, OmissionReason
 
 #: Kubernetes' names have 253 letters at most.
 _MOST_LETTERS: Final = 253
@@ -42,7 +42,7 @@ class DeviceHolder(NamedTuple):
         return cls(uuid, source, tuple(sorted((key, value) for key, value in attributes.items() if value)))
 
 
-def of_plugins(rows: Iterable[PluginDevice], names: DeviceNames, tally: Tally) -> Iterator[DeviceHolder]:
+def of_plugins(rows: Iterable[PluginDevice], names: DeviceNames, tally: OmissionCounts) -> Iterator[DeviceHolder]:
     """Allocations by device plugins.
 
     The kubelet allocates an id (a shared GPU has one per replica) to one pod at a time. Some releases of the kubelet
@@ -54,52 +54,52 @@ def of_plugins(rows: Iterable[PluginDevice], names: DeviceNames, tally: Tally) -
         match = names.plugin(row.resource, row.id)
         if match is None:
             continue
-        if isinstance(match, LeftOut):
+        if isinstance(match, OmissionReason):
             tally[HolderSource.KUBELET, match] += 1
         elif not _sound(*row.holder):
-            tally[HolderSource.KUBELET, LeftOut.GARBAGE] += 1
+            tally[HolderSource.KUBELET, OmissionReason.GARBAGE] += 1
             yield DeviceHolder(match, HolderSource.KUBELET, ())
         else:
             uuids[row.resource, row.id] = match
             holders[row.resource, row.id].append(row.holder)
     for key, of_id in holders.items():
         if len({holder[:2] for holder in of_id}) > 1:
-            tally[HolderSource.KUBELET, LeftOut.CONFLICT] += 1
+            tally[HolderSource.KUBELET, OmissionReason.CONFLICT] += 1
             yield DeviceHolder(uuids[key], HolderSource.KUBELET, ())
             continue
         for holder in of_id:
             yield DeviceHolder.of(uuids[key], HolderSource.KUBELET, _pod(holder))
 
 
-def of_claims(rows: Iterable[ClaimedDevice], names: DeviceNames, tally: Tally) -> Iterator[DeviceHolder]:
+def of_claims(rows: Iterable[ClaimedDevice], names: DeviceNames, tally: OmissionCounts) -> Iterator[DeviceHolder]:
     """Allocations by resource claims. Containers and pods may share a claim."""
     for row in rows:
         match = names.dra(row.driver, row.device, row.cdi)
         if match is None:
             continue
-        if isinstance(match, LeftOut):
+        if isinstance(match, OmissionReason):
             tally[HolderSource.DRA, match] += 1
         elif not _sound(*row.holder, row.claim):
-            tally[HolderSource.DRA, LeftOut.GARBAGE] += 1
+            tally[HolderSource.DRA, OmissionReason.GARBAGE] += 1
             yield DeviceHolder(match, HolderSource.DRA, ())
         else:
             yield DeviceHolder.of(match, HolderSource.DRA, {**_pod(row.holder), "claim": row.claim})
 
 
-def of_mappings(rows: Iterable[mapping.Mapping], names: DeviceNames, tally: Tally) -> Iterator[DeviceHolder]:
+def of_mappings(rows: Iterable[mapping.Mapping], names: DeviceNames, tally: OmissionCounts) -> Iterator[DeviceHolder]:
     """Jobs in the files of a workload manager. An empty file means an idle GPU."""
     for row in rows:
         match = names.file(row.name)
         if match is None:
-            tally[HolderSource.SLURM, LeftOut.GARBAGE] += 1
-        elif isinstance(match, LeftOut):
+            tally[HolderSource.SLURM, OmissionReason.GARBAGE] += 1
+        elif isinstance(match, OmissionReason):
             tally[HolderSource.SLURM, match] += 1
         else:
             for job in row.jobs:
                 yield DeviceHolder.of(match, HolderSource.SLURM, {"slurm.job.id": job})
 
 
-def within(rows: Iterable[DeviceHolder], most: int, tally: Tally) -> tuple[DeviceHolder, ...]:
+def within(rows: Iterable[DeviceHolder], most: int, tally: OmissionCounts) -> tuple[DeviceHolder, ...]:
     """Each row once, in a stable order, at most `most` of one source on one device."""
     kept: list[DeviceHolder] = []
     count: defaultdict[tuple[str, HolderSource], int] = defaultdict(int)
@@ -109,7 +109,7 @@ def within(rows: Iterable[DeviceHolder], most: int, tally: Tally) -> tuple[Devic
             kept.append(row)
     for (_, source), number in count.items():
         if number > most:
-            tally[source, LeftOut.BUDGET] += number - most
+            tally[source, OmissionReason.BUDGET] += number - most
     return tuple(kept)
 
 

@@ -12,7 +12,7 @@ from typing import Final, Literal
 from gpu_profile.catalogue.samples import Device, ProcessUse
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.errors import UsageError
-from gpu_profile.sampling.tracked import Tracked
+from gpu_profile.sampling.tracked import TrackedDevice
 from gpu_profile.units import NS_PER_S, nanoseconds
 from gpu_profile_exporter.attribution import allocation, kubelet, mapping, podresources
 from gpu_profile_exporter.attribution.allocation import LABELS, DeviceHolder
@@ -20,7 +20,7 @@ from gpu_profile_exporter.attribution.devices import DeviceNames
 from gpu_profile_exporter.attribution.processes import HostProcess, Uptime, look_up, require_host_pids
 from gpu_profile_exporter.attribution.shares import shares
 from gpu_profile_exporter.attribution.snapshot import ProcessUsage, Snapshot, is_listed
-from gpu_profile_exporter.attribution.sources import HolderSource, Reason, Tally, Unavailable
+from gpu_profile_exporter.attribution.sources import HolderSource, OmissionCounts, Reason, Unavailable
 from gpu_profile_exporter.readings.readings import MetricReading
 
 _log = logging.getLogger("gpu_profile_exporter")
@@ -49,7 +49,7 @@ class Attribution:
 
     def __init__(
         self,
-        states: Callable[[], Mapping[str, Tracked]],
+        states: Callable[[], Mapping[str, TrackedDevice]],
         *,
         pods: Mode = "auto",
         dra: bool = True,
@@ -86,7 +86,7 @@ class Attribution:
         self._proc = proc
         self._period_s = period_s
         self._most = most_rows
-        self._tally = Tally()
+        self._tally = OmissionCounts()
         self._snapshot = Snapshot(clock.now_ns(), dict.fromkeys(self._sources, Reason.STARTING), {})
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -181,7 +181,7 @@ class Attribution:
         if self._slurm_dir is not None:
             yield from allocation.of_mappings(mapping.read(self._slurm_dir, self._tally), names, self._tally)
 
-    def _processes(self, states: Iterable[Tracked], by_device: dict[str, ProcessUsage]) -> Iterable[DeviceHolder]:
+    def _processes(self, states: Iterable[TrackedDevice], by_device: dict[str, ProcessUsage]) -> Iterable[DeviceHolder]:
         """The holders of devices by their processes. Adds the processes to `by_device` if they are published."""
         require_host_pids(self._proc)
         uptime, now_ns = Uptime.read(self._proc), self._clock.now_ns()

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from gpu_profile.catalogue.samples import Device, DeviceKind
-from gpu_profile_exporter.attribution.sources import LeftOut
+from gpu_profile_exporter.attribution.sources import OmissionReason
 
 _UUID: Final = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]+", re.ASCII)
 #: Replicas of a shared GPU or MIG instance, in the current and the former spelling of NVIDIA's device plugin.
@@ -23,7 +23,7 @@ _CDI: Final = re.compile(r"(?:[\w.-]+\.)?nvidia\.com/[\w.-]+=(.+)", re.ASCII)
 _FILE: Final = re.compile(r"([0-9]{1,4})(?:[.-]([0-9]{1,4}))?", re.ASCII)
 
 #: The UUID of a device, the reason why a GPU's name matches none, or None for a name that means no GPU.
-Match = str | LeftOut | None
+Match = str | OmissionReason | None
 #: The number of a GPU, and the id of one of its GPU instances.
 _Number = tuple[int | None, int | None]
 
@@ -50,7 +50,7 @@ class DeviceNames:
             return None
         if (node := _NODE.fullmatch(name)) is not None:
             return _only(self._by_minor, _numbers(node))
-        return LeftOut.UNKNOWN_DEVICE
+        return OmissionReason.UNKNOWN_DEVICE
 
     def dra(self, driver: str, device: str, cdi: Iterable[str]) -> Match:
         """The device that a DRA driver calls `device` and passes to a container under the names `cdi`."""
@@ -62,7 +62,7 @@ class DeviceNames:
                 return uuid[0]
             if (number := _NUMBERED.fullmatch(name)) is not None:
                 return self._numbered(int(number[1]))
-        return LeftOut.UNKNOWN_DEVICE if names else None
+        return OmissionReason.UNKNOWN_DEVICE if names else None
 
     def file(self, name: str) -> Match:
         """The device of a job mapping file of this name."""
@@ -72,11 +72,11 @@ class DeviceNames:
         return _only(self._by_index, _numbers(match)) if match is not None else None
 
     def _uuid(self, name: str) -> Match:
-        return name if name in self._uuids else LeftOut.UNKNOWN_DEVICE
+        return name if name in self._uuids else OmissionReason.UNKNOWN_DEVICE
 
     def _numbered(self, number: int) -> Match:
         index, minor = (_only(table, (number, None)) for table in (self._by_index, self._by_minor))
-        return index if index == minor else LeftOut.AMBIGUOUS
+        return index if index == minor else OmissionReason.AMBIGUOUS
 
 
 def _numbers(match: re.Match[str]) -> _Number:
@@ -87,5 +87,5 @@ def _only(table: defaultdict[_Number, set[str]], number: _Number) -> Match:
     """The only device of this number. A GPU instance that is divided into compute instances has several."""
     uuids = table.get(number, set())
     if not uuids:
-        return LeftOut.UNKNOWN_DEVICE
-    return min(uuids) if len(uuids) == 1 else LeftOut.AMBIGUOUS
+        return OmissionReason.UNKNOWN_DEVICE
+    return min(uuids) if len(uuids) == 1 else OmissionReason.AMBIGUOUS

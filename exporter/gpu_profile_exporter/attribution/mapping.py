@@ -15,7 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from gpu_profile_exporter.attribution.sources import HolderSource, LeftOut, Tally, Unavailable, reason_of
+from gpu_profile_exporter.attribution.sources import (
+    HolderSource,
+    OmissionCounts,
+    OmissionReason,
+    Unavailable,
+    reason_of,
+)
 
 MOST_FILES: Final = 4096
 MOST_BYTES: Final = 65_536
@@ -29,7 +35,7 @@ class Mapping(NamedTuple):
     jobs: tuple[str, ...]
 
 
-def read(directory: Path, tally: Tally) -> list[Mapping]:
+def read(directory: Path, tally: OmissionCounts) -> list[Mapping]:
     """The mappings of `directory`, by name. Raises Unavailable if it cannot be listed.
 
     The writers of the files are not trusted: no link is followed, only plain files of at most 64 KiB are read. Skipped
@@ -42,10 +48,10 @@ def read(directory: Path, tally: Tally) -> list[Mapping]:
         except OSError as error:
             raise Unavailable(reason_of(error), str(directory)) from error
         if len(names) > MOST_FILES:
-            tally[HolderSource.SLURM, LeftOut.BUDGET] += len(names) - MOST_FILES
+            tally[HolderSource.SLURM, OmissionReason.BUDGET] += len(names) - MOST_FILES
         for name in names[:MOST_FILES]:
             content = _content(place, name)
-            if isinstance(content, LeftOut):
+            if isinstance(content, OmissionReason):
                 tally[HolderSource.SLURM, content] += 1
             elif content is not None:
                 mappings.append(Mapping(name, tuple(_jobs(content, tally))))
@@ -64,7 +70,7 @@ def _opened(directory: Path) -> Iterator[int]:
         os.close(place)
 
 
-def _content(place: int, name: str) -> bytes | LeftOut | None:
+def _content(place: int, name: str) -> bytes | OmissionReason | None:
     """A file's bytes, the reason for skipping it, or None for a directory or a file that was removed."""
     try:
         # O_NONBLOCK: does not wait for a pipe's writer. O_NOCTTY: does not acquire a controlling terminal.
@@ -72,28 +78,28 @@ def _content(place: int, name: str) -> bytes | LeftOut | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        return LeftOut.LINK if error.errno == errno.ELOOP else LeftOut.GARBAGE
+        return OmissionReason.LINK if error.errno == errno.ELOOP else OmissionReason.GARBAGE
     try:
         mode = os.fstat(file).st_mode
         if stat.S_ISDIR(mode):
             return None
         if not stat.S_ISREG(mode):
-            return LeftOut.GARBAGE
+            return OmissionReason.GARBAGE
         with open(file, "rb", closefd=False) as opened:
             content = opened.read(MOST_BYTES + 1)
     except OSError:
-        return LeftOut.GARBAGE
+        return OmissionReason.GARBAGE
     finally:
         os.close(file)
-    return content if len(content) <= MOST_BYTES else LeftOut.TOO_LARGE
+    return content if len(content) <= MOST_BYTES else OmissionReason.TOO_LARGE
 
 
-def _jobs(content: bytes, tally: Tally) -> Iterator[str]:
+def _jobs(content: bytes, tally: OmissionCounts) -> Iterator[str]:
     for line in content.decode("utf-8", "replace").split("\n"):
         job = line.strip()
         if not job:
             continue
         if _JOB.fullmatch(job) is None:
-            tally[HolderSource.SLURM, LeftOut.GARBAGE] += 1
+            tally[HolderSource.SLURM, OmissionReason.GARBAGE] += 1
             continue
         yield job

@@ -14,7 +14,14 @@ from typing import Final, NamedTuple
 
 from gpu_profile_exporter.attribution import cgroups
 from gpu_profile_exporter.attribution.cgroups import Place
-from gpu_profile_exporter.attribution.sources import HolderSource, LeftOut, Reason, Tally, Unavailable, reason_of
+from gpu_profile_exporter.attribution.sources import (
+    HolderSource,
+    OmissionCounts,
+    OmissionReason,
+    Reason,
+    Unavailable,
+    reason_of,
+)
 
 #: The inode of the first pid namespace (Linux, include/linux/proc_ns.h, PROC_PID_INIT_INO).
 _HOST_NAMESPACE: Final = "pid:[4026531836]"
@@ -65,7 +72,7 @@ def require_host_pids(proc: Path) -> None:
 
 
 def look_up(
-    pids: Iterable[int], *, proc: Path, uptime: Uptime, listed_s_ago: float, names: bool, tally: Tally
+    pids: Iterable[int], *, proc: Path, uptime: Uptime, listed_s_ago: float, names: bool, tally: OmissionCounts
 ) -> dict[int, HostProcess]:
     """The processes among `pids`, which the driver listed `listed_s_ago` seconds before `uptime`.
 
@@ -82,11 +89,11 @@ def look_up(
         except OSError:
             continue
         except ValueError:
-            tally[HolderSource.PROCESSES, LeftOut.GARBAGE] += 1
+            tally[HolderSource.PROCESSES, OmissionReason.GARBAGE] += 1
             continue
         # Both clocks are rounded down to a tick. Only a process that is a tick older is certainly older.
         if again != started or started + 1 > latest:
-            tally[HolderSource.PROCESSES, LeftOut.PID_REUSED] += 1
+            tally[HolderSource.PROCESSES, OmissionReason.PID_REUSED] += 1
             continue
         processes[pid] = HostProcess(pid, started, name, cgroups.place(text))
     return processes

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from gpu_profile.catalogue.samples import ProcessUse
-from gpu_profile_exporter.attribution.sources import HolderSource, LeftOut, Tally
+from gpu_profile_exporter.attribution.sources import HolderSource, OmissionCounts, OmissionReason
 
 #: The driver reports utilisation in whole per cents and does not document how it rounds.
 ROUNDING: Final = 0.01
@@ -21,7 +21,9 @@ class ProcessShare(NamedTuple):
     utilization: float | None
 
 
-def shares(uses: Iterable[ProcessUse], *, memory_bytes: int | None, most: int, tally: Tally) -> Sequence[ProcessShare]:
+def shares(
+    uses: Iterable[ProcessUse], *, memory_bytes: int | None, most: int, tally: OmissionCounts
+) -> Sequence[ProcessShare]:
     """The shares of a device with `memory_bytes` of memory, the largest first, at most `most` and one for the rest.
 
     A pid that is listed twice (as a compute and as a graphics process) counts once, with its larger numbers. If memory
@@ -36,22 +38,22 @@ def shares(uses: Iterable[ProcessUse], *, memory_bytes: int | None, most: int, t
         by_pid[use.pid] = ProcessShare(use.pid, memory, _larger(before.utilization, now.utilization))
     rows = sorted(by_pid.values(), key=lambda row: (-(row.memory_bytes or 0), row.pid or 0))
     if memory_bytes is not None and sum(row.memory_bytes or 0 for row in rows) > memory_bytes:
-        tally[HolderSource.PROCESSES, LeftOut.EXCEEDS_DEVICE] += 1
+        tally[HolderSource.PROCESSES, OmissionReason.EXCEEDS_DEVICE] += 1
         rows = [row._replace(memory_bytes=None) for row in rows]
     rows = _within_one(rows, tally)
     if len(rows) <= most:
         return rows
-    tally[HolderSource.PROCESSES, LeftOut.BUDGET] += len(rows) - most
+    tally[HolderSource.PROCESSES, OmissionReason.BUDGET] += len(rows) - most
     return [*rows[:most], _together(rows[most:])]
 
 
-def _within_one(rows: list[ProcessShare], tally: Tally) -> list[ProcessShare]:
+def _within_one(rows: list[ProcessShare], tally: OmissionCounts) -> list[ProcessShare]:
     total = math.fsum(row.utilization or 0.0 for row in rows)
     if total <= 1.0:
         return rows
     largest = max(row.utilization or 0.0 for row in rows)
     if largest - largest / total > ROUNDING:
-        tally[HolderSource.PROCESSES, LeftOut.EXCEEDS_DEVICE] += 1
+        tally[HolderSource.PROCESSES, OmissionReason.EXCEEDS_DEVICE] += 1
         return [row._replace(utilization=None) for row in rows]
     return [row if row.utilization is None else row._replace(utilization=row.utilization / total) for row in rows]
 
@@ -70,11 +72,11 @@ def _together(rest: Sequence[ProcessShare]) -> ProcessShare:
 _Number = TypeVar("_Number", int, float)
 
 
-def _up_to(most: float, value: _Number | None, tally: Tally) -> _Number | None:
+def _up_to(most: float, value: _Number | None, tally: OmissionCounts) -> _Number | None:
     """The value if it is between 0 and `most`, otherwise None."""
     if value is None or 0 <= value <= most:
         return value
-    tally[HolderSource.PROCESSES, LeftOut.GARBAGE] += 1
+    tally[HolderSource.PROCESSES, OmissionReason.GARBAGE] += 1
     return None
 
 

@@ -13,29 +13,34 @@ from gpu_profile.catalogue.allocation import (
     PROCESS_MEMORY,
     PROCESS_UTILIZATION,
 )
-from gpu_profile.sampling.tracked import Tracked
+from gpu_profile.sampling.tracked import TrackedDevice
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.attribution.allocation import DeviceHolder
 from gpu_profile_exporter.attribution.shares import ProcessShare
-from gpu_profile_exporter.attribution.sources import HolderSource, LeftOut, Reason
+from gpu_profile_exporter.attribution.sources import HolderSource, OmissionReason, Reason
 from gpu_profile_exporter.readings.readings import MetricReading
 
 #: The driver's list of processes is renewed every second. An older list counts as outdated.
 _OLDEST_LIST_NS: Final = 10 * NS_PER_S
 
 #: Reasons for omitting an item of a source with its own device names.
-_NAMED: Final = {LeftOut.AMBIGUOUS, LeftOut.BUDGET, LeftOut.GARBAGE, LeftOut.UNKNOWN_DEVICE}
+_NAMED: Final = {OmissionReason.AMBIGUOUS, OmissionReason.BUDGET, OmissionReason.GARBAGE, OmissionReason.UNKNOWN_DEVICE}
 #: Possible reasons for omissions by source. Published from 0 on, so that increase() sees the first omission.
 LEFT_OUT_OF: Final = {
-    HolderSource.KUBELET: sorted(_NAMED | {LeftOut.CONFLICT}),
+    HolderSource.KUBELET: sorted(_NAMED | {OmissionReason.CONFLICT}),
     HolderSource.DRA: sorted(_NAMED),
-    HolderSource.SLURM: sorted(_NAMED | {LeftOut.LINK, LeftOut.TOO_LARGE}),
-    HolderSource.CONTAINERS: [LeftOut.BUDGET],
-    HolderSource.PROCESSES: [LeftOut.BUDGET, LeftOut.EXCEEDS_DEVICE, LeftOut.GARBAGE, LeftOut.PID_REUSED],
+    HolderSource.SLURM: sorted(_NAMED | {OmissionReason.LINK, OmissionReason.TOO_LARGE}),
+    HolderSource.CONTAINERS: [OmissionReason.BUDGET],
+    HolderSource.PROCESSES: [
+        OmissionReason.BUDGET,
+        OmissionReason.EXCEEDS_DEVICE,
+        OmissionReason.GARBAGE,
+        OmissionReason.PID_REUSED,
+    ],
 }
 
 
-def is_listed(state: Tracked, now_ns: int) -> bool:
+def is_listed(state: TrackedDevice, now_ns: int) -> bool:
     """Whether the device answers and its list of processes is recent."""
     listed_ns = state.processes_ns
     return state.up and listed_ns is not None and now_ns - listed_ns <= _OLDEST_LIST_NS
@@ -53,7 +58,7 @@ class Snapshot(NamedTuple):
 
     taken_ns: int
     status: Mapping[HolderSource, Reason | None]
-    left_out: Mapping[tuple[HolderSource, LeftOut], int]
+    left_out: Mapping[tuple[HolderSource, OmissionReason], int]
     allocations: Sequence[DeviceHolder] = ()
     labels: Mapping[str, Mapping[str, str]] = {}
     processes: Mapping[str, ProcessUsage] = {}
@@ -70,7 +75,7 @@ class Snapshot(NamedTuple):
                 count = self.left_out.get((source, left_out), 0)
                 yield MetricReading(LEFT_OUT, {**about, "reason": left_out.value}, count)
 
-    def holders(self, states: Mapping[str, Tracked], now_ns: int) -> Iterator[MetricReading]:
+    def holders(self, states: Mapping[str, TrackedDevice], now_ns: int) -> Iterator[MetricReading]:
         """Holders of devices that still exist, and the use of processes that still exist."""
         for row in self.allocations:
             if row.uuid in states:

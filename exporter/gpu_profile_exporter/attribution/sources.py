@@ -38,7 +38,7 @@ class Reason(StrEnum):
     FAILED = "failed"
 
 
-class LeftOut(StrEnum):
+class OmissionReason(StrEnum):
     """Why one item of a source is not published."""
 
     GARBAGE = "garbage"
@@ -77,4 +77,4 @@ def reason_of(error: OSError) -> Reason:
 
 
 #: Counts of omitted items since the start.
-Tally = Counter[tuple[HolderSource, LeftOut]]
+OmissionCounts = Counter[tuple[HolderSource, OmissionReason]]

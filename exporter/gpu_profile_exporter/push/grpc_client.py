@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpu_profile.errors import UsageError
 from gpu_profile_exporter.push.batch import Batch
-from gpu_profile_exporter.push.outcome import PushFailed, Taken, retry_delay_s, taken, words
+from gpu_profile_exporter.push.outcome import Accepted, PushFailed, retry_delay_s, taken, words
 from gpu_profile_exporter.push.settings import Endpoint
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class GrpcClient:
         self._metadata = endpoint.headers
         self._error = grpc.RpcError
 
-    def send(self, batch: Batch, timeout_s: float) -> Taken:
+    def send(self, batch: Batch, timeout_s: float) -> Accepted:
         """Push one batch within `timeout_s`. Raises PushFailed."""
         try:
             answer = self._export(batch.unpacked(), timeout=timeout_s, metadata=self._metadata)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from gpu_profile.errors import UsageError
 from gpu_profile_exporter.push.batch import Batch
-from gpu_profile_exporter.push.outcome import PushFailed, Taken, status_message, taken, words
+from gpu_profile_exporter.push.outcome import Accepted, PushFailed, status_message, taken, words
 from gpu_profile_exporter.push.settings import Endpoint
 
 if TYPE_CHECKING:
@@ -56,14 +56,14 @@ class HttpClient:
             except (OSError, ssl.SSLError) as error:
                 raise UsageError(_file_problem(endpoint, error)) from error
 
-    def send(self, batch: Batch, timeout_s: float) -> Taken:
+    def send(self, batch: Batch, timeout_s: float) -> Accepted:
         """Push one batch within `timeout_s`. Raises PushFailed."""
         body = batch.gzipped() if self._endpoint.compression == "gzip" else batch.unpacked()
         deadline = time.monotonic() + timeout_s
         with ExitStack() as opened:
             return self._exchange(body, deadline, opened)
 
-    def _exchange(self, body: bytes, deadline: float, opened: ExitStack) -> Taken:
+    def _exchange(self, body: bytes, deadline: float, opened: ExitStack) -> Accepted:
         try:
             connection = self._connection(deadline, opened)
             connection.connect()
@@ -106,7 +106,7 @@ class HttpClient:
         opened.callback(connection.close)
         return connection
 
-    def _judge(self, response: HTTPResponse) -> Taken:
+    def _judge(self, response: HTTPResponse) -> Accepted:
         status = response.status
         try:
             answer = response.read(MOST_ANSWER + 1)
@@ -115,7 +115,7 @@ class HttpClient:
             answer, broken = b"", True
         if 200 <= status < 300:
             # The batch was accepted, even if the answer is incomplete: sending it again would duplicate it.
-            return Taken() if broken else _accepted(answer, response)
+            return Accepted() if broken else _accepted(answer, response)
         detail = _detail(answer, response)
         if 300 <= status < 400:
             place = words(response.headers.get("Location") or "elsewhere")
@@ -160,9 +160,9 @@ class _DeadlineReader(io.RawIOBase):
         super().close()
 
 
-def _accepted(answer: bytes, response: HTTPResponse) -> Taken:
+def _accepted(answer: bytes, response: HTTPResponse) -> Accepted:
     if response.headers.get_content_type() == "application/json":
-        return Taken()
+        return Accepted()
     try:
         if len(answer) > MOST_ANSWER:
             raise ValueError("too long")

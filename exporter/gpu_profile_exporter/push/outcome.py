@@ -29,7 +29,7 @@ MOST_PATIENCE_S: Final = 300.0
 _MOST_WORDS: Final = 120
 
 
-class Taken(NamedTuple):
+class Accepted(NamedTuple):
     """The endpoint has accepted the batch, except for `rejected` items."""
 
     rejected: int = 0
@@ -51,7 +51,7 @@ class PushFailed(Exception):  # noqa: N818 - an outcome, not a kind of error tha
 class Client(Protocol):
     """Pushes to one endpoint."""
 
-    def send(self, batch: Batch, timeout_s: float) -> Taken:
+    def send(self, batch: Batch, timeout_s: float) -> Accepted:
         """Push one batch within `timeout_s`. Raises PushFailed."""
         ...
 
@@ -60,7 +60,7 @@ class Client(Protocol):
         ...
 
 
-def taken(response: bytes) -> Taken:
+def taken(response: bytes) -> Accepted:
     """The outcome in an Export{Metrics,Logs}ServiceResponse. ValueError for other bytes."""
     rejected, text = 0, ""
     for number, partial in fields(response):
@@ -70,7 +70,7 @@ def taken(response: bytes) -> Taken:
                     rejected = content if content < 1 << 63 else 0
                 elif part == 2 and isinstance(content, bytes):
                     text = words(content)
-    return Taken(rejected, text)
+    return Accepted(rejected, text)
 
 
 def status_message(status: bytes) -> str:

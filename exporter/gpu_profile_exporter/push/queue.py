@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Waiting:
+class QueuedBatch:
     """A batch in the queue, with its records on disk. `content` is None if it is only on disk."""
 
     content: bytes | None
@@ -34,13 +34,13 @@ class BatchQueue:
     ) -> None:
         self._most_bytes, self._most_batches, self._most_together = most_bytes, most_batches, most_together
         self._disk = disk
-        self._queue: deque[Waiting] = deque()
+        self._queue: deque[QueuedBatch] = deque()
         #: Bytes in memory; items of all batches, including a taken one until it is `finished`.
         self.bytes = self.items = 0
         #: The items that an earlier process left on disk.
         self.restored = 0
         for record in disk.left if disk else ():
-            self._add(Waiting(None, record.size, record.items, record.plain, (record,)))
+            self._add(QueuedBatch(None, record.size, record.items, record.plain, (record,)))
             self.restored += record.items
 
     def __len__(self) -> int:
@@ -62,16 +62,16 @@ class BatchQueue:
             return self._disk.has_room(size)
         return len(self._queue) < self._most_batches and self.bytes + size <= self._most_bytes
 
-    def put(self, batch: Batch) -> list[Waiting]:
+    def put(self, batch: Batch) -> list[QueuedBatch]:
         """Add a batch. Returns the batches dropped for lack of room: the oldest, or with a disk the new one."""
         if self.offer(batch):
             return self._trimmed()
         self.items += batch.items
-        return [Waiting(batch.packed, len(batch.packed), batch.items, batch.plain)]
+        return [QueuedBatch(batch.packed, len(batch.packed), batch.items, batch.plain)]
 
     def offer(self, batch: Batch) -> bool:
         """Add a batch without dropping another. False if the disk does not accept it."""
-        new = Waiting(batch.packed, len(batch.packed), batch.items, batch.plain)
+        new = QueuedBatch(batch.packed, len(batch.packed), batch.items, batch.plain)
         if self._disk is not None:
             record = self._disk.append(batch.packed, batch.items, plain=batch.plain)
             if record is None:
@@ -82,7 +82,7 @@ class BatchQueue:
         self._add(new)
         return True
 
-    def _add(self, new: Waiting) -> None:
+    def _add(self, new: QueuedBatch) -> None:
         last = self._queue[-1] if self._queue else None
         self.items += new.items
         self.bytes += _memory(new)
@@ -99,7 +99,7 @@ class BatchQueue:
         else:
             self._queue.append(new)
 
-    def _trimmed(self) -> list[Waiting]:
+    def _trimmed(self) -> list[QueuedBatch]:
         over = []
         while (
             self._disk is None
@@ -110,7 +110,7 @@ class BatchQueue:
             self.bytes -= over[-1].size
         return over
 
-    def take(self) -> Waiting | None:
+    def take(self) -> QueuedBatch | None:
         """Remove and return the oldest. It counts in `items` until it is `finished`."""
         if not self._queue:
             return None
@@ -118,7 +118,7 @@ class BatchQueue:
         self.bytes -= _memory(taken)
         return taken
 
-    def content(self, waiting: Waiting) -> tuple[Batch, int]:
+    def content(self, waiting: QueuedBatch) -> tuple[Batch, int]:
         """The batch to send for a taken one, and the number of its items that are damaged on disk."""
         if waiting.content is not None or self._disk is None:
             return Batch(waiting.content or b"", waiting.items, waiting.plain), 0
@@ -127,20 +127,20 @@ class BatchQueue:
         content = b"".join(part for _, part in parts if part is not None)
         return Batch(content, waiting.items - damaged, waiting.plain), damaged
 
-    def put_back(self, waiting: Waiting) -> list[Waiting]:
+    def put_back(self, waiting: QueuedBatch) -> list[QueuedBatch]:
         """Make a taken batch the oldest again. Returns the batches dropped for it."""
         self._queue.appendleft(waiting)
         self.bytes += _memory(waiting)
         return self._trimmed()
 
-    def finished(self, waiting: Waiting) -> None:
+    def finished(self, waiting: QueuedBatch) -> None:
         """Forget a batch that was sent or dropped, also on disk."""
         self.items -= waiting.items
         for record in waiting.records:
             if self._disk is not None:
                 self._disk.done(record)
 
-    def clear(self) -> list[Waiting]:
+    def clear(self) -> list[QueuedBatch]:
         """Remove and return all batches. Records on disk stay."""
         left = list(self._queue)
         self._queue.clear()
@@ -153,5 +153,5 @@ class BatchQueue:
             self._disk.close()
 
 
-def _memory(waiting: Waiting) -> int:
+def _memory(waiting: QueuedBatch) -> int:
     return 0 if waiting.content is None else waiting.size

@@ -15,7 +15,7 @@ from gpu_profile.clock import Clock
 from gpu_profile.units import NS_PER_S, nanoseconds
 from gpu_profile_exporter.push.batch import Batch
 from gpu_profile_exporter.push.outcome import MOST_PATIENCE_S, REASONS, Client, PushFailed
-from gpu_profile_exporter.push.queue import BatchQueue, Waiting
+from gpu_profile_exporter.push.queue import BatchQueue, QueuedBatch
 from gpu_profile_exporter.readings.readings import MetricReading
 
 _log = logging.getLogger("gpu_profile_exporter")
@@ -104,7 +104,7 @@ class Sender:
         """Count items for this endpoint as dropped, because their stored batch is damaged."""
         self.stats.dropped_items["damaged"] += items
 
-    def _drop(self, reason: str, batches: Iterable[Waiting]) -> int:
+    def _drop(self, reason: str, batches: Iterable[QueuedBatch]) -> int:
         n = 0
         for n, batch in enumerate(batches, start=1):  # noqa: B007 - counted
             self._queue.finished(batch)
@@ -174,7 +174,7 @@ class Sender:
             self._pause_until_ns = 0  # the clock was set back: the pause could last for hours
         return max(0, self._pause_until_ns - now_ns) / NS_PER_S
 
-    def _succeed(self, waiting: Waiting, batch: Batch, rejected: int, message: str) -> None:
+    def _succeed(self, waiting: QueuedBatch, batch: Batch, rejected: int, message: str) -> None:
         stats = self.stats
         rejected = min(rejected, batch.items)
         stats.sent += 1
@@ -193,7 +193,7 @@ class Sender:
             self._logged = ""
             _log.info("OTLP %s: %s takes batches again", self.signal, self._where)
 
-    def _fail(self, batch: Waiting, failure: PushFailed) -> None:
+    def _fail(self, batch: QueuedBatch, failure: PushFailed) -> None:
         self.stats.failures[failure.reason] += 1
         action = "tried again" if failure.retry else "dropped"
         self._log_change(f"{failure.reason} {failure.retry}", f"{failure}; the batch is {action}")

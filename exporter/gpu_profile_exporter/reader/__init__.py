@@ -1,11 +1,11 @@
 """Calls the driver in separate processes. The exporter can kill a process that hangs, and survives one that crashes.
 
-In the launcher process, `forking` forks all others, so that their shared modules are in RAM once.
+In the launcher process, `launcher_process` forks all others, so that their shared modules are in RAM once.
 
-In a reader process: `settings` are its start settings; `child` is its loop; `marked` wraps the driver and publishes the
-call in progress in shared memory (`whereabouts`); `wire` encodes messages for the pipe; `ring` writes a device's
-samples to the node's timeline. Two processes read nothing: `listening` receives the events of all GPUs; `counting`
-counts GPUs where the kernel's list (`presence`) is not visible.
+In a reader process: `settings` are its start settings; `child` is its loop; `observed_driver` wraps the driver and
+publishes the call in progress in shared memory (`heartbeat`); `wire` encodes messages for the pipe; `ring` writes a
+device's samples to the node's timeline. Two processes read nothing: `listening` receives the events of all GPUs;
+`counting` counts GPUs where the kernel's list (`presence`) is not visible.
 
 In the exporter, the supervisor of these processes:
 

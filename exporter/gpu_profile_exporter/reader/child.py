@@ -21,14 +21,14 @@ from gpu_profile.driver.grammar import open_driver
 from gpu_profile.driver.node.writer import RingOptions
 from gpu_profile.errors import StaleLibraryError
 from gpu_profile.sampling.rounds import RARE_S, SLOW_S, Rounds
-from gpu_profile.sampling.tracked import Tracked, available
+from gpu_profile.sampling.tracked import TrackedDevice, available
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.reader.counting import DeviceCounting
+from gpu_profile_exporter.reader.heartbeat import DRIVER, Heartbeat
 from gpu_profile_exporter.reader.listening import Listening
-from gpu_profile_exporter.reader.marked import READ_S, REOPEN_S, START_S, ObservedDriver
+from gpu_profile_exporter.reader.observed_driver import READ_S, REOPEN_S, START_S, ObservedDriver
 from gpu_profile_exporter.reader.ring import DeviceRing
 from gpu_profile_exporter.reader.settings import COUNTER, LISTENER, ReaderSettings
-from gpu_profile_exporter.reader.whereabouts import DRIVER, Whereabouts
 from gpu_profile_exporter.reader.wire import Incoming, Message, send
 
 #: The interval at which devices are listed, to detect new GPUs and MIG instances.
@@ -73,13 +73,13 @@ class Outbox:
         return values
 
 
-class ReaderLoop(Rounds[Tracked]):
+class ReaderLoop(Rounds[TrackedDevice]):
     """The rounds of a reader process. Publishes the call in progress, and reports changes after each round."""
 
-    def __init__(self, settings: ReaderSettings, where: Whereabouts, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, settings: ReaderSettings, where: Heartbeat, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(
             self._open,
-            lambda device, can, _: Tracked(device, Outbox(self._ring(device.uuid, available(can))), can),
+            lambda device, can, _: TrackedDevice(device, Outbox(self._ring(device.uuid, available(can))), can),
             interval_s=settings.interval_s,
             devices_s=DEVICES_S,
             processes=settings.processes,
@@ -255,7 +255,7 @@ def _plain(device: Device) -> dict[str, Any]:
 
 def run(settings: ReaderSettings, clock: Clock = SYSTEM_CLOCK) -> None:
     """Run the process that `settings` describe, until the supervisor closes a pipe."""
-    loop = _loop(settings, Whereabouts(settings.where_fd), clock)
+    loop = _loop(settings, Heartbeat(settings.where_fd), clock)
     orders, sent_ns = Incoming(), 0
     try:
         while True:
@@ -279,7 +279,7 @@ def run(settings: ReaderSettings, clock: Clock = SYSTEM_CLOCK) -> None:
     loop.close()
 
 
-def _loop(settings: ReaderSettings, where: Whereabouts, clock: Clock) -> ReaderLoop | Listening | DeviceCounting:
+def _loop(settings: ReaderSettings, where: Heartbeat, clock: Clock) -> ReaderLoop | Listening | DeviceCounting:
     if settings.key == LISTENER:
         return Listening(settings, where, clock)
     return DeviceCounting(where, clock) if settings.key == COUNTER else ReaderLoop(settings, where, clock)

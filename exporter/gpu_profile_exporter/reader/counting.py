@@ -12,8 +12,8 @@ from gpu_profile.driver.nvml.errors import UninitializedError
 from gpu_profile.driver.nvml.library import NvmlLibrary
 from gpu_profile.errors import GpuProfileError
 from gpu_profile.units import NS_PER_S, nanoseconds
-from gpu_profile_exporter.reader.marked import START_S
-from gpu_profile_exporter.reader.whereabouts import DRIVER, Whereabouts
+from gpu_profile_exporter.reader.heartbeat import DRIVER, Heartbeat
+from gpu_profile_exporter.reader.observed_driver import START_S
 from gpu_profile_exporter.reader.wire import Message
 
 #: The shortest interval between counts, and the largest share of a core for them: NVML may take 0.1 s to start.
@@ -25,7 +25,7 @@ _LONGEST_STEP_S: Final = 1.0
 class DeviceCounting:
     """Starts NVML, counts the GPUs and stops it, periodically. It has the methods of `child.ReaderLoop`."""
 
-    def __init__(self, where: Whereabouts, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, where: Heartbeat, clock: Clock = SYSTEM_CLOCK) -> None:
         self._where = where
         self._clock = clock
         self._library: NvmlLibrary | None = None

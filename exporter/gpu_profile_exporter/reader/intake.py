@@ -16,7 +16,7 @@ from gpu_profile.clock import Clock
 from gpu_profile.driver import Capability
 from gpu_profile.history.ledger import Ledger
 from gpu_profile.sampling.rounds import MOST_EVENTS, SamplerStats
-from gpu_profile.sampling.tracked import Tracked, available
+from gpu_profile.sampling.tracked import TrackedDevice, available
 from gpu_profile_exporter.reader.process import ReaderProcess
 from gpu_profile_exporter.reader.settings import HOME
 from gpu_profile_exporter.reader.timeline import NodeTimeline
@@ -34,7 +34,7 @@ _log = logging.getLogger("gpu_profile_exporter")
 
 
 @dataclass(slots=True)
-class DeviceReports(Tracked):
+class DeviceReports(TrackedDevice):
     """The reports of readers on one device. `heard`: monotonic time in seconds of the last samples."""
 
     timeline: Ledger

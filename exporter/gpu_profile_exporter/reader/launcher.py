@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from gpu_profile_exporter import logs
-from gpu_profile_exporter.reader.marked import START_S
+from gpu_profile_exporter.reader.observed_driver import START_S
 from gpu_profile_exporter.reader.settings import ReaderSettings
 
 #: A launcher that does not answer within this time is killed. Its first answer may take `START_S`.
@@ -102,7 +102,7 @@ class Launcher:
         return None if process is None or process.poll() is not None else process.pid
 
     def launch(self, settings: ReaderSettings, fds: Sequence[int]) -> LaunchedProcess:
-        """Request a process with copies of these file descriptors: messages, orders, whereabouts.
+        """Request a process with copies of these file descriptors: messages, orders, heartbeat.
 
         OSError if the request cannot be sent.
         """

@@ -16,9 +16,9 @@ from gpu_profile.driver import Driver
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.errors import GpuProfileError, StaleLibraryError
 from gpu_profile.units import nanoseconds
-from gpu_profile_exporter.reader.marked import LIST_S, READ_S, START_S
+from gpu_profile_exporter.reader.heartbeat import DRIVER, EVENTS, Heartbeat
+from gpu_profile_exporter.reader.observed_driver import LIST_S, READ_S, START_S
 from gpu_profile_exporter.reader.settings import ReaderSettings
-from gpu_profile_exporter.reader.whereabouts import DRIVER, EVENTS, Whereabouts
 from gpu_profile_exporter.reader.wire import Message
 
 #: The interval at which it polls for events. A kill loses the events since the last poll.
@@ -30,7 +30,7 @@ RETRY_S: Final = 1.0
 class Listening:
     """Receives the events of the GPUs that the supervisor selects. It has the methods of `child.ReaderLoop`."""
 
-    def __init__(self, settings: ReaderSettings, where: Whereabouts, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, settings: ReaderSettings, where: Heartbeat, clock: Clock = SYSTEM_CLOCK) -> None:
         self._settings = settings
         self._where = where
         self._clock = clock

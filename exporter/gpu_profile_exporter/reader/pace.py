@@ -39,7 +39,7 @@ class Pace:
         else:
             self._prompt_since.setdefault(index, now)
 
-    def held_up(self, apart: int, gpus: int, now: float) -> bool:
+    def may_isolate(self, apart: int, gpus: int, now: float) -> bool:
         """True if one more GPU, which delays the others, should be read apart: then `apart` of `gpus` are.
 
         At most half of the GPUs may be read apart: if more are slow, the GPUs are not the cause.

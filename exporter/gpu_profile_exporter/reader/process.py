@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from typing import Any, Final
 
+from gpu_profile_exporter.reader.heartbeat import CallInProgress, Heartbeat
 from gpu_profile_exporter.reader.launcher import Launcher
 from gpu_profile_exporter.reader.settings import ReaderSettings
-from gpu_profile_exporter.reader.whereabouts import Where, Whereabouts
 from gpu_profile_exporter.reader.wire import Incoming, Message, send
 
 _CHUNK: Final = 1 << 16
@@ -37,10 +37,10 @@ class ReaderProcess:
         #: The UUIDs of the devices that it has listed since NVML was started.
         self.uuids: set[str] = set()
         #: Whether it has closed its end of the pipe: it has ended or is about to.
-        self.hung_up = False
+        self.pipe_closed = False
         self._incoming = Incoming()
         with ExitStack() as cleanup:
-            self._whereabouts = Whereabouts.create()
+            self._whereabouts = Heartbeat.create()
             cleanup.callback(self._whereabouts.close)
             self.fd, out_fd = _pipe(cleanup)
             orders_fd, self._orders = _pipe(cleanup)
@@ -62,7 +62,7 @@ class ReaderProcess:
         return self._child.poll()
 
     @property
-    def where(self) -> Where | None:
+    def where(self) -> CallInProgress | None:
         """The call in progress. None if there is none."""
         return self._whereabouts.now()
 
@@ -74,7 +74,7 @@ class ReaderProcess:
             except BlockingIOError:
                 return
             if not data:
-                self.hung_up = True
+                self.pipe_closed = True
                 return
             for message in self._incoming.feed(data):
                 self.heard = time.monotonic()

@@ -18,8 +18,9 @@ from typing import Final
 
 from gpu_profile.catalogue.samples import DeviceKind
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
+from gpu_profile_exporter.reader.heartbeat import DRIVER
 from gpu_profile_exporter.reader.intake import DeviceReports, Intake
-from gpu_profile_exporter.reader.marked import OPEN_S, REOPEN_S, START_S
+from gpu_profile_exporter.reader.observed_driver import OPEN_S, REOPEN_S, START_S
 from gpu_profile_exporter.reader.pace import Pace
 from gpu_profile_exporter.reader.presence import Losses, Presence, StaleLibrary
 from gpu_profile_exporter.reader.process import ReaderProcess
@@ -27,7 +28,6 @@ from gpu_profile_exporter.reader.processes import ReaderProcesses
 from gpu_profile_exporter.reader.registrations import Registrations
 from gpu_profile_exporter.reader.settings import COUNTER, HOME, LISTENER, ReaderSettings
 from gpu_profile_exporter.reader.timeline import NodeTimeline
-from gpu_profile_exporter.reader.whereabouts import DRIVER
 from gpu_profile_exporter.reader.wire import WireError
 from gpu_profile_exporter.readings.readings import MetricReading
 
@@ -164,7 +164,7 @@ class Readers(Intake):
             _log.error("a reader sent an invalid message (%s); it is started again", error)
             self._processes.end(process, "died")
             return
-        if process.hung_up:
+        if process.pipe_closed:
             self._died(process)
 
     def _take_messages(self, process: ReaderProcess) -> None:
@@ -237,7 +237,7 @@ class Readers(Intake):
         own = {state.device.uuid for state in self._devices_at(process, index)}
         gpus = len({state.device.index for state in self.states.values() if state.up})
         alone = index < 0 or self._processes[index] is not None or process.uuids <= own
-        if process.key == HOME and not alone and self._pace.held_up(len(self._processes.apart) + 1, gpus, now):
+        if process.key == HOME and not alone and self._pace.may_isolate(len(self._processes.apart) + 1, gpus, now):
             _log.warning("GPU %d has not answered for %.2f s: another process reads the others", index, seconds)
             self._pace.forget(index)
             process.uuids = own

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from gpu_profile_exporter.reader.marked import OPEN_S
+from gpu_profile_exporter.reader.observed_driver import OPEN_S
 
 #: Keys of processes, besides a GPU's NVML index. `HOME` reads all GPUs that have no reader of their own, `LISTENER`
 #: receives the events of all GPUs, `COUNTER` counts them.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpu_profile.catalogue import Signal
     from gpu_profile.catalogue.samples import Event
     from gpu_profile.driver import Capability
-    from gpu_profile.sampling.tracked import Tracked
+    from gpu_profile.sampling.tracked import TrackedDevice
     from gpu_profile_exporter.readings.readings import DriverFacts
 
 #: The interval at which an unchanged table is touched, so that its readers see that it is current.
@@ -58,7 +58,7 @@ class ReaderReport(Protocol):
     events: deque[Event]
 
     @property
-    def states(self) -> Mapping[str, Tracked]:
+    def states(self) -> Mapping[str, TrackedDevice]:
         """The devices by UUID."""
         ...
 

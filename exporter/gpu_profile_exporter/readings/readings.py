@@ -53,14 +53,14 @@ class MetricReading(NamedTuple):
     value: float
 
 
-class Exemplified(float):
+class ValueWithExemplar(float):
     """A value with an `exemplar`, in OpenMetrics' format: labels, value and time."""
 
     __slots__ = ("exemplar",)
     exemplar: str
 
     @classmethod
-    def of(cls, value: float, exemplar: str) -> Exemplified:
+    def of(cls, value: float, exemplar: str) -> ValueWithExemplar:
         """The value with this exemplar."""
         made = cls(value)
         made.exemplar = exemplar

@@ -21,7 +21,7 @@ from gpu_profile.regimes import DEFAULT_THRESHOLDS
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session.joiner import Joiner
 from gpu_profile.regions.telemetry.enrichment import SHORTEST_S, Enricher
-from gpu_profile.regions.telemetry.server_spans import ForeignRule, SpanRule
+from gpu_profile.regions.telemetry.server_spans import CompiledSpanRule, ServerSpanRule
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.units import NS_PER_S, nanoseconds
 from gpu_profile_exporter.readings.readings import MetricReading
@@ -72,14 +72,16 @@ class SpanJoin:
     called by one thread at a time each.
     """
 
-    def __init__(self, directory: Path, rule: ForeignRule, *, late_s: float, retention_s: float, clock: Clock) -> None:
+    def __init__(
+        self, directory: Path, rule: ServerSpanRule, *, late_s: float, retention_s: float, clock: Clock
+    ) -> None:
         self.counts: Counter[str] = Counter()
         #: Set at the end, when there is no time for samples of single spans.
         self.hurried = False
         self._clock = clock
         self._late_ns = nanoseconds(late_s)
         self._oldest_ns = nanoseconds(retention_s)
-        self._choice = SpanRule(rule)
+        self._choice = CompiledSpanRule(rule)
         self._holders = Holders(TableFile(directory))
         self._placement = NodePlacement()
         self._sampler = Sampler(

@@ -14,7 +14,7 @@ from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session.joiner import Joiner
 from gpu_profile.regions.telemetry.counters import COUNTERS
 from gpu_profile.units import NS_PER_S
-from gpu_profile_exporter.readings.readings import Exemplified, MetricReading
+from gpu_profile_exporter.readings.readings import MetricReading, ValueWithExemplar
 
 if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
@@ -94,7 +94,7 @@ class RegionMetrics:
         about["region"] = region
         for i, (edge, (_, count)) in enumerate(zip(_EDGES, durations.cumulative(), strict=True)):
             example = self._newest.get((name, i))
-            value = float(count) if example is None else Exemplified.of(count, example)
+            value = float(count) if example is None else ValueWithExemplar.of(count, example)
             yield MetricReading(_BUCKET, {**about, "le": edge}, value)
         yield MetricReading(_SUM, about, durations.total_ns / NS_PER_S)
         yield MetricReading(_COUNT, about, float(durations.calls))

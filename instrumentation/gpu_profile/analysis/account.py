@@ -24,7 +24,7 @@ from gpu_profile.regimes import DEFAULT_THRESHOLDS, Regime, Thresholds, Verdict,
 from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.regimes.kernel_work import KernelWorks
 from gpu_profile.regimes.operation import RegionOperations
-from gpu_profile.regions.session.known_sensors import known_sensors, unexpected
+from gpu_profile.regions.session.sensor_priors import sensor_priors, unexpected
 from gpu_profile.units import NS_PER_S
 
 #: Executions further than a day from a device's samples are counted and timed, but not joined. Without samples the
@@ -113,7 +113,7 @@ def analyse(
     for uuid, mine in work.devices.items():
         timeline = timelines.get(uuid) or Timeline(Device(uuid))
         version = next((each.driver_version for each in recording.processes if each.driver_version), "")
-        pool = _pool(timeline, mine, known_sensors(timeline.device, version))
+        pool = _pool(timeline, mine, sensor_priors(timeline.device, version))
         regions += list(_regions(pool, mine, work, thresholds))
         notes += [unexpected(timeline.device, signal) for signal in pool.unexpected]
         notes += _unmarked(pool)

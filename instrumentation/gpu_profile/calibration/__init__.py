@@ -8,6 +8,6 @@ Read in this order:
 - `loop`: a loop of regions, sampled as a running program is and unmixed with the responses, compared with the truth.
 - `calibrate`: all of that for one device, and the file that keeps it.
 
-Imports drivers, the join and the frameworks' streams. `regions.session.known_sensors` reads the file. To support
+Imports drivers, the join and the frameworks' streams. `regions.session.sensor_priors` reads the file. To support
 another framework's load, add a function to `workers`.
 """

@@ -46,7 +46,7 @@ class Device:
     mig_profile: str = ""
     mig_instance: int | None = None
 
-    def with_facts_of(self, before: Device) -> Device:
+    def filled_from(self, before: Device) -> Device:
         """A copy with missing values filled in from `before`."""
         holes = {f.name: getattr(before, f.name) for f in fields(self) if getattr(self, f.name) in (None, "")}
         return replace(self, **holes)

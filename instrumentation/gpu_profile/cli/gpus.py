@@ -169,7 +169,7 @@ def _sensors(device: Device, backend: Driver) -> Iterator[Finding]:
     from datetime import UTC, datetime
 
     from gpu_profile.catalogue.samples import DeviceKind
-    from gpu_profile.regions.session.known_sensors import kept_calibration
+    from gpu_profile.regions.session.sensor_priors import kept_calibration
     from gpu_profile.units import NS_PER_S
 
     if device.kind is DeviceKind.MIG:

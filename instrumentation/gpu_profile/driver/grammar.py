@@ -129,7 +129,7 @@ def _node_first(
     timeline = _covering(clock, groups, interval_s)
     if timeline is None:
         return _auto(clock, superseded_later)
-    timeline.superseded = timeline.starves
+    timeline.superseded = timeline.lacks_fresh_samples
     return timeline
 
 
@@ -161,7 +161,7 @@ def _covering(clock: Clock, groups: Collection[Group], interval_s: float) -> Nod
         driver = _node(None, clock, groups)
     except GpuBackendError:
         return None
-    if driver.interval_s <= interval_s and driver.covers:
+    if driver.interval_s <= interval_s and driver.covers_all_gpus:
         return driver
     driver.close()
     return None

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from gpu_profile.catalogue import Signal
-from gpu_profile.history.archive import History
+from gpu_profile.history.archive import BlockArchive
 from gpu_profile.history.column import Column
 from gpu_profile.history.histogram import Histogram
 from gpu_profile.history.rows import Extent, Ints, Rows, RowTable
 
 
 @dataclass(frozen=True, slots=True)
-class Absorbed:
+class DiscardedRows:
     """The discarded rows of a column between an anchor and `until_ns`.
 
     `histogram` is None for a counter: its growth has no quantiles.
@@ -31,7 +31,7 @@ class Absorbed:
     extent: Extent
     histogram: Histogram | None
 
-    def with_rows(self, table: RowTable, start_ns: int) -> Absorbed:
+    def with_rows(self, table: RowTable, start_ns: int) -> DiscardedRows:
         """This, extended by the rows of `table` after `start_ns`."""
         until = int(table.ends[-1])
         rows = table.overlapping(start_ns, until)
@@ -47,7 +47,7 @@ class Absorbed:
             if self.histogram is not None:
                 histogram.merge(self.histogram)
             histogram.add(held.values, held.weights)
-        return Absorbed(until, merged, histogram)
+        return DiscardedRows(until, merged, histogram)
 
 
 def _mass(table: RowTable, held: Rows, start_ns: int, rows: slice) -> int:
@@ -86,7 +86,7 @@ class AnchoredColumn(Column):
     ) -> None:
         super().__init__(signal, capacity, memory, older=older, retention_ns=retention_ns, small=small)
         self._anchors = anchors
-        self._absorbed: dict[int, Absorbed] = {}
+        self._absorbed: dict[int, DiscardedRows] = {}
         self._next = self._absorbed
 
     def _needs_discarded(self) -> bool:
@@ -97,7 +97,7 @@ class AnchoredColumn(Column):
         for table in gone:
             for start, old in absorbed.items():
                 if len(table.ends) and int(table.ends[-1]) > start:
-                    fresh = Absorbed(start, Extent(0, 0, None, 0, 0), None)
+                    fresh = DiscardedRows(start, Extent(0, 0, None, 0, 0), None)
                     absorbed[start] = (old or fresh).with_rows(table, start)
         self._next = {start: past for start, past in absorbed.items() if past is not None}
 
@@ -107,7 +107,7 @@ class AnchoredColumn(Column):
     def due(self, start_ns: int) -> bool:
         """Whether rows after `start_ns` are among the next to be discarded."""
 
-        def read(hot: RowTable, history: History) -> bool:
+        def read(hot: RowTable, history: BlockArchive) -> bool:
             if not self._older:
                 room = 2 * self.capacity - len(hot.ends)
                 return room <= self.capacity // 2 and start_ns < int(hot.ends[-1 - self.capacity // 2])
@@ -118,18 +118,20 @@ class AnchoredColumn(Column):
 
         return self.consistent(read)
 
-    def absorbed(self, a_ns: int, b_ns: int) -> Absorbed | None:
+    def absorbed(self, a_ns: int, b_ns: int) -> DiscardedRows | None:
         """The absorbed rows of the anchor at `a`. None without an anchor, or if they extend beyond `b`."""
         past = self._absorbed.get(a_ns)
         return past if past is not None and past.until_ns <= b_ns else None
 
-    def _extent(self, a_ns: int, b_ns: int, hot: RowTable, history: History) -> Extent:
+    def _extent(self, a_ns: int, b_ns: int, hot: RowTable, history: BlockArchive) -> Extent:
         past = self.absorbed(a_ns, b_ns)
         if past is None:
             return super()._extent(a_ns, b_ns, hot, history)
         return past.extent.with_part(super()._extent(past.until_ns, b_ns, hot, history))
 
-    def _distribution(self, a_ns: int, b_ns: int, hot: RowTable, history: History) -> tuple[Histogram | None, Rows]:
+    def _distribution(
+        self, a_ns: int, b_ns: int, hot: RowTable, history: BlockArchive
+    ) -> tuple[Histogram | None, Rows]:
         past = self.absorbed(a_ns, b_ns)
         if past is None:
             return super()._distribution(a_ns, b_ns, hot, history)

@@ -157,7 +157,7 @@ class _Edges(NamedTuple):
     peaks: npt.NDArray[Any]
 
 
-class History:
+class BlockArchive:
     """Blocks in order of time. Immutable: `with_block` and `without` return new ones."""
 
     __slots__ = ("_before", "_blocks", "_counter", "_edges", "_recent", "end_ns", "rows")
@@ -174,18 +174,18 @@ class History:
         self.end_ns = int(edges.ends[-1]) if self._blocks else -_WORD
 
     @classmethod
-    def empty(cls, *, counter: bool) -> History:
+    def empty(cls, *, counter: bool) -> BlockArchive:
         """A history without rows."""
         none = np.zeros(0, np.int64)
         peaks = np.zeros(0, np.float64 if counter else np.int64)
         return cls((), _Edges(none, none, none, none, none, none, peaks), Cumulative(0, 0), counter=counter)
 
-    def with_block(self, table: RowTable, shared: Shared, small: int = 0) -> History:
+    def with_block(self, table: RowTable, shared: Shared, small: int = 0) -> BlockArchive:
         """This history with a newer, non-empty table, which is merged with a last block of fewer than `small` rows."""
         if self._blocks and self._edges.counts[-1] < small:
             last = len(self._blocks) - 1
             edges = _Edges(*(part[:last] for part in self._edges))
-            history = History(self._blocks[:last], edges, self._before, counter=self._counter)
+            history = BlockArchive(self._blocks[:last], edges, self._before, counter=self._counter)
             return history.with_block(joined((self.table(last), table)), shared)
         peak, readings = table.peak(slice(0, len(table.ends)))
         row = (
@@ -201,15 +201,15 @@ class History:
         edges = _Edges(*(np.append(old, np.array([new], old.dtype)) for old, new in zip(self._edges, row, strict=True)))
         covered = int(table.covered[0]) - int(table.ends[0] - table.starts[0])
         before = self._before if self._blocks else Cumulative(table.before, covered)
-        return History((*self._blocks, encode(table, shared)), edges, before, counter=self._counter)
+        return BlockArchive((*self._blocks, encode(table, shared)), edges, before, counter=self._counter)
 
-    def without(self, blocks: int) -> History:
+    def without(self, blocks: int) -> BlockArchive:
         """This history without its `blocks` oldest blocks."""
         if not blocks:
             return self
         before = Cumulative(int(self._edges.masses[blocks - 1]), int(self._edges.covered[blocks - 1]))
         edges = _Edges(*(part[blocks:] for part in self._edges))
-        return History(self._blocks[blocks:], edges, before, counter=self._counter)
+        return BlockArchive(self._blocks[blocks:], edges, before, counter=self._counter)
 
     def __len__(self) -> int:
         """The number of blocks."""

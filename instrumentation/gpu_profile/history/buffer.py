@@ -17,12 +17,12 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from gpu_profile.errors import TimelineError
-from gpu_profile.history.archive import History, Shared
+from gpu_profile.history.archive import BlockArchive, Shared
 from gpu_profile.history.rows import Ints, RowTable, wrap
 
 T = TypeVar("T")
 #: The rows in a buffer, and older ones.
-State = tuple[RowTable, History]
+State = tuple[RowTable, BlockArchive]
 
 #: Attempts to read while rows are being moved, before the writer counts as dead: about a second.
 PATIENCE: Final = 1_000_000
@@ -93,7 +93,7 @@ class Buffer:
         self._older = older
         self._retention_ns = retention_ns
         self._small = small
-        self._history = History.empty(counter=counter)
+        self._history = BlockArchive.empty(counter=counter)
         #: Called when the buffer is full, with the moment up to which rows should leave it.
         self.when_full: Callable[[int], None] = self.seal
         # A writer may take over a buffer that contains rows: its sums continue, modulo 2^64.
@@ -188,10 +188,10 @@ class Buffer:
             self._rows[:, 0] = (end_ns, end_ns, 0, wrap(self.total_mass), wrap(self.total_covered_ns))
             self._words[_FIRST] = self._words[_LENGTH] = 1
 
-        self._move(clear, History.empty(counter=self._counter))
+        self._move(clear, BlockArchive.empty(counter=self._counter))
         self._last_end = None
 
-    def _move(self, move: Callable[[], None], history: History) -> None:
+    def _move(self, move: Callable[[], None], history: BlockArchive) -> None:
         """Change rows that readers may be reading, between two increments of the generation."""
         self._words[_GENERATION] += 1
         try:
@@ -219,7 +219,7 @@ class Buffer:
         starts, ends, values, masses, covered = self._rows[:, first:length]
         return RowTable(starts, ends, values, masses, covered, before, self._counter)
 
-    def consistent(self, read: Callable[[RowTable, History], T]) -> T:
+    def consistent(self, read: Callable[[RowTable, BlockArchive], T]) -> T:
         """The result of `read(rows in the buffer, history)`. Reads again if rows were moved meanwhile.
 
         TimelineError if rows are always moving: the writer died between its two increments, or is too fast.
@@ -268,5 +268,5 @@ class Buffer:
         return self.consistent(_newest)
 
 
-def _newest(hot: RowTable, _: History) -> tuple[int, int, int] | None:
+def _newest(hot: RowTable, _: BlockArchive) -> tuple[int, int, int] | None:
     return (int(hot.starts[-1]), int(hot.ends[-1]), int(hot.values[-1])) if len(hot.ends) else None

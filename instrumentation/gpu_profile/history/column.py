@@ -1,8 +1,8 @@
 """One signal's rows, and exact queries over any interval of their time.
 
-`ledger.Account` converts samples into rows. Sums are int64 and wrap on purpose. A difference of two sums is exact as
-long as the interval's own sum fits, which the signal's `longest_exact_ns` guarantees. Longer intervals are summed in
-pieces. Splitting an interval therefore never changes a sum by a single bit.
+`ledger.RowAccumulator` converts samples into rows. Sums are int64 and wrap on purpose. A difference of two sums is
+exact as long as the interval's own sum fits, which the signal's `longest_exact_ns` guarantees. Longer intervals are
+summed in pieces. Splitting an interval therefore never changes a sum by a single bit.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.catalogue.samples import Sample
-from gpu_profile.history.archive import History, Piece
+from gpu_profile.history.archive import BlockArchive, Piece
 from gpu_profile.history.buffer import Buffer, State
 from gpu_profile.history.histogram import Histogram
-from gpu_profile.history.ledger import FARTHEST, Account
+from gpu_profile.history.ledger import FARTHEST, RowAccumulator
 from gpu_profile.history.rows import (
     BATCH,
     Bools,
@@ -35,7 +35,7 @@ from gpu_profile.history.rows import (
 from gpu_profile.units import NS_PER_S
 
 
-class Column(Buffer, Account):
+class Column(Buffer, RowAccumulator):
     """The rows of one signal. `Buffer` documents `capacity`, `memory` and the options."""
 
     __slots__ = ("_far_behind", "_highest", "_last_raw", "_longest_ns", "_lowest", "dropped", "signal")
@@ -88,7 +88,7 @@ class Column(Buffer, Account):
         check_order(a_ns, b_ns)
         return self.consistent(lambda hot, history: self.exact(a_ns, b_ns, hot, history))
 
-    def exact(self, a_ns: int, b_ns: int, hot: RowTable, history: History) -> Cumulative:
+    def exact(self, a_ns: int, b_ns: int, hot: RowTable, history: BlockArchive) -> Cumulative:
         """`integral` over the rows that `consistent` passed."""
         oldest = _oldest(hot, history)
         if oldest is None:
@@ -126,7 +126,7 @@ class Column(Buffer, Account):
         check_order(a_ns, b_ns)
         return self.consistent(lambda hot, history: self._extent(a_ns, b_ns, hot, history))
 
-    def _extent(self, a_ns: int, b_ns: int, hot: RowTable, history: History) -> Extent:
+    def _extent(self, a_ns: int, b_ns: int, hot: RowTable, history: BlockArchive) -> Extent:
         mass, covered = self.exact(a_ns, b_ns, hot, history)
         a_ns, b_ns = max(a_ns, -FARTHEST), min(b_ns, FARTHEST)
         newest = hot.extent(a_ns, b_ns, mass, covered)
@@ -137,7 +137,7 @@ class Column(Buffer, Account):
         check_order(a_ns, b_ns)
         return self.consistent(lambda hot, history: self._part(a_ns, b_ns, hot, history))
 
-    def _part(self, a_ns: int, b_ns: int, hot: RowTable, history: History) -> Rows:
+    def _part(self, a_ns: int, b_ns: int, hot: RowTable, history: BlockArchive) -> Rows:
         a_ns, b_ns = max(a_ns, -FARTHEST), min(b_ns, FARTHEST)
         if a_ns >= history.end_ns:
             return hot.rows(a_ns, b_ns)
@@ -148,13 +148,15 @@ class Column(Buffer, Account):
         check_order(a_ns, b_ns)
         return self.consistent(lambda hot, history: self._distribution(a_ns, b_ns, hot, history))
 
-    def _distribution(self, a_ns: int, b_ns: int, hot: RowTable, history: History) -> tuple[Histogram | None, Rows]:
+    def _distribution(
+        self, a_ns: int, b_ns: int, hot: RowTable, history: BlockArchive
+    ) -> tuple[Histogram | None, Rows]:
         return None, self._part(a_ns, b_ns, hot, history)
 
     def edges(self, after_ns: int, until_ns: int) -> tuple[Ints, Ints, Ints]:
         """Starts, ends and masses of the rows that end in `(after, until]`, oldest first."""
 
-        def read(hot: RowTable, history: History) -> tuple[Ints, Ints, Ints]:
+        def read(hot: RowTable, history: BlockArchive) -> tuple[Ints, Ints, Ints]:
             table = hot
             if after_ns < history.end_ns:
                 table = joined([*history.tables(after_ns, until_ns), hot])
@@ -176,7 +178,9 @@ class Column(Buffer, Account):
             return starts, ends
         return self.consistent(lambda hot, history: self._integrals(starts, ends, hot, history))
 
-    def _integrals(self, starts: Ints, ends: Ints, hot: RowTable, history: History) -> tuple[npt.NDArray[Any], Ints]:
+    def _integrals(
+        self, starts: Ints, ends: Ints, hot: RowTable, history: BlockArchive
+    ) -> tuple[npt.NDArray[Any], Ints]:
         if len(starts) > BATCH and history.worth_cutting(starts, ends, BATCH):
             # A few blocks at a time fit in the processor's cache.
             cuts = (slice(lo, lo + BATCH) for lo in range(0, len(starts), BATCH))
@@ -206,7 +210,7 @@ class Column(Buffer, Account):
         starts, ends = moments(starts, ends)
         scale = self.signal.quantum * (NS_PER_S if self._counter else 1)
 
-        def read(hot: RowTable, history: History) -> tuple[Floats, Bools]:
+        def read(hot: RowTable, history: BlockArchive) -> tuple[Floats, Bools]:
             pieces = [Piece(hot, None)]
             if len(starts) and int(starts.min()) < history.end_ns:
                 pieces = [*history.view(starts, ends), *pieces]
@@ -218,13 +222,13 @@ class Column(Buffer, Account):
         return self.consistent(read)
 
 
-def _oldest(hot: RowTable, history: History) -> int | None:
+def _oldest(hot: RowTable, history: BlockArchive) -> int | None:
     if len(history):
         return history.start_ns
     return int(hot.starts[0]) if len(hot.starts) else None
 
 
-def _cumulative(t_ns: int, hot: RowTable, history: History) -> Cumulative:
+def _cumulative(t_ns: int, hot: RowTable, history: BlockArchive) -> Cumulative:
     if t_ns <= history.end_ns:
         return history.cumulative(t_ns)
     return hot.cumulative(t_ns) if len(hot.ends) else Cumulative(0, 0)

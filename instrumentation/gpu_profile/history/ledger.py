@@ -32,7 +32,7 @@ _SILENCE_NS: Final = 5 * NS_PER_S
 _SILENT_PERIODS: Final = 3
 
 
-class Account:
+class RowAccumulator:
     """Converts one signal's samples into rows. Subclasses store the rows with `_push` and `_restart`."""
 
     if not TYPE_CHECKING:
@@ -161,7 +161,7 @@ class Account:
         return True
 
 
-class SignalTotals(Account):
+class SignalTotals(RowAccumulator):
     """The sums of one signal's rows, and the newest row: all that a scrape needs."""
 
     __slots__ = (
@@ -241,7 +241,7 @@ class BusyTotal:
             self.signal, self.until_ns = signal, end
 
 
-class Recent(SignalTotals):
+class BusySourceTotals(SignalTotals):
     """A source of busy time: `SignalTotals`, with at least the newest second of rows. Adds to the device's total."""
 
     __slots__ = ("_busy", "_rows")
@@ -273,10 +273,10 @@ class Recent(SignalTotals):
         return mass, covered
 
 
-_A = TypeVar("_A", bound=Account)
+_A = TypeVar("_A", bound=RowAccumulator)
 
 
-class Signals(Generic[_A]):
+class ColumnsBySignal(Generic[_A]):
     """An account (a "column") for each signal of a device. One thread appends, any thread may read."""
 
     def __init__(self, signals: Iterable[Signal] = ()) -> None:
@@ -337,7 +337,7 @@ class Signals(Generic[_A]):
         return next((c for c, mark in marks if newest - mark <= _SILENCE_NS), working[0] if working else None)
 
 
-class Ledger(Signals[SignalTotals]):
+class Ledger(ColumnsBySignal[SignalTotals]):
     """The sums of a device's signals, without their history."""
 
     def __init__(self, signals: Iterable[Signal] = ()) -> None:
@@ -345,4 +345,4 @@ class Ledger(Signals[SignalTotals]):
         super().__init__(signals)
 
     def _opened(self, signal: Signal) -> SignalTotals:
-        return Recent(signal, self.busy) if signal in BUSY_SOURCES else SignalTotals(signal)
+        return BusySourceTotals(signal, self.busy) if signal in BUSY_SOURCES else SignalTotals(signal)

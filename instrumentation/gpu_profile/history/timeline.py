@@ -15,7 +15,7 @@ from gpu_profile.catalogue.samples import Device
 from gpu_profile.history.anchors import AnchoredColumn
 from gpu_profile.history.archive import Shared
 from gpu_profile.history.column import Column
-from gpu_profile.history.ledger import BusyTotal, Signals
+from gpu_profile.history.ledger import BusyTotal, ColumnsBySignal
 from gpu_profile.history.rows import Floats, Ints
 
 __all__ = ["HOT_ROWS", "SLOW_ROWS", "Column", "Floats", "Ints", "Timeline"]
@@ -26,7 +26,7 @@ HOT_ROWS: Final = 1_400
 SLOW_ROWS: Final = 64
 
 
-class Timeline(Signals[AnchoredColumn]):
+class Timeline(ColumnsBySignal[AnchoredColumn]):
     """The history of one device: one column per signal, of at least the newest `capacity` rows.
 
     `signals` are the signals that its driver can read. Others get a column with their first sample. At least the newest

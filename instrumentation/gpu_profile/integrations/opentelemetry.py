@@ -11,7 +11,7 @@ from gpu_profile.errors import UsageError
 from gpu_profile.regions.running import begun, innermost
 from gpu_profile.regions.session import process
 from gpu_profile.regions.telemetry import instruments, log_records, providers, server_spans
-from gpu_profile.regions.telemetry.server_spans import VARIABLE, ForeignRule, parse_rule
+from gpu_profile.regions.telemetry.server_spans import VARIABLE, ServerSpanRule, parse_rule
 
 if TYPE_CHECKING:
     from gpu_profile.regions.execution import Execution
@@ -55,7 +55,7 @@ _log = logging.getLogger("gpu_profile")
 class GpuProfileInstrumentor(BaseInstrumentor):
     """Joins the service's spans, including spans that are no regions, and publishes region metrics.
 
-    `instrument()` takes `spans`: a `ForeignRule` or its text; default: the environment's GPU_PROFILE_SPANS, else
+    `instrument()` takes `spans`: a `ServerSpanRule` or its text; default: the environment's GPU_PROFILE_SPANS, else
     `"server,consumer,regions"`. It also takes `tracer_provider`, `meter_provider` and `logger_provider`; default: the
     service's, set before or later. XID errors and lost GPUs are logged through the logger provider, with the trace that
     ran. Raises UsageError for an invalid rule; an invalid GPU_PROFILE_SPANS is logged and ignored.
@@ -85,14 +85,14 @@ class GpuProfileInstrumentor(BaseInstrumentor):
         log_records.leave_events()
 
 
-def _rule() -> ForeignRule:
+def _rule() -> ServerSpanRule:
     words = os.environ.get(VARIABLE)
     if words:
         try:
             return parse_rule(words)
         except UsageError as error:
             _log.warning("gpu-profile: %s is ignored: %s", VARIABLE, error)
-    return ForeignRule()
+    return ServerSpanRule()
 
 
 def _watch_spans(session: Session) -> None:

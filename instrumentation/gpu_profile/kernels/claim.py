@@ -15,7 +15,7 @@ from gpu_profile.regions.session import process
 T = TypeVar("T")
 
 
-class Forgetful(Protocol):
+class ForkAware(Protocol):
     """An object with state that is invalid in a forked child."""
 
     def forget(self) -> None:
@@ -23,10 +23,10 @@ class Forgetful(Protocol):
         ...
 
 
-_forgetful: Final[weakref.WeakSet[Forgetful]] = weakref.WeakSet()
+_forgetful: Final[weakref.WeakSet[ForkAware]] = weakref.WeakSet()
 
 
-def forget_in_children(each: Forgetful) -> None:
+def forget_in_children(each: ForkAware) -> None:
     """Call `each.forget()` in every forked child, as long as `each` is referenced elsewhere."""
     _forgetful.add(each)
 

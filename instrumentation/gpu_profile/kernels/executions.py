@@ -9,7 +9,7 @@ from gpu_profile.kernels.claim import forget_in_children
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.running import Running
 from gpu_profile.regions.session import process
-from gpu_profile.regions.session.entrance import Watcher
+from gpu_profile.regions.session.inbox import Watcher
 from gpu_profile.regions.session.session import Session
 
 #: Executions that are collected at once; further ones are only counted.

@@ -78,7 +78,7 @@ class Waits:
         idle = max(0.0, 1.0 - evidence.values["busy"]) * own
         return Waits(work, communication, transfer, host, launch, gaps, other, others, idle, kernel_s)
 
-    def hungry(self, limits: Thresholds) -> float | None:
+    def shortfall(self, limits: Thresholds) -> float | None:
         """How far work is below that of a well-fed GPU; None if the trace does not have the host's waits."""
         return None if self.work is None or self.host is None else limits.well_fed - self.work
 
@@ -88,14 +88,14 @@ class Waits:
         parts = (self.work, self.communication, self.transfer, self.host, self.gaps, self.other, self.others)
         return max(0.0, 1.0 - sum(share or 0.0 for share in parts))
 
-    def longest(self, wait: float | None, *rivals: float | None) -> float | None:
-        """How far a wait is ahead of its `rivals`, of others' operations, and of the unknown time.
+    def longest(self, wait: float | None, *alternatives: float | None) -> float | None:
+        """How far a wait is ahead of its `alternatives`, of others' operations, and of the unknown time.
 
         None if it is too small to be a cause.
         """
         if wait is None or wait < SLIGHT:
             return None
-        return wait - max(self.unknown, self.others, *(rival or 0.0 for rival in rivals))
+        return wait - max(self.unknown, self.others, *(rival or 0.0 for rival in alternatives))
 
 
 @dataclass(frozen=True, slots=True)

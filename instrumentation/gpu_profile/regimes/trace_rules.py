@@ -24,7 +24,7 @@ TRACE_RULES: Final[tuple[Rule, ...]] = (
         "in a trace, communication that nothing hides takes longest",
         Regime.COMMUNICATION_BOUND,
         lambda s, t: _waits(
-            s, lambda w: least(w.hungry(t), w.longest(w.communication, w.transfer, w.host, w.gaps, w.other))
+            s, lambda w: least(w.shortfall(t), w.longest(w.communication, w.transfer, w.host, w.gaps, w.other))
         ),
         lambda s: _advice(
             s, lambda w: w.communication, "communication that no kernel hides", "overlap it with computation"
@@ -35,7 +35,7 @@ TRACE_RULES: Final[tuple[Rule, ...]] = (
         "in a trace, copies that nothing hides take longest",
         Regime.TRANSFER_BOUND,
         lambda s, t: _waits(
-            s, lambda w: least(w.hungry(t), w.longest(w.transfer, w.communication, w.host, w.gaps, w.other))
+            s, lambda w: least(w.shortfall(t), w.longest(w.transfer, w.communication, w.host, w.gaps, w.other))
         ),
         lambda s: _advice(
             s, lambda w: w.transfer, "copies over a link that nothing hides", "pin host memory, overlap or shrink them"
@@ -45,14 +45,14 @@ TRACE_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "in a trace, short kernels, and launching them takes longest",
         Regime.OVERHEAD_BOUND,
-        lambda s, t: _waits(s, lambda w: least(w.hungry(t), _shortness(w, t), _launching(w))),
+        lambda s, t: _waits(s, lambda w: least(w.shortfall(t), _shortness(w, t), _launching(w))),
         lambda s: _advice(s, _overhead, _overheads(s), _SMALLER),
         _KERNELS,
     ),
     Rule(
         "in a trace, busy < idle",
         Regime.IDLE,
-        lambda s, t: _waits(s, lambda w: least(w.hungry(t), 1.0 - (1.0 - w.idle) / t.idle_busy)),
+        lambda s, t: _waits(s, lambda w: least(w.shortfall(t), 1.0 - (1.0 - w.idle) / t.idle_busy)),
         lambda s: _advice(s, lambda w: w.idle, "idle", "give the GPU work, or look at a shorter part of the trace"),
         _KERNELS,
     ),
@@ -60,7 +60,7 @@ TRACE_RULES: Final[tuple[Rule, ...]] = (
         "in a trace, waiting for the host takes longest",
         Regime.HOST_BOUND,
         lambda s, t: _waits(
-            s, lambda w: least(w.hungry(t), w.longest(w.host, w.communication, w.transfer, w.gaps, w.other))
+            s, lambda w: least(w.shortfall(t), w.longest(w.host, w.communication, w.transfer, w.gaps, w.other))
         ),
         lambda s: _advice(s, lambda w: w.host, _host(s), _feed(s)),
         _KERNELS,
@@ -70,10 +70,10 @@ TRACE_RULES: Final[tuple[Rule, ...]] = (
 
 def unfit(w: Waits, limits: Thresholds) -> str:
     """Why no rule holds for a trace."""
-    hungry = w.hungry(limits)
-    if hungry is None:
+    shortfall = w.shortfall(limits)
+    if shortfall is None:
         return "the trace holds no calls of the host: record its activities as well"
-    if hungry < 0:
+    if shortfall < 0:
         return (
             f"work takes {_percent(w.work)} of the time; kernel times alone do not tell what bounds it: "
             "activity counters would"

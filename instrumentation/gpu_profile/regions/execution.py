@@ -39,7 +39,7 @@ class Execution:
     #: Its kernels and copies, from a profiler's records.
     kernels: KernelWork | None = None
     #: Whether `kernels` is pending: a window of the profiler in which it ran is not read yet.
-    awaited: bool = False
+    awaits_kernels: bool = False
     stream: Stream | None = None
     start_mark: object
     end_mark: object

@@ -83,7 +83,7 @@ class Region(Running):
         now = session.now_ns
         self.start_ns = now()
         session.began.append(self)
-        if self.wants_span or session.shows:
+        if self.wants_span or session.needs_slow_path:
             self._plain = False
             self.show(session, nested=True, span=self.wants_span)
         return self
@@ -185,7 +185,7 @@ def _function(region: Region, function: Callable[P, R]) -> Callable[P, R]:
         now = session.now_ns
         execution.start_ns = start_ns = now()
         session.began.append(execution)
-        shown = span or session.shows
+        shown = span or session.needs_slow_path
         if shown:
             execution.show(session, nested=True, span=span)
         try:
@@ -238,7 +238,7 @@ def _coroutine(region: Region, function: Callable[..., Any]) -> Callable[..., An
         now = session.now_ns
         execution.start_ns = start_ns = now()
         session.began.append(execution)
-        shown = span or session.shows
+        shown = span or session.needs_slow_path
         if shown:
             execution.in_steps = session.make_range is not None
             execution.show(session, nested=True, span=span)

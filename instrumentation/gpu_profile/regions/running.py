@@ -17,7 +17,7 @@ from opentelemetry.trace import Span, Status, StatusCode, Tracer
 from gpu_profile.catalogue import attributes as names
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session import process
-from gpu_profile.regions.session.entrance import Watcher
+from gpu_profile.regions.session.inbox import Watcher
 from gpu_profile.regions.session.session import Session
 from gpu_profile.regions.telemetry import server_spans
 
@@ -100,7 +100,7 @@ class Running(Execution):
         now = session.now_ns  # a call in method form would look the attribute up the slow way
         self.start_ns = now()
         session.began.append(self)
-        if span or session.shows:
+        if span or session.needs_slow_path:
             if in_steps:
                 self.in_steps = True
             self.show(session, nested=nested, span=span)

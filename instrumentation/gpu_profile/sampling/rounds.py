@@ -18,7 +18,7 @@ from gpu_profile.catalogue.samples import Device, DeviceKind, Event, Sample
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver import Capability, Driver, lag_s
 from gpu_profile.errors import DeviceLost, GpuBackendError, GpuProfileError
-from gpu_profile.sampling.tracked import Tracked
+from gpu_profile.sampling.tracked import TrackedDevice
 from gpu_profile.units import NS_PER_S, nanoseconds
 
 _log = logging.getLogger("gpu_profile")
@@ -50,7 +50,7 @@ _READS: Final = frozenset({*Tier, "drain", "processes"})
 #: The kinds of reads of a quick round, after a caller has already had a complete one.
 _QUICK: Final = frozenset({Tier.FAST, Tier.GPM, "drain"})
 
-T = TypeVar("T", bound=Tracked)
+T = TypeVar("T", bound=TrackedDevice)
 
 
 @dataclass(slots=True)
@@ -374,7 +374,7 @@ class Rounds(Generic[T]):
                 continue
             # The facts of a device may change: another GPU was added or removed, or a failed query now succeeds.
             if tracked.device != device:
-                tracked.device = device.with_facts_of(tracked.device)
+                tracked.device = device.filled_from(tracked.device)
             if self.driver is not driver:
                 tracked.renew(driver)
                 # A lost device may be listed all the same: it is up once it has been read.

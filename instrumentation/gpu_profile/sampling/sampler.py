@@ -13,7 +13,7 @@ from gpu_profile.clock import SYSTEM_CLOCK, Alarm, Clock
 from gpu_profile.driver import Capability, Driver
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.sampling.rounds import RETRY_S, Rounds
-from gpu_profile.sampling.tracked import Tracked, available
+from gpu_profile.sampling.tracked import TrackedDevice, available
 
 _log = logging.getLogger("gpu_profile")
 
@@ -22,7 +22,7 @@ Sink = Callable[[Device, Sequence[Sample]], None]
 
 
 @dataclass(slots=True)
-class DeviceState(Tracked):
+class DeviceState(TrackedDevice):
     """The sampler's state of one device: its history, besides the state that rounds keep."""
 
     timeline: Timeline
@@ -82,7 +82,7 @@ class Sampler(Rounds[DeviceState]):
 
     # ------------------------------------------------------------------ rounds that others wait for
 
-    def look_again(self) -> None:
+    def relist_devices(self) -> None:
         """List the devices in the next round, and start it now: the choice of devices has changed."""
         self._due.pop("devices", None)
         self.wake(quick=True)

@@ -12,7 +12,7 @@ from gpu_profile.catalogue.samples import Device, Event, ProcessUse, Sample
 from gpu_profile.driver import Capability, Driver
 
 
-class Keeper(Protocol):
+class SampleSink(Protocol):
     """The sink of a device's samples: a timeline, or a connection to one in another process."""
 
     def add(self, signals: Iterable[Signal]) -> None:
@@ -29,7 +29,7 @@ class Keeper(Protocol):
 
 
 @dataclass(slots=True)
-class Tracked:
+class TrackedDevice:
     """One device. `processes` are the processes that used it at `processes_ns`, which is None before the first query.
 
     `lost`: the device itself failed its last read; the loss of a whole driver does not set it. `xids` counts its XID
@@ -38,7 +38,7 @@ class Tracked:
     """
 
     device: Device
-    timeline: Keeper
+    timeline: SampleSink
     capabilities: Mapping[Signal, Capability]
     up: bool = True
     reason: str = ""

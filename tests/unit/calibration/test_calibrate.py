@@ -26,7 +26,7 @@ from gpu_profile.driver.simulated.sensors import FOLLOWED_NS, LATE_NS, Sensors
 from gpu_profile.errors import GpuProfileError, UsageError
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.expected import DevicePrior
-from gpu_profile.regions.session.known_sensors import kept_calibration, known_sensors, sensors_path
+from gpu_profile.regions.session.sensor_priors import kept_calibration, sensor_priors, sensors_path
 from gpu_profile.testing import FakeClock
 
 #: What simulated sensors show is so old.
@@ -129,12 +129,12 @@ def test_what_is_kept_is_found_again_for_this_gpu_and_this_driver_alone(bench: B
     content = kept_calibration(bench.device, version)
     assert content is not None
     assert content == json.loads(json.dumps(found.to_json()))
-    known = known_sensors(bench.device, version)
+    known = sensor_priors(bench.device, version)
     energy = known.sensors[rows.ENERGY].sensor
     assert (energy.period_ns / 1e6, energy.lag_ns / 1e6) == pytest.approx((100.0, PUBLISHED_MS), abs=0.2)
     assert known.untrusted == ""
     # Under another driver, what holds for such boards.
-    other = known_sensors(bench.device, version + "1").sensors
+    other = sensor_priors(bench.device, version + "1").sensors
     assert other == DevicePrior.of_board(bench.device.name).sensors
     assert known.sensors[rows.POWER].stamped
     assert known.sensors[rows.POWER] not in other.values()
@@ -217,7 +217,7 @@ def test_what_misses_in_the_loop_makes_a_gpu_untrusted(bench: Bench, found: Cali
     assert not wrong._replace(reason="lock-step").missed
     doubted = found._replace(missed=module._missed((wrong,)), driver_version="another")
     assert doubted.keep() == ""
-    known = known_sensors(bench.device, "another")
+    known = sensor_priors(bench.device, "another")
     assert known.untrusted.startswith("pooled numbers of this GPU are not trusted: in its calibration, energy of")
 
 
@@ -273,4 +273,4 @@ def test_a_file_that_holds_something_else_is_as_if_it_were_not_there(
     assert path is not None
     path.parent.mkdir()
     path.write_text(content)
-    assert known_sensors(device, "1").sensors == {}
+    assert sensor_priors(device, "1").sensors == {}

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_profile.history.archive import History, decode, encode, pack, pack_moments, unpack, unpack_moments
+from gpu_profile.history.archive import BlockArchive, decode, encode, pack, pack_moments, unpack, unpack_moments
 from gpu_profile.history.rows import Cumulative, Ints, RowTable, joined, wrap
 
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -91,11 +91,11 @@ def test_a_counters_rows_come_back_but_for_its_readings(rows: list[tuple[int, in
         assert getattr(back, field).tolist() == getattr(there, field).tolist()
 
 
-def history(rows: int, block: int) -> tuple[History, RowTable]:
+def history(rows: int, block: int) -> tuple[BlockArchive, RowTable]:
     rng = np.random.default_rng(3)
     drawn = [(int(gap), int(n), int(v)) for gap, n, v in rng.integers(0, 50, (rows, 3))]
     whole = table([(gap, 1 + n, v) for gap, n, v in drawn], Cumulative(5, 7), counter=False)
-    held = History.empty(counter=False)
+    held = BlockArchive.empty(counter=False)
     for lo in range(0, rows, block):
         held = held.with_block(whole.between(lo, lo + block), [])
     return held, whole

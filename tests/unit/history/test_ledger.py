@@ -9,7 +9,7 @@ from gpu_profile.catalogue import BUSY_SOURCES, Kind, Signal
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, MEMORY_USED, PCIE_RX, POWER, UTILIZATION
 from gpu_profile.history.column import Column
-from gpu_profile.history.ledger import BusyTotal, Ledger, Recent, SignalTotals
+from gpu_profile.history.ledger import BusySourceTotals, BusyTotal, Ledger, SignalTotals
 from gpu_profile.history.timeline import Timeline
 
 ROOT = Path(__file__).parents[3]
@@ -53,7 +53,7 @@ def test_totals_are_those_of_a_column_that_keeps_every_row(given: list[Sample]) 
 
 @given(st.lists(st.tuples(st.integers(1, SECOND // 4), st.integers(0, 100)), min_size=1, max_size=40))
 def test_the_newest_second_of_a_busy_source_is_that_of_a_column(rows: list[tuple[int, int]]) -> None:
-    column, recent, now = Column(UTILIZATION, 64), Recent(UTILIZATION, BusyTotal()), START
+    column, recent, now = Column(UTILIZATION, 64), BusySourceTotals(UTILIZATION, BusyTotal()), START
     for length, value in rows:
         for holder in (column, recent):
             holder.append(Sample(UTILIZATION, now, now + length, value))
@@ -71,7 +71,7 @@ def test_a_ledger_answers_as_a_timeline_does() -> None:
         assert best is not None
         assert best.signal is POWER
         assert history.best([MEMORY_USED]) is None
-    assert isinstance(Ledger(BUSY_SOURCES).column(GRAPHICS), Recent)
+    assert isinstance(Ledger(BUSY_SOURCES).column(GRAPHICS), BusySourceTotals)
 
 
 def half_busy(ledger: Ledger, signal: Signal, start_s: float, end_s: float, *, step_s: float = 0.1) -> None:

@@ -125,8 +125,13 @@ def test_other_attributes_are_no_kernels() -> None:
 
 def test_executions_have_no_kernels_of_their_own_until_some_are_set() -> None:
     first, second = Execution("a"), Execution("b")
-    first.kernels, first.awaited = HUNGRY, True
-    assert (second.kernels, second.awaited, Execution.kernels, Execution.awaited) == (None, False, None, False)
+    first.kernels, first.awaits_kernels = HUNGRY, True
+    assert (second.kernels, second.awaits_kernels, Execution.kernels, Execution.awaits_kernels) == (
+        None,
+        False,
+        None,
+        False,
+    )
     assert vars(second) == {}
     assert first.profiled() == HUNGRY.attributes()
     assert second.profiled() == {}

@@ -61,9 +61,9 @@ def test_a_sentence_names_the_longest_wait_by_its_share_and_says_where_work_is_m
         assert cause >= max(rest, *(parts[name] for name in ("communication", "transfer", "others", "unknown"))) - 1e-9
     else:
         cause = waits[CAUSES[verdict.regime]]
-        rivals = {name: share for name, share in waits.items() if name not in ("idle", CAUSES[verdict.regime])}
+        alternatives = {name: share for name, share in waits.items() if name not in ("idle", CAUSES[verdict.regime])}
         if verdict.regime is not Regime.IDLE:
-            assert cause >= max(rivals.values()) - 1e-9
+            assert cause >= max(alternatives.values()) - 1e-9
     assert cause >= 0.05
     assert any(abs(cause - share) <= 0.0051 for share in told)
     assert ("the longest wait" in sentence) == (parts["work"] > cause)

@@ -12,7 +12,7 @@ from gpu_profile import region
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.running import Running, begun
 from gpu_profile.regions.session import process
-from gpu_profile.regions.session.entrance import Entrance
+from gpu_profile.regions.session.inbox import Inbox
 from gpu_profile.testing import FakeClock
 
 Body = Callable[[], None]
@@ -45,7 +45,7 @@ def coroutine(body: Body, *, span: bool) -> None:
 WAYS = [block, block_again, function, coroutine]
 
 
-class FakeSession(Entrance):
+class FakeSession(Inbox):
     """What a region touches of a session."""
 
     def __init__(self) -> None:
@@ -80,12 +80,12 @@ def chain(*ended: bool) -> Execution | None:
     ],
 )
 def test_all_ways_to_begin_leave_the_same_behind(
-    monkeypatch: pytest.MonkeyPatch, span: bool, shows: bool, ended: tuple[bool, ...], parent: str | None
+    monkeypatch: pytest.MonkeyPatch, span: bool, needs_slow_path: bool, ended: tuple[bool, ...], parent: str | None
 ) -> None:
     found: list[Any] = []
     for way in WAYS:
         session, seen = FakeSession(), SimpleNamespace(shown=[])
-        session.shows = shows
+        session.needs_slow_path = needs_slow_path
         monkeypatch.setattr(process, "current", session)
 
         def show(self: Running, given: Any, *, seen: SimpleNamespace = seen, **named: bool) -> None:
@@ -108,4 +108,4 @@ def test_all_ways_to_begin_leave_the_same_behind(
         assert (execution.name, execution.start_ns, seen.end_ns, execution.end_ns) == ("step", 100, 0, 110)
         assert (execution.parent.name if execution.parent else None) == parent
         found.append([(each is execution, given is session, named) for each, given, named in seen.shown])
-    assert found == [[(True, True, {"nested": True, "span": span})] * (span or shows)] * len(WAYS)
+    assert found == [[(True, True, {"nested": True, "span": span})] * (span or needs_slow_path)] * len(WAYS)

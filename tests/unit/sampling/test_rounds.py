@@ -12,7 +12,7 @@ from gpu_profile.catalogue.samples import Device, DeviceKind, Event, Sample
 from gpu_profile.catalogue.signals import ENERGY, POWER
 from gpu_profile.errors import GpuBackendError
 from gpu_profile.sampling.rounds import RARE_S, Rounds
-from gpu_profile.sampling.tracked import Tracked
+from gpu_profile.sampling.tracked import TrackedDevice
 from gpu_profile.testing import FakeClock
 
 
@@ -42,11 +42,11 @@ class World:
         self.clock = FakeClock()
         self.driver = FakeDriver(self.clock, [Device("GPU-a", index=0), Device("GPU-b", index=1)], {ENERGY: 1})
         self.asked: list[tuple[str, int]] = []
-        self.rounds: Rounds[Tracked] = Rounds(lambda: self.driver, self._track, clock=self.clock, devices_s=2.0)
+        self.rounds: Rounds[TrackedDevice] = Rounds(lambda: self.driver, self._track, clock=self.clock, devices_s=2.0)
 
-    def _track(self, device: Device, capabilities: object, capacity: int) -> Tracked:
+    def _track(self, device: Device, capabilities: object, capacity: int) -> TrackedDevice:
         self.asked.append((device.uuid, capacity))
-        return Tracked(device, Kept(), capabilities)  # type: ignore[arg-type]
+        return TrackedDevice(device, Kept(), capabilities)  # type: ignore[arg-type]
 
     def run(self, seconds: float) -> None:
         end = self.clock.now_ns() + int(seconds * 1e9)

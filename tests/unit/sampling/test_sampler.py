@@ -8,7 +8,7 @@ from gpu_profile.catalogue.samples import Device, Event, Sample
 from gpu_profile.catalogue.signals import ENERGY, MEMORY_USED, POWER, SM
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.sampling.rounds import DEVICES_S, DRAIN_S, GPM_S, MOST_EVENTS, SLOW_S, Rounds
-from gpu_profile.sampling.tracked import Tracked
+from gpu_profile.sampling.tracked import TrackedDevice
 from gpu_profile.units import nanoseconds
 
 
@@ -217,7 +217,7 @@ def test_where_there_is_gpm_it_and_what_the_driver_buffers_may_be_read_more_seld
     world = World(A)
     rounds = Rounds(
         world.open,
-        lambda device, capabilities, _: Tracked(device, Timeline(device), capabilities),
+        lambda device, capabilities, _: TrackedDevice(device, Timeline(device), capabilities),
         clock=world.clock,
         gpm_s=0.5,
         drain_s=1.0,

@@ -88,13 +88,13 @@ class NodeDriver(SilentDriver):
         return [one.device for one in visible(self._table().devices, device_files(self._device_files))]
 
     @property
-    def covers(self) -> bool:
+    def covers_all_gpus(self) -> bool:
         """Whether the table has at least one GPU and every GPU that `/dev` shows, each with new samples."""
         whole = [one for one in self._table().devices if one.up and one.device.parent is None]
         fresh = {one.device.minor for one in whole if self._is_fresh(self._newest_ns(one))}
         return bool(fresh) and device_files(self._device_files) <= fresh
 
-    def starves(self) -> bool:
+    def lacks_fresh_samples(self) -> bool:
         """Whether a device of this process is up by the table, but has no new readable samples.
 
         False if there is no timeline: reading raises in that case.

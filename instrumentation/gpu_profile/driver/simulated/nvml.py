@@ -19,7 +19,7 @@ import pynvml as nv
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver.simulated import nvml_device, nvml_events, nvml_fields, nvml_gpm
 from gpu_profile.driver.simulated.node import Node
-from gpu_profile.driver.simulated.nvml_call import Done, NvmlCall, SimulatedLibrary, needs, number, put, text
+from gpu_profile.driver.simulated.nvml_call import NvmlCall, ReturnCode, SimulatedLibrary, needs, number, put, text
 from gpu_profile.driver.simulated.scenario import FILE, Fault, Unit
 from gpu_profile.errors import ScenarioError
 
@@ -88,10 +88,10 @@ class SimulatedNvml(SimulatedLibrary):
 
     def _check_state(self) -> int:
         if not self._inits:
-            raise Done(nv.NVML_ERROR_UNINITIALIZED)
+            raise ReturnCode(nv.NVML_ERROR_UNINITIALIZED)
         now = self._check_reloads(nv.NVML_ERROR_UNINITIALIZED) if self._reloads else self.node.clock.now_ns()
         if not self._inits:
-            raise Done(nv.NVML_ERROR_UNINITIALIZED)
+            raise ReturnCode(nv.NVML_ERROR_UNINITIALIZED)
         return now
 
     def _check_reloads(self, while_gone: int) -> int:
@@ -101,9 +101,9 @@ class SimulatedNvml(SimulatedLibrary):
             if now < start:
                 break
             if reload.mismatch and self._first_opened_ns and self._first_opened_ns < start:
-                raise Done(nv.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+                raise ReturnCode(nv.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
             if now < self.node.at(reload.to_s):
-                raise Done(while_gone)
+                raise ReturnCode(while_gone)
             if self._inits and self._opened_ns < start:
                 self._inits = 0
                 self.generation += 1
@@ -126,15 +126,15 @@ class SimulatedNvml(SimulatedLibrary):
                 and self._opened_ns < self.node.at(removal.to_s)
                 and self.node.at(removal.from_s) <= now
             ):
-                raise Done(nv.NVML_ERROR_GPU_IS_LOST)
+                raise ReturnCode(nv.NVML_ERROR_GPU_IS_LOST)
         for fault in self._faults:
             if fault.kind in ("gpu_lost", "hang") and fault.device == gpu and self._within(fault, now):
                 if fault.kind == "gpu_lost":
-                    raise Done(nv.NVML_ERROR_GPU_IS_LOST)
+                    raise ReturnCode(nv.NVML_ERROR_GPU_IS_LOST)
                 if fault.function in ("*", name):
                     self.node.clock.wait(threading.Event(), fault.hang_s)
 
-    def hand_out(self, out: Any, unit: Unit) -> None:
+    def distribute(self, out: Any, unit: Unit) -> None:
         """Store the handle of `unit`. Done(GPU_IS_LOST) if it is lost."""
         if self._faults:
             self._check_device(unit, "", self.node.clock.now_ns())
@@ -147,7 +147,7 @@ def _function(body: Callable[..., None]) -> Callable[..., int]:
     def call(*arguments: Any) -> int:
         try:
             body(*arguments)
-        except Done as done:
+        except ReturnCode as done:
             return done.code
         return int(nv.NVML_SUCCESS)
 
@@ -166,8 +166,8 @@ def _count(library: SimulatedNvml, out: Any) -> None:
 def _by_index(library: SimulatedNvml, index: Any, out: Any) -> None:
     gpus = library.gpus
     if number(index) >= len(gpus):
-        raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
-    library.hand_out(out, gpus[number(index)])
+        raise ReturnCode(nv.NVML_ERROR_INVALID_ARGUMENT)
+    library.distribute(out, gpus[number(index)])
 
 
 def _by_uuid(library: SimulatedNvml, uuid: Any, out: Any) -> None:
@@ -175,8 +175,8 @@ def _by_uuid(library: SimulatedNvml, uuid: Any, out: Any) -> None:
     there = library.gpus
     for unit in library.node.scenario.units:
         if unit.uuid.encode() == wanted and library.gpu(unit) in there:
-            return library.hand_out(out, unit)
-    raise Done(nv.NVML_ERROR_NOT_FOUND)
+            return library.distribute(out, unit)
+    raise ReturnCode(nv.NVML_ERROR_NOT_FOUND)
 
 
 #: Functions of the node. `_GPU`: of devices that are no MIG instances. `_DEVICE`: of any device.

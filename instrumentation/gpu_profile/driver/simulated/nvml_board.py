@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pynvml as nv
 
-from gpu_profile.driver.simulated.nvml_call import Done, NvmlCall, needs, number, put, text
+from gpu_profile.driver.simulated.nvml_call import NvmlCall, ReturnCode, needs, number, put, text
 from gpu_profile.driver.simulated.physics import SimulatedQuantity
 from gpu_profile.driver.simulated.sensors import COUNTER_REFRESH_NS
 from gpu_profile.units import MIB
@@ -68,7 +68,7 @@ def _limits(call: NvmlCall, lowest: Any, highest: Any) -> None:
 
 def _temperature(call: NvmlCall, sensor: Any, out: Any) -> None:
     if number(sensor) != nv.NVML_TEMPERATURE_GPU:
-        raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
+        raise ReturnCode(nv.NVML_ERROR_INVALID_ARGUMENT)
     put(out, call.sensors.temperature_c(call.t_ns))
 
 
@@ -96,7 +96,7 @@ def _clock(sm_mhz: Callable[[NvmlCall], int]) -> Callable[..., None]:
     def entry(call: NvmlCall, domain: Any, out: Any) -> None:
         wanted = number(domain)
         if wanted >= nv.NVML_CLOCK_COUNT:
-            raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
+            raise ReturnCode(nv.NVML_ERROR_INVALID_ARGUMENT)
         if wanted == nv.NVML_CLOCK_MEM:
             put(out, call.unit.model.memory_clock_mhz)
         else:

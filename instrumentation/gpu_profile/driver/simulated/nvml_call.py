@@ -14,7 +14,7 @@ from gpu_profile.driver.simulated.sensors import Sensors
 _HANDLES: Final = 1 << 20
 
 
-class Done(Exception):  # noqa: N818 - ends a call, is no error of this program
+class ReturnCode(Exception):  # noqa: N818 - ends a call, is no error of this program
     """Ends a simulated call with this NVML return code."""
 
     def __init__(self, code: int) -> None:
@@ -44,7 +44,7 @@ class SimulatedLibrary:
         """The device of a handle. Done(INVALID_ARGUMENT) if the handle is unknown or from before a reload."""
         generation, slot = divmod(address(handle), _HANDLES)
         if generation != self.generation + 1 or not 0 < slot <= len(self.node.scenario.units):
-            raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
+            raise ReturnCode(nv.NVML_ERROR_INVALID_ARGUMENT)
         return self.node.scenario.units[slot - 1]
 
     def put_handle(self, out: Any, unit: Unit) -> None:
@@ -78,7 +78,7 @@ class NvmlCall(NamedTuple):
 def needs(has: object) -> None:
     """End the call with NOT_SUPPORTED if `has` is false."""
     if not has:
-        raise Done(nv.NVML_ERROR_NOT_SUPPORTED)
+        raise ReturnCode(nv.NVML_ERROR_NOT_SUPPORTED)
 
 
 def text(buffer: Any, words: str) -> None:

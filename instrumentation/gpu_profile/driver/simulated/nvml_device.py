@@ -8,7 +8,7 @@ from typing import Any, Final
 import pynvml as nv
 
 from gpu_profile.driver.simulated import nvml_board, nvml_processes
-from gpu_profile.driver.simulated.nvml_call import Done, NvmlCall, needs, number, put, text
+from gpu_profile.driver.simulated.nvml_call import NvmlCall, ReturnCode, needs, number, put, text
 from gpu_profile.driver.simulated.sensors import SAMPLES_KEPT
 from gpu_profile.units import MIB
 
@@ -42,7 +42,7 @@ def _memory(call: NvmlCall, out: Any) -> None:
 
 def _memory_v2(call: NvmlCall, out: Any) -> None:
     if out._obj.version != nv.nvmlMemory_v2:
-        raise Done(nv.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
+        raise ReturnCode(nv.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
     _memory(call, out)
     out._obj.reserved = call.unit.model.reserved_mib * MIB
     out._obj.used -= out._obj.reserved
@@ -93,18 +93,18 @@ def _samples(call: NvmlCall, kind: Any, last_seen_us: Any, value_type: Any, coun
     name, read = SAMPLES.get(number(kind), ("", None))
     mig = call.unit.slices and number(kind) in _OF_WHOLE_GPUS
     if read is None or mig or name in call.unit.unsupported:
-        raise Done(nv.NVML_ERROR_NOT_SUPPORTED)
+        raise ReturnCode(nv.NVML_ERROR_NOT_SUPPORTED)
     put(value_type, nv.NVML_VALUE_TYPE_UNSIGNED_INT)
     instants, values = read(call, number(last_seen_us) * 1000)
     fresh = instants // 1000 > number(last_seen_us)
     instants, values = instants[fresh], values[fresh]
     if len(instants) == 0:
-        raise Done(nv.NVML_ERROR_NOT_FOUND)
+        raise ReturnCode(nv.NVML_ERROR_NOT_FOUND)
     if out is None:
         put(count, SAMPLES_KEPT)  # like the driver, request room for the whole buffer
         return
     if len(instants) > count._obj.value:
-        raise Done(nv.NVML_ERROR_INSUFFICIENT_SIZE)
+        raise ReturnCode(nv.NVML_ERROR_INSUFFICIENT_SIZE)
     put(count, len(instants))
     for slot, instant, value in zip(out, (instants // 1000).tolist(), values.tolist(), strict=False):
         slot.timeStamp, slot.sampleValue.uiVal = instant, value
@@ -123,13 +123,13 @@ def _most_instances(call: NvmlCall, out: Any) -> None:
 def _instance(call: NvmlCall, index: Any, out: Any) -> None:
     needs(call.unit.model.mig)
     if number(index) >= len(call.unit.slices):
-        raise Done(nv.NVML_ERROR_NOT_FOUND)
+        raise ReturnCode(nv.NVML_ERROR_NOT_FOUND)
     call.library.put_handle(out, call.library.node.scenario.units[call.unit.slices[number(index)]])
 
 
 def _parent(call: NvmlCall, out: Any) -> None:
     if call.unit.parent is None:
-        raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
+        raise ReturnCode(nv.NVML_ERROR_INVALID_ARGUMENT)
     call.library.put_handle(out, call.library.gpu(call.unit))
 
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 import pynvml as nv
 
 from gpu_profile.driver.simulated.nvml_call import (
-    Done,
     NvmlCall,
+    ReturnCode,
     SimulatedLibrary,
     address,
     needs,
@@ -55,7 +55,7 @@ def _create(library: SimulatedLibrary, out: Any) -> None:
 def _find(library: SimulatedLibrary, where: Any) -> EventSet:
     chosen = library.event_sets.get(address(where))
     if not isinstance(chosen, EventSet):
-        raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
+        raise ReturnCode(nv.NVML_ERROR_INVALID_ARGUMENT)
     return chosen
 
 
@@ -75,7 +75,7 @@ def _wait(library: SimulatedLibrary, where: Any, out: Any, timeout_ms: Any) -> N
         if event is not None and event[0] <= now:
             break
         if now >= deadline:
-            raise Done(nv.NVML_ERROR_TIMEOUT)
+            raise ReturnCode(nv.NVML_ERROR_TIMEOUT)
         until = deadline if event is None else min(deadline, event[0])
         clock.wait(threading.Event(), (until - now) / NS_PER_S)
         # With a clock that does not advance, this would wait for ever.

@@ -9,7 +9,7 @@ import pynvml as nv
 
 from gpu_profile.catalogue.links import PCIE_ERROR_KINDS
 from gpu_profile.driver.simulated.nvml_board import THRESHOLDS
-from gpu_profile.driver.simulated.nvml_call import Done, NvmlCall, needs, number
+from gpu_profile.driver.simulated.nvml_call import NvmlCall, ReturnCode, needs, number
 from gpu_profile.driver.simulated.nvml_device import energy_mj
 from gpu_profile.driver.simulated.physics import SimulatedQuantity
 
@@ -55,7 +55,7 @@ def _nvlink(call: NvmlCall, scope: int) -> int:
     links = call.unit.model.nvlinks
     needs(links)
     if scope != _ALL_LINKS and scope >= links:
-        raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
+        raise ReturnCode(nv.NVML_ERROR_INVALID_ARGUMENT)
     total = call.sensors.counted(SimulatedQuantity.NVLINK, call.t_ns) // _KIB
     return total if scope == _ALL_LINKS else total // links
 
@@ -71,7 +71,7 @@ def _of_link(links: Callable[[NvmlCall], int], value: int) -> _Reader:
     def read(call: NvmlCall, scope: int) -> int:
         needs(links(call))
         if scope >= links(call):
-            raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
+            raise ReturnCode(nv.NVML_ERROR_INVALID_ARGUMENT)
         return value
 
     return read
@@ -201,7 +201,7 @@ def _field_values(call: NvmlCall, count: Any, values: Any) -> None:
         _, kind, read = row
         try:
             reading = read(call, field.scopeId)
-        except Done as done:
+        except ReturnCode as done:
             field.nvmlReturn = done.code
             continue
         field.nvmlReturn, field.valueType = nv.NVML_SUCCESS, kind

@@ -7,7 +7,15 @@ from typing import Any, Final
 
 import pynvml as nv
 
-from gpu_profile.driver.simulated.nvml_call import Done, NvmlCall, SimulatedLibrary, address, needs, number, put_address
+from gpu_profile.driver.simulated.nvml_call import (
+    NvmlCall,
+    ReturnCode,
+    SimulatedLibrary,
+    address,
+    needs,
+    number,
+    put_address,
+)
 from gpu_profile.driver.simulated.physics import SimulatedQuantity
 from gpu_profile.units import MIB, NS_PER_S
 
@@ -47,13 +55,13 @@ def _allocate(library: SimulatedLibrary, out: Any) -> None:
 
 def _free(library: SimulatedLibrary, sample: Any) -> None:
     if library.gpm_samples.pop(address(sample), 0) == 0:
-        raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
+        raise ReturnCode(nv.NVML_ERROR_INVALID_ARGUMENT)
 
 
 def _store(call: NvmlCall, slot: int, sample: Any) -> None:
     needs(call.unit.model.gpm)
     if (where := address(sample)) not in call.library.gpm_samples:
-        raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
+        raise ReturnCode(nv.NVML_ERROR_INVALID_ARGUMENT)
     instant, totals = call.library.node.sensors[slot].gpm_snapshot(call.t_ns)
     call.library.gpm_samples[where] = (slot, instant, totals.copy())
 
@@ -64,18 +72,18 @@ def _get(call: NvmlCall, sample: Any) -> None:
 
 def _mig_get(call: NvmlCall, instance: Any, sample: Any) -> None:
     if not 0 < number(instance) <= len(call.unit.slices):
-        raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
+        raise ReturnCode(nv.NVML_ERROR_INVALID_ARGUMENT)
     _store(call, call.unit.slices[number(instance) - 1], sample)
 
 
 def _metrics(library: SimulatedLibrary, out: Any) -> None:
     request = out._obj
     if request.version != nv.NVML_GPM_METRICS_GET_VERSION:
-        raise Done(nv.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
+        raise ReturnCode(nv.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
     before = library.gpm_samples.get(address(request.sample1))
     after = library.gpm_samples.get(address(request.sample2))
     if before is None or after is None or before[0] != after[0]:
-        raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
+        raise ReturnCode(nv.NVML_ERROR_INVALID_ARGUMENT)
     unit, elapsed = library.node.scenario.units[after[0]], after[1] - before[1]
     # Two samples of one refresh have the same totals: there is no window between them.
     rates = (after[2] - before[2]) * (NS_PER_S / elapsed) if elapsed > 0 else None

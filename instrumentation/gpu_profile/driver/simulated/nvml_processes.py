@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pynvml as nv
 
-from gpu_profile.driver.simulated.nvml_call import Done, NvmlCall, number, put
+from gpu_profile.driver.simulated.nvml_call import NvmlCall, ReturnCode, number, put
 from gpu_profile.driver.simulated.sensors import SAMPLES_KEPT
 
 _NO_INSTANCE: Final = 0xFFFFFFFF
@@ -19,7 +19,7 @@ def _compute(call: NvmlCall, count: Any, out: Any) -> None:
     room = count._obj.value
     put(count, len(held))
     if len(held) > room:
-        raise Done(nv.NVML_ERROR_INSUFFICIENT_SIZE)
+        raise ReturnCode(nv.NVML_ERROR_INSUFFICIENT_SIZE)
     if not held or out is None:
         return
     for info, (pid, slot, size) in zip(out, held, strict=False):
@@ -40,14 +40,14 @@ def _utilization(call: NvmlCall, out: Any, count: Any, last_seen_us: Any) -> Non
     end = call.sensors.refreshed(call.t_ns, period)
     after = call.sensors.refreshed(max(epoch, number(last_seen_us) * 1000), period)
     if after >= end:
-        raise Done(nv.NVML_ERROR_NOT_FOUND)
+        raise ReturnCode(nv.NVML_ERROR_NOT_FOUND)
     shares = call.library.node.shares(call.unit, max(after, end - SAMPLES_KEPT * period), end)
     if not shares:
-        raise Done(nv.NVML_ERROR_NOT_FOUND)
+        raise ReturnCode(nv.NVML_ERROR_NOT_FOUND)
     room = count._obj.value
     put(count, len(shares))
     if out is None or len(shares) > room:
-        raise Done(nv.NVML_ERROR_INSUFFICIENT_SIZE)
+        raise ReturnCode(nv.NVML_ERROR_INSUFFICIENT_SIZE)
     for row, (pid, share) in zip(out, shares.items(), strict=False):
         row.pid, row.timeStamp, row.smUtil = pid, end // 1000, round(100 * share)
 

@@ -46,7 +46,7 @@ class Activities(NamedTuple):
     @classmethod
     def of(cls, activities: Iterable[DeviceExecution], column: Callable[[str], int], until_ns: int) -> Activities:
         """From one object per activity. Running ones end at `until_ns`. Of several with one key, the last counts."""
-        return Named.of(activities, until_ns).numbered(column)
+        return NamedActivities.of(activities, until_ns).numbered(column)
 
     def during(self, start_ns: int, end_ns: int) -> Activities:
         """The activities that overlap `[start, end)`, cut to it. Parents become the nearest ancestors among them."""
@@ -106,7 +106,7 @@ class Activities(NamedTuple):
                 behind = self.parents[behind]
 
 
-class Named(NamedTuple):
+class NamedActivities(NamedTuple):
     """Many activities as columns of int64, in any order, with the names of their regions.
 
     `parents` holds the index of the activity around each, -1 for none.
@@ -118,7 +118,7 @@ class Named(NamedTuple):
     parents: Ints
 
     @classmethod
-    def of(cls, activities: Iterable[DeviceExecution], until_ns: int) -> Named:
+    def of(cls, activities: Iterable[DeviceExecution], until_ns: int) -> NamedActivities:
         """From one object per activity. Running ones end at `until_ns`. Of several with one key, the last counts."""
         every = list(activities)
         if not every:
@@ -154,10 +154,10 @@ class Pieces(NamedTuple):
 
 def pieces(activities: Activities) -> Pieces:
     """The stretches in which each activity ran without a running descendant."""
-    everyone = np.arange(len(activities.starts))
+    all_executions = np.arange(len(activities.starts))
     below = [(at, activities.starts[of], activities.ends[of]) for of, at in activities.ancestors()]
     if not below:
-        return _by_start(everyone, activities.starts, activities.ends)
+        return _by_start(all_executions, activities.starts, activities.ends)
     owners, starts, ends = (np.concatenate(part) for part in zip(*below, strict=True))
     # The part of a descendant outside its ancestor is ignored.
     starts = np.maximum(starts, activities.starts[owners])
@@ -173,9 +173,9 @@ def pieces(activities: Activities) -> Pieces:
     since = np.where(first, activities.starts[owners], np.concatenate(([0], reached[:-1])))
     last = np.ones(len(owners), bool)
     last[:-1] = first[1:]
-    childless = np.ones(len(everyone), bool)
+    childless = np.ones(len(all_executions), bool)
     childless[owners] = False
-    alone = everyone[childless]
+    alone = all_executions[childless]
     return _by_start(
         np.concatenate((owners, owners[last], alone)),
         np.concatenate((since, reached[last], activities.starts[alone])),

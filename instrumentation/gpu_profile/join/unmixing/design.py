@@ -14,7 +14,7 @@ import numpy.typing as npt
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime, SampledTime
 from gpu_profile.join.unmixing.equations import Sums
-from gpu_profile.join.unmixing.pauses import give_way
+from gpu_profile.join.unmixing.pauses import yield_to_program
 from gpu_profile.join.unmixing.probes import Probe, ProbeKind, run_time, slots_of
 from gpu_profile.join.unmixing.sensor import Sensor, clear_of, moments_of
 from gpu_profile.units import NS_PER_S
@@ -70,7 +70,7 @@ class Design:
     """
 
     def __init__(self, windows: Windows, *sensors: Sensor, counts: bool) -> None:
-        give_way()
+        yield_to_program()
         placed = [sensor.placed(windows.ends) for sensor in sensors]
         self._sensors, sensor = placed, placed[0]
         starts, ends = (moments_of(placed, at) for at in (windows.starts, windows.ends))

@@ -28,7 +28,7 @@ from gpu_profile.join.unmixing.design import (
 )
 from gpu_profile.join.unmixing.equations import Equations, Sums, rates_of_each
 from gpu_profile.join.unmixing.expected import SensorPrior
-from gpu_profile.join.unmixing.pauses import give_way
+from gpu_profile.join.unmixing.pauses import yield_to_program
 from gpu_profile.join.unmixing.probes import Probe, ProbeKind, choose, groups_of
 from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, GUARD_NS, Sensor, renews_faster, unsteadiness_ns
 from gpu_profile.join.unmixing.shrinkage import CERTAIN, shrink
@@ -352,7 +352,7 @@ class Likelihood:
         for sensor, fitted, rates, rows in zip(
             sensors, sums, steady, zip(*(one.design.rows for one in some), strict=True), strict=True
         ):
-            give_way()
+            yield_to_program()
             chunks = [
                 (one.shares[mine], one.values[mine], each[mine], one.design.values[mine, 0])
                 for one, each, mine in zip(some, probes, rows, strict=True)

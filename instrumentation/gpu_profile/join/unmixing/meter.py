@@ -41,7 +41,7 @@ class Metered(NamedTuple):
         """The uncertainty of `power_w`."""
         return self.half_width_j / self.total_s
 
-    def and_others(self, others: Metered) -> Metered:
+    def plus(self, others: Metered) -> Metered:
         """The sums over these executions and others."""
         return Metered(
             self.executions + others.executions,
@@ -90,9 +90,9 @@ class Meter:
             edges_s = 2 * max(edge_ns, column.signal.refresh_ns) / NS_PER_S
             before = self.metered.get(region, Metered())
             this = Metered(1, seconds, joules * (end - start) / covered, joules / seconds * edges_s)
-            self.metered[region] = before.and_others(this)
+            self.metered[region] = before.plus(this)
 
     def merge(self, column: int, into: int) -> None:
         """Merge a column's executions into another's."""
         if column in self.metered:
-            self.metered[into] = self.metered.pop(column).and_others(self.metered.get(into, Metered()))
+            self.metered[into] = self.metered.pop(column).plus(self.metered.get(into, Metered()))

@@ -78,7 +78,7 @@ class Mixture:
         self.unexpected = self._contradicted = False
         self._prior = self._expected and self._expected.prior
         #: The function with the best rates of the lead signal, and another mixture whose windows it also uses, if any.
-        self.clearest: Callable[[Floats], Rate] = partial(self.rate, self.lead)
+        self.best_rate: Callable[[Floats], Rate] = partial(self.rate, self.lead)
         self.beside: Mixture | None = None
         self._active_s, self._regions, self._joint = active_s, regions, joint
         self._targeted: Targets | None = None  # cached: every region requests it
@@ -217,7 +217,7 @@ class Mixture:
             errors=None if self.lead in IMMEDIATE else self._stamps.errors(columns, 1, 1.0),
         )  # fmt: skip
         best = search.run()
-        self._candidates, self._effect = (best.sensor, *best.rivals), best.effect
+        self._candidates, self._effect = (best.sensor, *best.alternatives), best.effect
         self._watch.set_baseline(best.residual)
         self._equations = self._renewed(active, columns, best.sensor)
         self._tails = active.tail_means(slots_of(self._equations.probes, columns))
@@ -236,12 +236,12 @@ class Mixture:
         self._equations.refer(self._solutions(first, fit), first.seen)
         for each in rows:
             self._equations.add(*each)
-        others = (self._rates(rival, windows, active, columns) for rival in best.rivals)
+        others = (self._rates(rival, windows, active, columns) for rival in best.alternatives)
         self.others = [rates for rates in others if rates]
         if self._expected is not None:
             evidence = windows, self._fit(self.lead), self._effect
             self.unexpected = self._expected.contradicted(self._candidates, *evidence, before=self._contradicted)
-        sure = best.sensor.in_step and not best.rivals and fit.uncertainty(ProbeKind.LAG) <= _SURE_LAG_MS
+        sure = best.sensor.in_step and not best.alternatives and fit.uncertainty(ProbeKind.LAG) <= _SURE_LAG_MS
         if last or (sure and self._searched_n >= LOCK_AT):
             self.lock()
         return True
@@ -367,7 +367,7 @@ class Mixture:
     def counted(self, columns: Sequence[int]) -> CountedShare:
         """The part of the lead's measured total that columns were given so far. It never decreases."""
         wanted = self._targets()
-        self._shares.hand_out(float(self.family.measured[0]), wanted.values, np.isfinite(wanted.half_widths))
+        self._shares.distribute(float(self.family.measured[0]), wanted.values, np.isfinite(wanted.half_widths))
         return self._shares.counted(columns)
 
     def _targets(self) -> Targets:
@@ -382,7 +382,7 @@ class Mixture:
             rates = self._fit(self.lead).drawn_to(mean, mean) if mean > 0 and self._timed else np.zeros(0)
             parts = drawn(rates, self._joint(), active_s, mean, measured)
             present = [region for region in regions if max(region, default=0) < min(len(active_s), self.columns)]
-            values = targets(parts, covered_s, present, self.clearest, measured, mean)
+            values = targets(parts, covered_s, present, self.best_rate, measured, mean)
             self._targeted = Targets(*values, now)
         return self._targeted
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final
 
-#: Called by `give_way`, in threads that set it.
+#: Called by `yield_to_program`, in threads that set it.
 pause: Final[ContextVar[Callable[[], None] | None]] = ContextVar("pause", default=None)
 
 
-def give_way() -> None:
+def yield_to_program() -> None:
     """Call this thread's hook, if it set one."""
     wanted = pause.get()
     if wanted is not None:

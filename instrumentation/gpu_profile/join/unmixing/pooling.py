@@ -17,7 +17,7 @@ import numpy as np
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, POWER_SOURCES, Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.history.timeline import Floats, Timeline
-from gpu_profile.join.unmixing.activities import Activities, DeviceExecution, Named
+from gpu_profile.join.unmixing.activities import Activities, DeviceExecution, NamedActivities
 from gpu_profile.join.unmixing.expected import CONTRADICTED, GIVEN, DevicePrior
 from gpu_profile.join.unmixing.family import FAMILIES, SUPERSEDED
 from gpu_profile.join.unmixing.meter import Meter
@@ -69,7 +69,7 @@ class Pool:
         sampled = next((mixture for mixture in self._mixtures if mixture.lead is rows.POWER), None)
         for mixture in self._mixtures:
             if sampled is not None and mixture.lead in ENERGY_SOURCES:
-                mixture.clearest, mixture.beside = partial(self._power, mixture.lead), sampled
+                mixture.best_rate, mixture.beside = partial(self._power, mixture.lead), sampled
         self._executions: dict[str, int] = {}
         self._counted_ns = start_ns
         self._memory_max: dict[int, float] = {}
@@ -148,15 +148,15 @@ class Pool:
         """Whether `advance` would process any time."""
         return until_ns - until_ns % _STEP_NS > self.frontier_ns or until_ns < self.frontier_ns - _SET_BACK_NS
 
-    def advance(self, activities: Named | Sequence[DeviceExecution], until_ns: int, *, final: bool = False) -> None:
+    def advance(
+        self, activities: NamedActivities | Sequence[DeviceExecution], until_ns: int, *, final: bool = False
+    ) -> None:
         """Process the time from the frontier to `until_ns`; `activities` are all that overlap it.
 
-        Only whole seconds of the clock are processed, so that results do not depend on the times of the calls. The rest
-        of the last second waits, unless `final`.
-        """
+        Whole seconds only, so that results do not depend on the times of the calls. `final`: the rest as well."""
         until_ns = self._due(until_ns, final=final)
         if until_ns > self.frontier_ns or final:
-            named = activities if isinstance(activities, Named) else Named.of(activities, until_ns)
+            named = activities if isinstance(activities, NamedActivities) else NamedActivities.of(activities, until_ns)
             self.attribution.watch(named, self.frontier_ns, until_ns)
             numbered = named.numbered(self.attribution.column)
             # Activities that still run end at `until_ns` here.

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime, Columns, concurrency
-from gpu_profile.join.unmixing.activities import Activities, Named, Pieces, pieces
+from gpu_profile.join.unmixing.activities import Activities, NamedActivities, Pieces, pieces
 from gpu_profile.join.unmixing.stamps import Stamps
 from gpu_profile.units import NS_PER_S
 
@@ -96,7 +96,7 @@ class RegionColumns:
 
     # ------------------------------------------------------------------ taking in
 
-    def watch(self, activities: Named, since_ns: int, until_ns: int) -> None:
+    def watch(self, activities: NamedActivities, since_ns: int, until_ns: int) -> None:
         """Add up the activity lengths of regions without equations of their own.
 
         A bounded list that keeps whatever is frequent: Misra and Gries, *Finding repeated elements*, 1982.

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime
 from gpu_profile.join.unmixing.design import Windows
-from gpu_profile.join.unmixing.pauses import give_way
+from gpu_profile.join.unmixing.pauses import yield_to_program
 from gpu_profile.join.unmixing.sensor import Sensor, clear_of, moments_of
 from gpu_profile.units import NS_PER_S
 
@@ -52,7 +52,7 @@ class Scan:
         for constant_ns in dict.fromkeys(shapes):
             places = [i for i, each in enumerate(shapes) if each == constant_ns]
             for at in range(0, len(places), most):
-                give_way()
+                yield_to_program()
                 part = places[at : at + most]
                 errors[part] = self._of_shape([sensors[i] for i in part], constant_ns)
         return errors

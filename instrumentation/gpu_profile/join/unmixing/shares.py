@@ -73,7 +73,7 @@ class Shares:
         if more > 0:
             self.certain, self.uncertain = np.pad(self.certain, (0, more)), np.pad(self.uncertain, (0, more))
 
-    def hand_out(self, measured: float, targets: Floats, rated: npt.NDArray[np.bool_]) -> None:
+    def distribute(self, measured: float, targets: Floats, rated: npt.NDArray[np.bool_]) -> None:
         """Bring the sum up to `measured`, so that the shares move towards the proportions of `targets`.
 
         `rated`: the columns whose targets follow from their rates.

@@ -78,12 +78,12 @@ Ranked = tuple[float, int, Sensor]
 
 
 class SensorTiming(NamedTuple):
-    """A timing and its mean squared error. The windows do not rule out the `rivals`. `effect` is the design effect: the
-    number of windows that carry as much information as one independent window."""
+    """A timing and its mean squared error. The windows do not rule out the `alternatives`. `effect` is the design
+    effect: the number of windows that carry as much information as one independent window."""
 
     sensor: Sensor
     residual: float
-    rivals: tuple[Sensor, ...]
+    alternatives: tuple[Sensor, ...]
     effect: float
 
 
@@ -117,16 +117,16 @@ class Search(Likelihood):
             rough, every = self._varying(best, tried)
             trial = min(every, key=lambda one: one.score)
             best, left = trial.sensor, trial.left
-            rivals = self._rivals(trial, rough, every, effect)
+            alternatives = self._rivals(trial, rough, every, effect)
         else:
             scores = ((self._beside(*each, (best, left), self._discrepancy), each[0]) for each in tried)
             likely = [sensor for score, sensor in scores if reference.near(score, late=is_late(sensor))]
-            rivals = self._others(best, likely, partial(self._if_steady, (best, left)), reference)
+            alternatives = self._others(best, likely, partial(self._if_steady, (best, left)), reference)
         if self._limit < math.inf:
             # Residuals of later windows are compared with those of all windows, including outliers.
             self._limit = math.inf
             left = self.residual(best)
-        return SensorTiming(best, left, rivals, effect)
+        return SensorTiming(best, left, alternatives, effect)
 
     def _as_given(self, expected: SensorPrior) -> SensorTiming:
         """The timing with the prior's shape and the best lag in the range of late work stamps.
@@ -138,11 +138,11 @@ class Search(Likelihood):
         if len(np.unique(groups)) <= 2 * (self.columns + UNKNOWN):
             return SensorTiming(given, self.residual(given), (), math.inf)
         effect = design_effect(errors, groups, self.columns + UNKNOWN)
-        best, rivals = self._trial(given), tuple[Sensor, ...]()
+        best, alternatives = self._trial(given), tuple[Sensor, ...]()
         if near_ns:
             rough, finer = self._varying(given, [(given, self.residual(given))], near_ns)
             best = min(finer, key=lambda one: one.score)
-            rivals = self._rivals(best, rough, finer, effect)
+            alternatives = self._rivals(best, rough, finer, effect)
         every = [each._replace(lag_ns=lag) for each in _FOLLOWING for lag in _LAGS_NS]
         tried = self._ranking(self._newest)([each for each in every if not expected.resembles(each)])
         others = self._trials(self._distinct(tried, _STARTS))
@@ -150,8 +150,8 @@ class Search(Likelihood):
         like = [best, *self._trials([*expected.likely(best.sensor)])]
         mine = min(self._beside_if_rates_vary(one, other, self._discrepancy) for one in like)
         if other.score < mine and not Best(other.score, False, effect).near(mine, late=False):
-            rivals = (*rivals, other.sensor)
-        return SensorTiming(best.sensor, best.left, rivals, effect)
+            alternatives = (*alternatives, other.sensor)
+        return SensorTiming(best.sensor, best.left, alternatives, effect)
 
     def _rivals(self, best: Trial, rough: Sequence[Trial], every: Sequence[Trial], effect: float) -> tuple[Sensor, ...]:
         """The timings that the best one does not rule out with varying rates, without its neighbours."""

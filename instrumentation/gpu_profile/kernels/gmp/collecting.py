@@ -211,12 +211,12 @@ class _OpenWindow:
     @property
     def bound(self) -> bool:
         """Whether it records the host's activity of one thread, which alone can close it."""
-        return isinstance(self.source, TorchSource) and not self.source.anywhere
+        return isinstance(self.source, TorchSource) and not self.source.all_threads
 
     @property
     def all_threads(self) -> bool:
         """Whether it records the host's activity of all threads, except for allocations."""
-        return isinstance(self.source, TorchSource) and self.source.anywhere
+        return isinstance(self.source, TorchSource) and self.source.all_threads
 
     def closes_here(self) -> bool:
         """Whether this thread can close it, or its own thread has ended."""

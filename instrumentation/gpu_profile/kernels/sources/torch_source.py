@@ -56,7 +56,7 @@ class TorchSource:
 
     It records the operators and allocations of the thread that starts it, which alone may stop it, and the GPU calls of
     all threads. `all_threads`: it records the operators of all threads, but no allocations, and any thread may stop it.
-    That needs about PyTorch 2.7, and has no effect before; `anywhere` is True if it took effect.
+    That needs about PyTorch 2.7, and has no effect before; `all_threads` is True if it took effect.
     Raises GpuBackendError if PyTorch, or Kineto in it, is missing.
     """
 
@@ -73,7 +73,7 @@ class TorchSource:
         if not self._api.kineto_available():
             raise GpuBackendError("this build of PyTorch records no GPU operations (no Kineto): install another")
         self.problem = ""
-        self._config, self.anywhere = _config(all_threads)
+        self._config, self.all_threads = _config(all_threads)
         self._profiler: Any = None
         self._thread = threading.current_thread()
         self._pid = 0
@@ -116,9 +116,9 @@ class TorchSource:
             self._forget()
             raise GpuBackendError("PyTorch's profiler was started before the fork: its records are the parent's")
         here = threading.current_thread() is self._thread
-        if not (here or self.anywhere) and self._thread.is_alive():
+        if not (here or self.all_threads) and self._thread.is_alive():
             raise WrongThreadError(f"PyTorch's profiler is stopped in the thread that started it: {self._thread.name}")
-        profiler, gone = self._profiler, not (here or self.anywhere)
+        profiler, gone = self._profiler, not (here or self.all_threads)
         if gone or self._displaced():
             self._abandon()
             what = "its thread ended before it was stopped" if gone else "another one was started meanwhile"
@@ -165,7 +165,7 @@ class TorchSource:
             return
         # An error here would help nobody: lost records are reported in any case.
         with suppress(Exception), self._on_device():
-            if not (self.anywhere or threading.current_thread() is self._thread):
+            if not (self.all_threads or threading.current_thread() is self._thread):
                 # Only its own thread may stop it, but a new one takes its place; not in PyTorch 2.4.
                 profiler = self._api.profile(activities=[self._api.ProfilerActivity.CPU])
                 profiler.start()

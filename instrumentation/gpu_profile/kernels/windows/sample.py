@@ -148,4 +148,4 @@ def _is_outermost(execution: Execution) -> bool:
 def release_spans(executions: Iterable[Execution]) -> None:
     """Release the spans of these executions, which waited for the window."""
     for execution in executions:
-        execution.awaited = False
+        execution.awaits_kernels = False

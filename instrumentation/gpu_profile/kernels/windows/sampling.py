@@ -139,7 +139,7 @@ class Sampling:
             if region is None or not 0 < execution.end_ns <= content.end_ns or not isinstance(execution, Running):
                 continue
             work = execution.kernels = region.work()
-            execution.awaited = False
+            execution.awaits_kernels = False
             execution.session.joiner.take_kernels(execution.name, work)
 
     def _fail(self, error: BaseException) -> None:

@@ -64,7 +64,7 @@ class Window:
     """Collects executions while `source` records; only one at a time in a process. May be opened again once stopped.
 
     Collects executions that begin in any thread, and the ones that run around `start`. `awaits`: the spans of collected
-    executions are held back until `awaited` is set to False. `owner` is the opener's name in messages, if any.
+    executions are held back until `awaits_kernels` is set to False. `owner` is the opener's name in messages, if any.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class Window:
             self._executions.append((execution, thread))
             self._numbers[id(execution)] = number = len(self._executions)
             if self._awaits:
-                execution.awaited = True
+                execution.awaits_kernels = True
             return number
 
     def _stack(self) -> list[int]:

@@ -2,8 +2,8 @@
 
 Read in this order:
 
-- `entrance`: the part of a session that every region touches, with the queue of new executions.
-- `placement`: the devices that a region runs on. `known_sensors`: the calibration of their sensors.
+- `inbox`: the part of a session that every region touches, with the queue of new executions.
+- `placement`: the devices that a region runs on. `sensor_priors`: the calibration of their sensors.
 - `backlog`: executions from their beginning until every pool has taken them in.
 - `verdicts`: counts, durations and the newest verdict of each region.
 - `turns`: limits the join's share of the interpreter.

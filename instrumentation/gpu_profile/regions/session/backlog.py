@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from gpu_profile.history.timeline import Ints
-from gpu_profile.join.unmixing.activities import Named
+from gpu_profile.join.unmixing.activities import NamedActivities
 from gpu_profile.regions.execution import Execution, resolve_together
 from gpu_profile.regions.streams import resolving
 
@@ -45,7 +45,7 @@ class Backlog:
     def __len__(self) -> int:
         return len(self.running) + len(self.behind) + len(self.ended)
 
-    def everyone(self) -> list[Execution]:
+    def all_executions(self) -> list[Execution]:
         """All executions."""
         return [*self.ended, *self.behind, *self.running]
 
@@ -95,7 +95,7 @@ class Backlog:
             self.starts = np.concatenate((self.starts, np.array(starts, np.int64)))
             self.ends = np.concatenate((self.ends, np.array(ends, np.int64)))
 
-    def activities(self, here: Callable[[Hashable], bool], since_ns: int, until_ns: int) -> Named:
+    def activities(self, here: Callable[[Hashable], bool], since_ns: int, until_ns: int) -> NamedActivities:
         """The executions that were active on one device in `[since_ns, until_ns)`. Running ones end at `until_ns`.
 
         `here` returns whether an execution's `device` includes that device.
@@ -117,7 +117,7 @@ class Backlog:
             present += [row[0] for row in active]
             starts = np.concatenate((starts, np.array([row[1] for row in active], np.int64)))
             ends = np.concatenate((ends, np.array([row[2] for row in active], np.int64)))
-        return Named([execution.name for execution in present], starts, ends, _parents(present))
+        return NamedActivities([execution.name for execution in present], starts, ends, _parents(present))
 
     def remove_joined(self, until_ns: int, latest_ns: int, abandoned_ns: int) -> list[Execution]:
         """Remove and return the executions that ended by `until_ns`: every pool has taken them in.

@@ -16,8 +16,8 @@ from gpu_profile.regimes import Thresholds
 from gpu_profile.regimes.kernel_work import KernelWork
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session.backlog import Backlog
-from gpu_profile.regions.session.known_sensors import known_sensors, unexpected
 from gpu_profile.regions.session.placement import Placement
+from gpu_profile.regions.session.sensor_priors import sensor_priors, unexpected
 from gpu_profile.regions.session.turns import HurryingLock, Turns
 from gpu_profile.regions.session.verdicts import Verdicts
 from gpu_profile.sampling.sampler import Sampler
@@ -91,7 +91,7 @@ class Joiner:
     def read_devices(self, uuids: Iterable[str]) -> None:
         """Have these devices read too, from the next round on."""
         if self.placement.add(uuids):
-            self.sampler.look_again()
+            self.sampler.relist_devices()
 
     def devices(self) -> list[Device]:
         """The devices that regions are joined with."""
@@ -203,10 +203,10 @@ class Joiner:
         timeline = self.sampler.timeline(device.uuid)
         if pool is None and timeline is not None:
             here = self._here(device.uuid)
-            mine = [execution for execution in self.backlog.everyone() if here(execution.device)]
+            mine = [execution for execution in self.backlog.all_executions() if here(execution.device)]
             starts = (execution.start_ns for execution in mine if execution.start_ns)
             driver = self.sampler.driver
-            prior = known_sensors(device, driver.version if driver is not None else "")
+            prior = sensor_priors(device, driver.version if driver is not None else "")
             pool = self.pools[device.uuid] = Pool(
                 timeline, start_ns=min(starts, default=now - self._late_ns), prior=prior
             )

@@ -22,7 +22,7 @@ from gpu_profile.errors import GpuBackendError
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds
 from gpu_profile.regions import frameworks
 from gpu_profile.regions.session import exits
-from gpu_profile.regions.session.entrance import StreamSetting
+from gpu_profile.regions.session.inbox import StreamSetting
 from gpu_profile.regions.session.session import Session
 
 _log = logging.getLogger("gpu_profile")

@@ -131,7 +131,7 @@ class Recorder:
 
     def _write_or_await(self, execution: Execution) -> None:
         # Below 0 if the clock was set back meanwhile.
-        if execution.awaited and 0 <= self._now_ns() - execution.end_ns < AWAIT_S * NS_PER_S:
+        if execution.awaits_kernels and 0 <= self._now_ns() - execution.end_ns < AWAIT_S * NS_PER_S:
             self._awaiting.append(execution)
         else:
             self._write_span(execution, execution.interval())

@@ -19,7 +19,7 @@ from gpu_profile.driver.visible import Spec
 from gpu_profile.join.summary import Judged
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds
 from gpu_profile.regions.execution import Execution
-from gpu_profile.regions.session.entrance import Entrance, StreamSetting
+from gpu_profile.regions.session.inbox import Inbox, StreamSetting
 from gpu_profile.regions.session.joiner import DEADLINE_S, Joiner
 from gpu_profile.regions.session.placement import Placement
 from gpu_profile.regions.session.turns import Turns
@@ -43,7 +43,7 @@ _PRESSING_MARKED: Final = 4_000
 DRIVER_S: Final = 10.0
 
 
-class Session(Entrance):
+class Session(Inbox):
     """Joins the regions of one process with a driver's samples, from `start` to `stop`.
 
     `devices`: default devices for regions that name none. None: the devices that this process uses.
@@ -214,13 +214,13 @@ class Session(Entrance):
         """Wait up to `timeout_s` for the GPU to pass the end marks, then sample."""
         latest_ns = self.clock.now_ns() + nanoseconds(timeout_s)
         while self.clock.now_ns() < latest_ns and any(
-            e.end_ns and e.interval() is None for e in [*self.joiner.backlog.everyone(), *self.began]
+            e.end_ns and e.interval() is None for e in [*self.joiner.backlog.all_executions(), *self.began]
         ):
             self.clock.wait(threading.Event(), 0.005)
         if not self.ignoring:
             # Samples that another process reads arrive later than this process asks for them.
             lag_ns = nanoseconds(lag_s(self.sampler.driver))
-            ended_ns = max((e.end_ns for e in [*self.joiner.backlog.everyone(), *self.began]), default=0)
+            ended_ns = max((e.end_ns for e in [*self.joiner.backlog.all_executions(), *self.began]), default=0)
             if lag_ns and ended_ns:
                 self.clock.wait(threading.Event(), (ended_ns + lag_ns - self.clock.now_ns()) / NS_PER_S)
             self.sampler.flush(timeout_s)

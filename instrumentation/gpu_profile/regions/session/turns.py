@@ -42,7 +42,7 @@ class Turns:
         """Begin the first turn. The calling thread pauses between turns from now on."""
         self._begun = True
         self._since_s = self._used_s()
-        pause.set(self.give_way)
+        pause.set(self.yield_to_program)
 
     def used_s(self) -> float:
         """The processor time of the calling thread in seconds; 0 before the first `begin`."""
@@ -62,7 +62,7 @@ class Turns:
                 if not self._waiting:
                     self._awaited.clear()
 
-    def give_way(self) -> None:
+    def yield_to_program(self) -> None:
         """Pause if the turn is over: 9 times its processor time, at most `_LONGEST_S`."""
         turn_s = self._used_s() - self._since_s
         if turn_s >= _TURN_S:

@@ -82,7 +82,9 @@ class EventLogs:
         """
         session = self._session
         with session.joiner.lock:
-            executions = {id(one): one for one in (*session.joiner.backlog.everyone(), *session.began, *self._ended)}
+            executions = {
+                id(one): one for one in (*session.joiner.backlog.all_executions(), *session.began, *self._ended)
+            }
             here = [one for one in executions.values() if one.span_id and _is_on(session, one, device)]
             running = [one for one in here if one.start_ns <= t_ns and _runs_at(one, t_ns)]
             affected = running or [one for one in here if 0 <= t_ns - one.end_ns <= nanoseconds(LOOK_BACK_S)]

@@ -45,7 +45,7 @@ _KINDS: Final = {kind.name.lower(): kind for kind in SpanKind}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignRule:
+class ServerSpanRule:
     """Selects the spans that get GPU attributes: by kind, scope or name, or because a region runs inside.
 
     `kinds`: any of `server`, `client`, `producer`, `consumer`, `internal`. `scopes` and `names` are shell patterns for
@@ -71,7 +71,7 @@ class ForeignRule:
         return not (self.kinds or self.scopes or self.names or self.containing_regions)
 
 
-def parse_rule(text: str) -> ForeignRule:
+def parse_rule(text: str) -> ServerSpanRule:
     """Read a rule: words separated by commas, for instance `server,regions,scope=myapp.*,!name=GET /health*`.
 
     A word is a kind of span, `regions` (spans with a region inside), `scope=PATTERN`, `name=PATTERN`, `all` or `none`.
@@ -100,7 +100,7 @@ def parse_rule(text: str) -> ForeignRule:
                 f"{word!r} does not select spans for GPU attributes: "
                 f"use {', '.join(_KINDS)}, regions, all, none, scope=PATTERN, name=PATTERN, !scope=… or !name=…"
             )
-    return ForeignRule(
+    return ServerSpanRule(
         kinds=frozenset(kinds),
         scopes=tuple(lists["scope"]),
         names=tuple(lists["name"]),
@@ -110,10 +110,10 @@ def parse_rule(text: str) -> ForeignRule:
     )
 
 
-class SpanRule:
+class CompiledSpanRule:
     """A compiled rule."""
 
-    def __init__(self, rule: ForeignRule) -> None:
+    def __init__(self, rule: ServerSpanRule) -> None:
         # A tuple, searched by identity: hashing an enumeration calls a Python function.
         self.kinds = tuple(_KINDS[kind] for kind in sorted(rule.kinds))
         #: Whether spans of other kinds never fit.
@@ -144,7 +144,7 @@ class _Taken(NamedTuple):
     watch: ref[Span]
 
 
-class ForeignSpans:
+class AdoptedSpans:
     """The running spans of this process, with executions for the spans that fit `rule`.
 
     `session()` returns the session for new executions, and starts it if necessary. `innermost()` returns the innermost
@@ -154,7 +154,7 @@ class ForeignSpans:
 
     def __init__(
         self,
-        rule: ForeignRule,
+        rule: ServerSpanRule,
         *,
         session: Callable[[], Session],
         innermost: Callable[[], Execution | None],
@@ -166,7 +166,7 @@ class ForeignSpans:
         self._session = session
         self._innermost = innermost
         self._most_live = most_live
-        self._choice = SpanRule(rule)
+        self._choice = CompiledSpanRule(rule)
         # Weak references, so that a span without an end can be deleted.
         self._live: dict[int, ref[Span]] = {}
         self._taken: dict[int, _Taken] = {}
@@ -326,15 +326,15 @@ def _pattern(globs: Iterable[str]) -> Callable[[str], object] | None:
 
 
 #: The current tracker of spans, read directly on hot paths; None while there is none.
-current: ForeignSpans | None = None
+current: AdoptedSpans | None = None
 
 
 def watch(
-    rule: ForeignRule, *, session: Callable[[], Session], innermost: Callable[[], Execution | None]
-) -> ForeignSpans | None:
+    rule: ServerSpanRule, *, session: Callable[[], Session], innermost: Callable[[], Execution | None]
+) -> AdoptedSpans | None:
     """Watch the spans of this process by this rule from now on; None if the rule fits no span."""
     global current  # noqa: PLW0603 - one process, one rule
-    current = None if rule.empty else ForeignSpans(rule, session=session, innermost=innermost)
+    current = None if rule.empty else AdoptedSpans(rule, session=session, innermost=innermost)
     return current
 
 

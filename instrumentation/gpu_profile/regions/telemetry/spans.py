@@ -198,7 +198,7 @@ def _unjoined(execution: Execution, why: str) -> dict[str, AttributeValues]:
 
 def _awaited(held: _HeldSpan) -> bool:
     """Whether its execution's kernels are pending and `AWAIT_S` has not passed."""
-    return held.execution.awaited and held.in_time(int(AWAIT_S * NS_PER_S))
+    return held.execution.awaits_kernels and held.in_time(int(AWAIT_S * NS_PER_S))
 
 
 def _events(execution: Execution, span: ReadableSpan) -> Sequence[Event]:

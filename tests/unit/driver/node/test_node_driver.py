@@ -241,12 +241,12 @@ def test_it_shows_the_devices_whose_files_this_process_sees_and_all_where_there_
     for name in ("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia¹"):
         (dev / name).touch()
     assert [d.uuid for d in driver.devices()] == ["GPU-a", "MIG-a"]
-    assert not driver.covers, "there are no samples yet"
+    assert not driver.covers_all_gpus, "there are no samples yet"
     node.write()
     driver = node.open()
-    assert driver.covers
+    assert driver.covers_all_gpus
     (dev / "nvidia7").touch()
-    assert not driver.covers
+    assert not driver.covers_all_gpus
 
 
 def test_events_are_told_once_from_its_start_on(node: Node) -> None:

@@ -392,4 +392,4 @@ def test_an_instance_that_does_not_tell_its_name_is_not_called_as_its_gpu(
     stub.code = {"nvmlDeviceGetName": pynvml.NVML_ERROR_UNKNOWN}
     holes = driver.devices()
     assert [(device.name, device.mig_profile) for device in holes[1:]] == [("", "")] * 2
-    assert [device.with_facts_of(before) for device, before in zip(holes, whole, strict=True)] == whole
+    assert [device.filled_from(before) for device, before in zip(holes, whole, strict=True)] == whole

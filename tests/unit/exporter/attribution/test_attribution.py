@@ -31,7 +31,7 @@ from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.attribution import LABELS, Attribution
 from gpu_profile_exporter.attribution.allocation import DeviceHolder, labels, within
 from gpu_profile_exporter.attribution.snapshot import LEFT_OUT_OF
-from gpu_profile_exporter.attribution.sources import HolderSource, LeftOut, Tally
+from gpu_profile_exporter.attribution.sources import HolderSource, OmissionCounts, OmissionReason
 
 JOB = "0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0\n"
 
@@ -302,13 +302,13 @@ def test_labels_do_not_depend_on_the_order_and_name_no_value_that_a_holder_denie
 
 @given(holders, st.integers(1, 5))
 def test_what_is_kept_and_what_is_counted_are_everything_that_was_said(found: list[DeviceHolder], most: int) -> None:
-    tally = Tally()
+    tally = OmissionCounts()
     kept = within(found, most, tally)
     told = {row for row in found if row.attributes}
     assert set(kept) <= told
     assert len(kept) + sum(tally.values()) == len(told)
-    assert {why for _, why in tally} <= {LeftOut.BUDGET}
-    assert within(reversed(found), most, Tally()) == kept
+    assert {why for _, why in tally} <= {OmissionReason.BUDGET}
+    assert within(reversed(found), most, OmissionCounts()) == kept
 
 
 def test_the_counts_cover_every_reason_that_a_source_can_leave_out() -> None:

@@ -12,12 +12,12 @@ from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile_exporter.attribution import mapping, podresources
 from gpu_profile_exporter.attribution.devices import DeviceNames, Match
 from gpu_profile_exporter.attribution.podresources import ClaimedDevice, Holder, PluginDevice
-from gpu_profile_exporter.attribution.sources import HolderSource, LeftOut, Reason, Tally, Unavailable
+from gpu_profile_exporter.attribution.sources import HolderSource, OmissionCounts, OmissionReason, Reason, Unavailable
 
 NAMES = DeviceNames(DEVICES)
 #: Two GPUs whose minor numbers are not in the order of their indices.
 CROSSED = DeviceNames([Device("GPU-a", index=0, minor=1), Device("GPU-b", index=1, minor=0)])
-UNKNOWN, AMBIGUOUS = LeftOut.UNKNOWN_DEVICE, LeftOut.AMBIGUOUS
+UNKNOWN, AMBIGUOUS = OmissionReason.UNKNOWN_DEVICE, OmissionReason.AMBIGUOUS
 
 
 @pytest.mark.parametrize(
@@ -170,8 +170,8 @@ def test_whatever_the_kubelet_answers_is_read_or_garbage(answer: bytes) -> None:
 # ---------------------------------------------------------------------- mapping files
 
 
-def jobs(directory: Path) -> tuple[dict[str, tuple[str, ...]], dict[LeftOut, int]]:
-    tally = Tally()
+def jobs(directory: Path) -> tuple[dict[str, tuple[str, ...]], dict[OmissionReason, int]]:
+    tally = OmissionCounts()
     found = {row.name: row.jobs for row in mapping.read(directory, tally)}
     return found, {why: count for (source, why), count in tally.items() if source is HolderSource.SLURM}
 
@@ -196,7 +196,7 @@ def test_no_link_is_followed_whether_it_leads_out_of_the_directory_or_not(tmp_pa
     (directory / "2").symlink_to("3")
     (directory / "3").write_text("5\n")
     (directory / "4").symlink_to("4")
-    assert jobs(directory) == ({"3": ("5",)}, {LeftOut.LINK: 4})
+    assert jobs(directory) == ({"3": ("5",)}, {OmissionReason.LINK: 4})
 
 
 def test_the_directory_itself_may_be_a_link(tmp_path: Path) -> None:
@@ -211,13 +211,13 @@ def test_pipes_sockets_and_directories_are_not_read_and_keep_nobody_waiting(tmp_
     (tmp_path / "1").mkdir()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "2"))
-        assert jobs(tmp_path) == ({}, {LeftOut.GARBAGE: 2})
+        assert jobs(tmp_path) == ({}, {OmissionReason.GARBAGE: 2})
 
 
 def test_a_file_that_is_too_large_is_skipped_whole(tmp_path: Path) -> None:
     (tmp_path / "0").write_bytes(b"1\n" * mapping.MOST_BYTES)
     (tmp_path / "1").write_text("9")
-    assert jobs(tmp_path) == ({"1": ("9",)}, {LeftOut.TOO_LARGE: 1})
+    assert jobs(tmp_path) == ({"1": ("9",)}, {OmissionReason.TOO_LARGE: 1})
 
 
 def test_a_directory_with_too_many_files_is_read_in_part_and_counted(
@@ -227,14 +227,14 @@ def test_a_directory_with_too_many_files_is_read_in_part_and_counted(
     for number in range(5):
         (tmp_path / str(number)).write_text("1")
     found, why = jobs(tmp_path)
-    assert (list(found), why) == (["0", "1", "2"], {LeftOut.BUDGET: 2})
+    assert (list(found), why) == (["0", "1", "2"], {OmissionReason.BUDGET: 2})
 
 
 def test_a_directory_that_is_missing_or_none_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "none", tmp_path / "file"):
         with pytest.raises(Unavailable) as refused:
-            mapping.read(path, Tally())
+            mapping.read(path, OmissionCounts())
         assert refused.value.reason is Reason.NOT_FOUND
 
 
@@ -245,7 +245,7 @@ def test_whatever_a_mapping_file_holds_its_jobs_are_short_printable_words(conten
             (Path(root) / str(number)).write_bytes(content)
         found, why = jobs(Path(root))
         assert len(found) == len(contents)
-        assert set(why) <= {LeftOut.GARBAGE}
+        assert set(why) <= {OmissionReason.GARBAGE}
         for job in (job for listed in found.values() for job in listed):
             assert 0 < len(job) <= 128
             assert job.isascii()

@@ -12,11 +12,13 @@ from gpu_profile.catalogue.samples import ProcessUse
 from gpu_profile_exporter.attribution import processes
 from gpu_profile_exporter.attribution.processes import HostProcess, Uptime, look_up, require_host_pids
 from gpu_profile_exporter.attribution.shares import ROUNDING, shares
-from gpu_profile_exporter.attribution.sources import HolderSource, LeftOut, Reason, Tally, Unavailable
+from gpu_profile_exporter.attribution.sources import HolderSource, OmissionCounts, OmissionReason, Reason, Unavailable
 
 
-def look(proc: FakeProc, *pids: int, ago: float = 0.5, names: bool = True) -> tuple[dict[int, HostProcess], Tally]:
-    tally = Tally()
+def look(
+    proc: FakeProc, *pids: int, ago: float = 0.5, names: bool = True
+) -> tuple[dict[int, HostProcess], OmissionCounts]:
+    tally = OmissionCounts()
     uptime = Uptime.read(proc.root)
     return look_up(pids, proc=proc.root, uptime=uptime, listed_s_ago=ago, names=names, tally=tally), tally
 
@@ -31,7 +33,7 @@ def test_a_process_is_found_with_its_place_its_name_and_its_start(tmp_path: Path
 
 
 def test_this_very_process_is_found_in_the_real_proc() -> None:
-    tally = Tally()
+    tally = OmissionCounts()
     real = Path("/proc")
     found = look_up([os.getpid()], proc=real, uptime=Uptime.read(real), listed_s_ago=0, names=True, tally=tally)
     assert found[os.getpid()].name == Path("/proc/self/exe").readlink().name
@@ -40,7 +42,7 @@ def test_this_very_process_is_found_in_the_real_proc() -> None:
 
 def test_a_process_that_ended_is_left_out_without_a_word(tmp_path: Path) -> None:
     found, tally = look(FakeProc(tmp_path), 7)
-    assert (found, tally) == ({}, Tally())
+    assert (found, tally) == ({}, OmissionCounts())
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,7 @@ def test_a_pid_that_began_after_the_driver_listed_it_is_another_process(
     proc.add(7, cgroup=IN_POD, started_s=started_s)
     found, tally = look(proc, 7, ago=0.5)
     assert (7 in found) is there
-    assert tally[HolderSource.PROCESSES, LeftOut.PID_REUSED] == (not there)
+    assert tally[HolderSource.PROCESSES, OmissionReason.PID_REUSED] == (not there)
 
 
 def test_a_pid_that_changes_hands_while_it_is_looked_up_is_left_out(
@@ -64,7 +66,7 @@ def test_a_pid_that_changes_hands_while_it_is_looked_up_is_left_out(
     monkeypatch.setattr(processes, "_name", lambda *_: str(proc.add(7, started_s=11)))
     found, tally = look(proc, 7)
     assert not found
-    assert tally[HolderSource.PROCESSES, LeftOut.PID_REUSED] == 1
+    assert tally[HolderSource.PROCESSES, OmissionReason.PID_REUSED] == 1
 
 
 def test_names_are_left_out_unless_asked_for(tmp_path: Path) -> None:
@@ -142,14 +144,14 @@ Row = tuple[int, int | None, float | None]
 def test_shares_are_what_the_driver_says_as_far_as_it_can_be(
     uses: list[Row], memory_bytes: int, expected: list[Row], exceeds: int
 ) -> None:
-    tally = Tally()
+    tally = OmissionCounts()
     found = shares([ProcessUse(*use) for use in uses], memory_bytes=memory_bytes, most=9, tally=tally)
     assert [tuple(row) for row in found] == expected
-    assert tally == ({(HolderSource.PROCESSES, LeftOut.EXCEEDS_DEVICE): 1} if exceeds else {})
+    assert tally == ({(HolderSource.PROCESSES, OmissionReason.EXCEEDS_DEVICE): 1} if exceeds else {})
 
 
 def test_what_rounding_explains_is_scaled_to_one() -> None:
-    tally = Tally()
+    tally = OmissionCounts()
     found = shares([ProcessUse(1, None, 0.51), ProcessUse(2, None, 0.50)], memory_bytes=None, most=9, tally=tally)
     values = [row.utilization or 0 for row in found]
     assert math.fsum(values) == pytest.approx(1)
@@ -159,20 +161,20 @@ def test_what_rounding_explains_is_scaled_to_one() -> None:
 
 @pytest.mark.parametrize("use", [ProcessUse(1, -1), ProcessUse(1, None, 1.5), ProcessUse(1, None, math.nan)])
 def test_a_number_that_cannot_be_is_absent_and_counted(use: ProcessUse) -> None:
-    tally = Tally()
+    tally = OmissionCounts()
     found = shares([use], memory_bytes=10, most=9, tally=tally)
     assert [tuple(row) for row in found] == [(1, None, None)]
-    assert tally == {(HolderSource.PROCESSES, LeftOut.GARBAGE): 1}
+    assert tally == {(HolderSource.PROCESSES, OmissionReason.GARBAGE): 1}
 
 
 def test_processes_beyond_the_budget_are_one_row_with_their_sum() -> None:
-    tally = Tally()
+    tally = OmissionCounts()
     uses = [ProcessUse(pid, pid, 0.01) for pid in range(1, 11)]
     found = shares(uses, memory_bytes=100, most=3, tally=tally)
     assert [row.pid for row in found] == [10, 9, 8, None]
     assert found[-1].memory_bytes == sum(range(1, 8))
     assert found[-1].utilization == pytest.approx(0.07)
-    assert tally == {(HolderSource.PROCESSES, LeftOut.BUDGET): 7}
+    assert tally == {(HolderSource.PROCESSES, OmissionReason.BUDGET): 7}
 
 
 uses_of_a_device = st.lists(
@@ -190,7 +192,7 @@ uses_of_a_device = st.lists(
 def test_shares_never_add_up_to_more_than_the_device(
     uses: list[ProcessUse], memory_bytes: int | None, most: int
 ) -> None:
-    found = shares(uses, memory_bytes=memory_bytes, most=most, tally=Tally())
+    found = shares(uses, memory_bytes=memory_bytes, most=most, tally=OmissionCounts())
     memory = [row.memory_bytes for row in found if row.memory_bytes is not None]
     utilization = [row.utilization for row in found if row.utilization is not None]
     assert memory_bytes is None or sum(memory) <= memory_bytes
@@ -202,7 +204,7 @@ def test_shares_never_add_up_to_more_than_the_device(
 
 @given(uses_of_a_device)
 def test_what_is_told_of_a_process_is_within_the_rounding_of_what_the_driver_said(uses: list[ProcessUse]) -> None:
-    for row in shares(uses, memory_bytes=80 * GIB, most=100, tally=Tally()):
+    for row in shares(uses, memory_bytes=80 * GIB, most=100, tally=OmissionCounts()):
         said = [use for use in uses if use.pid == row.pid]
         assert row.memory_bytes is None or row.memory_bytes in {use.memory_bytes for use in said}
         if row.utilization is not None:

@@ -9,7 +9,7 @@ from gpu_profile.catalogue.allocation import ALLOCATION_METRICS
 from gpu_profile.catalogue.samples import ProcessUse
 from gpu_profile.clock import Waitable
 from gpu_profile.errors import UsageError
-from gpu_profile.sampling.tracked import Tracked
+from gpu_profile.sampling.tracked import TrackedDevice
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.attribution import Attribution, kubelet
 
@@ -77,7 +77,7 @@ def test_at_the_start_it_asks_again_soon_and_then_every_period(tmp_path: Path) -
             known.update(states_of(self.now_ns()) if len(waits) == 7 else {})
             return super().wait(event, timeout_s)
 
-    known: dict[str, Tracked] = {}
+    known: dict[str, TrackedDevice] = {}
     attribution = Attribution(lambda: known, pods="off", containers=False, slurm_dir=tmp_path / "jobs", clock=Clock())
     attribution.start()
     attribution.stop(timeout_s=20)
@@ -155,7 +155,7 @@ def test_no_metric_has_more_than_twelve_labels() -> None:
 def test_it_runs_in_a_thread_of_its_own_until_it_is_stopped(tmp_path: Path) -> None:
     turned = threading.Event()
 
-    def states() -> Mapping[str, Tracked]:
+    def states() -> Mapping[str, TrackedDevice]:
         turned.set()
         return {}
 

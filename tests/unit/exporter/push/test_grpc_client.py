@@ -18,7 +18,7 @@ from support.push import batch
 
 from gpu_profile.errors import UsageError
 from gpu_profile_exporter.push.grpc_client import GrpcClient
-from gpu_profile_exporter.push.outcome import REASONS, PushFailed, Taken, retry_delay_s
+from gpu_profile_exporter.push.outcome import REASONS, Accepted, PushFailed, retry_delay_s
 from gpu_profile_exporter.push.settings import Compression, Endpoint
 
 TIMEOUT_S = 5.0
@@ -95,8 +95,8 @@ def test_a_batch_arrives_as_it_was_with_its_headers(
     server: Server, compression: Compression, signal: str, method: str
 ) -> None:
     with client(server.url, signal, compression=compression, headers=(("x-tenant", "seven"),)) as made:
-        assert made.send(BATCH, TIMEOUT_S) == Taken()
-        assert made.send(BATCH, TIMEOUT_S) == Taken()
+        assert made.send(BATCH, TIMEOUT_S) == Accepted()
+        assert made.send(BATCH, TIMEOUT_S) == Accepted()
     assert [(called, body) for called, _, body in server.requests] == [(method, b"the request")] * 2
     assert server.requests[0][1]["x-tenant"] == "seven"
     assert server.requests[0][1]["user-agent"].startswith("gpu-profile-exporter/1")
@@ -108,7 +108,7 @@ def test_what_a_server_rejects_of_a_batch_is_told(server: Server) -> None:
     response.partial_success.error_message = "too old"
     server.answer = lambda *_: response.SerializeToString()
     with client(server.url) as made:
-        assert made.send(BATCH, TIMEOUT_S) == Taken(2, "too old")
+        assert made.send(BATCH, TIMEOUT_S) == Accepted(2, "too old")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_tls_takes_who_is_trusted_and_nobody_else(tmp_path: Path) -> None:
     trustme.CA().cert_pem.write_to_path(other)
     with serving(grpc.ssl_server_credentials([pair])) as made:
         with client(made.url, ca_file=str(trusted)) as one:
-            assert one.send(BATCH, TIMEOUT_S) == Taken()
+            assert one.send(BATCH, TIMEOUT_S) == Accepted()
         failed = failure(made.url, ca_file=str(other), timeout_s=3.0)
         assert (failed.reason, failed.retry) == ("tls", True)
         assert len(made.requests) == 1
@@ -225,7 +225,7 @@ def test_a_server_that_wants_to_know_the_client_is_shown_its_certificate(tmp_pat
     credentials = grpc.ssl_server_credentials([pair], authority.cert_pem.bytes(), require_client_auth=True)
     with serving(credentials) as made:
         with client(made.url, **{name: str(path) for name, path in files.items()}) as one:
-            assert one.send(BATCH, TIMEOUT_S) == Taken()
+            assert one.send(BATCH, TIMEOUT_S) == Accepted()
         assert failure(made.url, ca_file=str(files["ca_file"]), timeout_s=3.0).retry
 
 

@@ -20,7 +20,7 @@ from support.push import Answer, HttpEndpoint, batch, http_endpoint
 
 from gpu_profile.errors import UsageError
 from gpu_profile_exporter.push.http_client import MOST_ANSWER, HttpClient
-from gpu_profile_exporter.push.outcome import MOST_PATIENCE_S, REASONS, PushFailed, Taken
+from gpu_profile_exporter.push.outcome import MOST_PATIENCE_S, REASONS, Accepted, PushFailed
 from gpu_profile_exporter.push.settings import Compression, Endpoint
 
 TIMEOUT_S = 5.0
@@ -51,7 +51,7 @@ def failure(url: str, timeout_s: float = TIMEOUT_S, **settings: str) -> PushFail
 def test_a_batch_arrives_as_it_was_with_its_headers(endpoint: HttpEndpoint, compression: Compression) -> None:
     headers = (("authorization", "Bearer key"), ("x-tenant", "seven"))
     made = Endpoint(url=f"{endpoint.url}?tenant=7", headers=headers, compression=compression)
-    assert HttpClient(made, user_agent="gpu-profile-exporter/1").send(BATCH, TIMEOUT_S) == Taken()
+    assert HttpClient(made, user_agent="gpu-profile-exporter/1").send(BATCH, TIMEOUT_S) == Accepted()
     ((path, sent, body),) = endpoint.requests
     assert (path, body) == ("/v1/metrics?tenant=7", b"the request")
     assert sent["content-type"] == "application/x-protobuf"
@@ -65,7 +65,7 @@ def test_what_an_endpoint_rejects_of_a_batch_is_told(endpoint: HttpEndpoint) -> 
     response.partial_success.rejected_data_points = 2
     response.partial_success.error_message = "too old"
     endpoint.answer = Answer(200, response.SerializeToString())
-    assert client(endpoint.url).send(BATCH, TIMEOUT_S) == Taken(2, "too old")
+    assert client(endpoint.url).send(BATCH, TIMEOUT_S) == Accepted(2, "too old")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_success_that_is_not_otlp_is_no_success_and_is_not_sent_twice(endpoint: 
 
 def test_success_in_json_is_one(endpoint: HttpEndpoint) -> None:
     endpoint.answer = Answer(200, b'{"partialSuccess":{}}', {"Content-Type": "application/json"})
-    assert client(endpoint.url).send(BATCH, TIMEOUT_S) == Taken()
+    assert client(endpoint.url).send(BATCH, TIMEOUT_S) == Accepted()
 
 
 def test_an_endless_answer_is_read_to_its_limit_only(endpoint: HttpEndpoint) -> None:
@@ -211,7 +211,7 @@ def test_whatever_an_endpoint_answers_is_taken_or_a_failure(start: bytes, rest: 
 
 def test_success_whose_body_breaks_off_is_success(endpoint: HttpEndpoint) -> None:
     endpoint.answer = raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nab")
-    assert client(endpoint.url).send(BATCH, TIMEOUT_S) == Taken()
+    assert client(endpoint.url).send(BATCH, TIMEOUT_S) == Accepted()
 
 
 @pytest.mark.parametrize("dripping", [b"", b"HTTP/1.1 200 OK\r\n"])
@@ -296,7 +296,7 @@ def pem(path: Path, *parts: trustme.Blob) -> str:
 def test_a_certificate_of_an_authority_that_is_trusted_is_taken(authority: trustme.CA, tmp_path: Path) -> None:
     with secure(authority) as made:
         ca_file = pem(tmp_path / "ca.pem", authority.cert_pem)
-        assert client(made.url, ca_file=ca_file).send(BATCH, TIMEOUT_S) == Taken()
+        assert client(made.url, ca_file=ca_file).send(BATCH, TIMEOUT_S) == Accepted()
         assert made.bodies == [b"the request"]
 
 
@@ -319,7 +319,7 @@ def test_an_authority_that_is_renewed_on_disk_is_found_by_the_next_try(authority
         with pytest.raises(PushFailed):
             sender.send(BATCH, TIMEOUT_S)
         pem(tmp_path / "ca.pem", authority.cert_pem)
-        assert sender.send(BATCH, TIMEOUT_S) == Taken()
+        assert sender.send(BATCH, TIMEOUT_S) == Accepted()
 
 
 def test_a_server_that_wants_to_know_the_client_is_shown_its_certificate(authority: trustme.CA, tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ def test_a_server_that_wants_to_know_the_client_is_shown_its_certificate(authori
         "client_key": pem(tmp_path / "key.pem", mine.private_key_pem),
     }
     with secure(authority, mutual=True) as made:
-        assert client(made.url, **files).send(BATCH, TIMEOUT_S) == Taken()
+        assert client(made.url, **files).send(BATCH, TIMEOUT_S) == Accepted()
         failed = failure(made.url, ca_file=files["ca_file"])
         assert failed.reason in ("tls", "closed")
         assert failed.retry
@@ -359,11 +359,11 @@ def test_the_proxy_of_the_environment_is_used_unless_the_host_is_exempt(
     endpoint: HttpEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", endpoint.url)
-    assert client("http://collector.example:4318/v1/metrics").send(BATCH, TIMEOUT_S) == Taken()
+    assert client("http://collector.example:4318/v1/metrics").send(BATCH, TIMEOUT_S) == Accepted()
     assert endpoint.requests[0][0] == "http://collector.example:4318/v1/metrics"
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with http_endpoint() as near:
-        assert client(near.url).send(BATCH, TIMEOUT_S) == Taken()
+        assert client(near.url).send(BATCH, TIMEOUT_S) == Accepted()
         assert len(near.requests) == 1
     monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:1")
     with pytest.raises(UsageError, match="HTTP_PROXY"):
@@ -380,7 +380,7 @@ def test_tls_goes_through_a_proxy_in_a_tunnel(
         thread = threading.Thread(target=_tunnel, args=(proxy, port, asked))
         thread.start()
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{proxy.getsockname()[1]}")
-        assert client(made.url, ca_file=ca_file).send(BATCH, TIMEOUT_S) == Taken()
+        assert client(made.url, ca_file=ca_file).send(BATCH, TIMEOUT_S) == Accepted()
         thread.join()
         assert asked[0].startswith(f"CONNECT 127.0.0.1:{port} ".encode())
         assert made.bodies == [b"the request"]

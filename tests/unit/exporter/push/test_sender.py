@@ -13,7 +13,7 @@ from support.push import batch, killed
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.push.batch import Batch
 from gpu_profile_exporter.push.disk_queue import DiskQueue
-from gpu_profile_exporter.push.outcome import MOST_PATIENCE_S, PushFailed, Taken
+from gpu_profile_exporter.push.outcome import MOST_PATIENCE_S, Accepted, PushFailed
 from gpu_profile_exporter.push.queue import BatchQueue
 from gpu_profile_exporter.push.sender import FIRST_PAUSE_S, LONGEST_PAUSE_S, Sender
 
@@ -26,15 +26,15 @@ class Endpoint:
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
-        self.outcome: Taken | Exception = Taken()
-        self.script: list[Taken | Exception] = []
+        self.outcome: Accepted | Exception = Accepted()
+        self.script: list[Accepted | Exception] = []
         self.tries: list[tuple[bytes, float]] = []
         self.taken: list[bytes] = []
         self.closed = 0
         self.takes_s = 0.0
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def send(self, given: Batch, timeout_s: float) -> Taken:
+    def send(self, given: Batch, timeout_s: float) -> Accepted:
         self.tries.append((given.unpacked(), timeout_s))
         self.clock.advance(min(self.takes_s, timeout_s))
         self.meanwhile()
@@ -104,7 +104,7 @@ def test_a_batch_that_could_not_be_sent_is_sent_later_before_those_after_it(worl
     world.endpoint.outcome = AWAY
     world.put(b"1", b"2")
     world.run(60)
-    world.endpoint.outcome = Taken()
+    world.endpoint.outcome = Accepted()
     world.run(120)
     assert world.endpoint.taken == [b"1", b"2"]
     assert world.sender.stats.failures["unreachable"] == len(world.endpoint.tries) - 2
@@ -146,7 +146,7 @@ def test_a_pause_ends_with_the_clock_that_was_set_back(world: World) -> None:
     world.put(b"1")
     world.sender.step()
     world.clock.set_back(7200)
-    world.endpoint.outcome = Taken()
+    world.endpoint.outcome = Accepted()
     world.sender.step()
     assert world.endpoint.taken == [b"1"]
 
@@ -171,7 +171,7 @@ def test_a_defect_of_ours_costs_one_batch(told: Callable[[], list[str]], world: 
 
 
 def test_items_that_are_rejected_out_of_a_batch_are_counted_and_the_batch_is_not_sent_again(world: World) -> None:
-    world.endpoint.script = [Taken(1, "too old")]
+    world.endpoint.script = [Accepted(1, "too old")]
     world.put(b"1", b"2")
     world.run(1)
     assert world.sender.stats.rejected == 1
@@ -180,7 +180,7 @@ def test_items_that_are_rejected_out_of_a_batch_are_counted_and_the_batch_is_not
 
 
 def test_no_more_items_are_counted_as_rejected_than_were_sent(world: World) -> None:
-    world.endpoint.script = [Taken(2_147_483_647, "all of them, and more")]
+    world.endpoint.script = [Accepted(2_147_483_647, "all of them, and more")]
     world.put(b"1")
     world.run(1)
     assert world.sender.stats.rejected == 1
@@ -223,7 +223,7 @@ def test_the_log_is_told_of_changes_only(told: Callable[[], list[str]]) -> None:
     world.put(b"5", b"6")
     world.run(600)
     assert len(told()) == 3
-    world.endpoint.outcome = Taken()
+    world.endpoint.outcome = Accepted()
     world.put(b"7", b"8")
     world.run(600)
     assert len(told()) == 4
@@ -257,7 +257,7 @@ def test_an_endpoint_that_asked_for_patience_gets_it_when_it_stops_too(world: Wo
 
 
 def test_an_endpoint_that_is_away_or_slow_does_not_keep_it_from_stopping() -> None:
-    for outcome, takes_s in ((AWAY, 0.0), (Taken(), 1.5)):
+    for outcome, takes_s in ((AWAY, 0.0), (Accepted(), 1.5)):
         world = World()
         world.endpoint.outcome, world.endpoint.takes_s = outcome, takes_s
         world.put(*(b"%d" % i for i in range(100)))
@@ -298,7 +298,7 @@ def read_anew(directory: Path) -> list[bytes]:
 
 def test_what_waits_is_pushed_by_the_next_process_and_what_was_taken_is_not(tmp_path: Path) -> None:
     world = Kept(tmp_path)
-    world.endpoint.script = [Taken(), AWAY]
+    world.endpoint.script = [Accepted(), AWAY]
     world.put(b"taken", b"first", b"second")
     world.sender.step()
     world.sender.step()

@@ -20,11 +20,11 @@ from gpu_profile.clock import Waitable
 from gpu_profile.driver import simulated
 from gpu_profile.driver.simulated.nvml import SimulatedNvml
 from gpu_profile.testing import FakeClock
-from gpu_profile_exporter.reader import child, counting, intake, presence, processes, readers, whereabouts
+from gpu_profile_exporter.reader import child, counting, heartbeat, intake, presence, processes, readers
+from gpu_profile_exporter.reader.heartbeat import CallInProgress, Heartbeat
 from gpu_profile_exporter.reader.listening import LISTEN_S, Listening
 from gpu_profile_exporter.reader.readers import Readers
 from gpu_profile_exporter.reader.settings import ReaderSettings
-from gpu_profile_exporter.reader.whereabouts import Where, Whereabouts
 
 TICK_S = 0.05
 #: What a process takes to start.
@@ -92,7 +92,7 @@ class Virtual(FakeProcess):
     """A process of the keeper's that runs here, step by step."""
 
     def __init__(self, settings: ReaderSettings, machine: "Machine") -> None:
-        self.word = Whereabouts.create()
+        self.word = Heartbeat.create()
         super().__init__(settings, machine.time)
         self.machine = machine
         self.library = SimulatedNvml(machine.node, machine.steady)
@@ -102,11 +102,11 @@ class Virtual(FakeProcess):
         self.due = machine.time.now + START_S
 
     @property
-    def where(self) -> Where | None:
+    def where(self) -> CallInProgress | None:
         return self.word.now()
 
     @where.setter
-    def where(self, _: Where | None) -> None:
+    def where(self, _: CallInProgress | None) -> None:
         """It is where its word says."""
 
     @contextmanager
@@ -167,7 +167,7 @@ class Machine:
     def __init__(self, patch: pytest.MonkeyPatch, node: Path, gpus: int, faults: list[Fault], *, listed: bool) -> None:
         #: The system's clock, which faults set, and the node's own.
         self.time, self.clock, self.steady, self.node = Time(), FakeClock(), HangingClock(), node
-        for module in (readers, processes, intake, whereabouts):
+        for module in (readers, processes, intake, heartbeat):
             patch.setattr(module, "time", self.time)
         patch.setattr(counting, "process_time_ns", lambda: 0)
         patch.setattr(presence, "listed", lambda: frozenset(map(str, self.there())) if listed else None)

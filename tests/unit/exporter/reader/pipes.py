@@ -6,9 +6,9 @@ from dataclasses import asdict
 
 from gpu_profile.catalogue import SIGNALS, Signal
 from gpu_profile.catalogue.samples import Device
+from gpu_profile_exporter.reader.heartbeat import CallInProgress
 from gpu_profile_exporter.reader.process import ReaderProcess
 from gpu_profile_exporter.reader.settings import ReaderSettings
-from gpu_profile_exporter.reader.whereabouts import Where
 from gpu_profile_exporter.reader.wire import Message
 
 
@@ -44,8 +44,8 @@ class FakeProcess:
         self.fd, self.other = os.pipe()
         self.pid = id(self) % 100_000
         self.exit_code: int | None = None
-        self.where: Where | None = None
-        self.hung_up = self.handed_over = False
+        self.where: CallInProgress | None = None
+        self.pipe_closed = self.handed_over = False
         self.reopened = 0
         self.killed = self.closed = False
         #: Whether a kill ends it: not while a call holds it in the kernel.

@@ -8,9 +8,9 @@ from typing import Any
 from gpu_profile.driver import simulated
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.reader.child import ReaderLoop
+from gpu_profile_exporter.reader.heartbeat import Heartbeat
 from gpu_profile_exporter.reader.intake import Intake
 from gpu_profile_exporter.reader.settings import HOME, ReaderSettings
-from gpu_profile_exporter.reader.whereabouts import Whereabouts
 from gpu_profile_exporter.reader.wire import Incoming, send
 
 
@@ -19,7 +19,7 @@ def test_a_drivers_versions_and_its_devices_identity_arrive_as_they_were_said(tm
     settings = ReaderSettings(
         f"simulated:{node}", 0.1, ("core",), processes=False, out_fd=-1, orders_fd=-1, where_fd=-1
     )
-    reading = ReaderLoop(settings, Whereabouts.create(), clock)
+    reading = ReaderLoop(settings, Heartbeat.create(), clock)
     intake = Intake(interval_s=0.1, clock=clock)
     keeper: Any = SimpleNamespace(key=HOME, only=None, stale_since=None, uuids=set(), leave=())
     try:

@@ -18,9 +18,9 @@ from gpu_profile.testing import FakeClock
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.reader import child
 from gpu_profile_exporter.reader.child import SEND_S, Outbox, ReaderLoop, run
-from gpu_profile_exporter.reader.marked import OPEN_S, READ_S
+from gpu_profile_exporter.reader.heartbeat import Heartbeat
+from gpu_profile_exporter.reader.observed_driver import OPEN_S, READ_S
 from gpu_profile_exporter.reader.settings import LISTENER, ReaderSettings
-from gpu_profile_exporter.reader.whereabouts import Whereabouts
 from gpu_profile_exporter.reader.wire import Incoming, Message, send
 
 GPUS = [Device("GPU-a", index=0), Device("GPU-b", index=1)]
@@ -47,7 +47,7 @@ class Child:
         self.clock = FakeClock()
         self.driver = Scripted(self.clock, GPUS, {ENERGY: lambda s: int(s * 1000), TEMPERATURE: 40})
         self.error: Exception | None = None
-        self.where = Whereabouts.create()
+        self.where = Heartbeat.create()
         monkeypatch.setattr(child, "open_driver", self._open)
         made = ReaderSettings("nvml", 0.1, ("core",), False, -1, -1, -1, **settings)  # type: ignore[arg-type]
         self.reading = ReaderLoop(made, self.where, self.clock)
@@ -234,7 +234,7 @@ def test_settings_survive_their_way_over_the_command_line() -> None:
 class Wires:
     """A reader in a thread, and its keeper's ends."""
 
-    def __init__(self, where: Whereabouts, other: int | None = None) -> None:
+    def __init__(self, where: Heartbeat, other: int | None = None) -> None:
         self.fd, out = os.pipe()
         orders, self.orders = os.pipe()
         settings = ReaderSettings("none", 0.1, ("core",), False, out, orders, os.dup(where.fd), other=other)
@@ -253,7 +253,7 @@ class Wires:
 
 @pytest.fixture(params=[None])
 def wires(request: pytest.FixtureRequest) -> Iterator[Wires]:
-    where = Whereabouts.create()
+    where = Heartbeat.create()
     made = Wires(where, request.param)
     yield made
     with suppress(ValueError):

@@ -12,8 +12,8 @@ from gpu_profile.testing import FakeClock
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.reader import counting as module
 from gpu_profile_exporter.reader.counting import COUNT_S, SHARE, DeviceCounting
+from gpu_profile_exporter.reader.heartbeat import Heartbeat
 from gpu_profile_exporter.reader.presence import listed
-from gpu_profile_exporter.reader.whereabouts import Whereabouts
 
 NODE = """
 [[device]]
@@ -35,7 +35,7 @@ to_s = 40
 @pytest.fixture
 def counting(tmp_path: Path, clock: FakeClock) -> Iterator[DeviceCounting]:
     simulated.create(tmp_path / "node", NODE, clock=clock)
-    where = Whereabouts.create()
+    where = Heartbeat.create()
     with simulated.installed(tmp_path / "node", clock=clock):
         yield DeviceCounting(where, clock)
     where.close()

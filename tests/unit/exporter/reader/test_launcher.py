@@ -12,8 +12,8 @@ from support.programs import until
 from unit.exporter.reader.pipes import Time
 
 from gpu_profile_exporter.reader import launcher as module
-from gpu_profile_exporter.reader.forking import LAUNCHER_NAME
 from gpu_profile_exporter.reader.launcher import ANSWER_S, Launcher
+from gpu_profile_exporter.reader.launcher_process import LAUNCHER_NAME
 from gpu_profile_exporter.reader.process import ReaderProcess
 from gpu_profile_exporter.reader.processes import ReaderProcesses
 from gpu_profile_exporter.reader.settings import COUNTER, HOME, LISTENER, ReaderSettings
@@ -80,8 +80,8 @@ def speaks(reader: ReaderProcess) -> bool:
     return until(lambda: any(reader.messages()), "it says something") and reader.exit_code is None
 
 
-def hung_up(reader: ReaderProcess) -> bool:
-    return not list(reader.messages()) and reader.hung_up
+def pipe_closed(reader: ReaderProcess) -> bool:
+    return not list(reader.messages()) and reader.pipe_closed
 
 
 @pytest.mark.parametrize("key", NAMES)
@@ -138,7 +138,7 @@ def test_readers_asked_of_a_launcher_that_dies_count_as_killed(node: Node) -> No
     asked = [node.ask(), node.ask()]
     os.kill(node.pid, signal.SIGKILL)
     assert [reader.wait(30) and reader.exit_code for reader in asked] == [-signal.SIGKILL] * 2
-    assert all(until(lambda reader=reader: hung_up(reader), "its pipe ends") for reader in asked)
+    assert all(until(lambda reader=reader: pipe_closed(reader), "its pipe ends") for reader in asked)
 
 
 def test_a_launcher_that_does_not_answer_is_killed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +205,7 @@ def test_no_descriptor_leaks_from_reader_to_reader_nor_here_nor_in_the_launcher(
         reader.kill()
         assert reader.wait(30)
         # The one that runs on holds no end of its pipe, nor does the launcher.
-        assert until(lambda reader=reader: hung_up(reader), "its pipe ends")
+        assert until(lambda reader=reader: pipe_closed(reader), "its pipe ends")
         node.readers.remove(reader)
         reader.close()
     assert until(idle, "the launcher waits")

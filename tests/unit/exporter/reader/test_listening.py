@@ -9,9 +9,9 @@ import pytest
 from gpu_profile.driver import simulated
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import nanoseconds
+from gpu_profile_exporter.reader.heartbeat import Heartbeat
 from gpu_profile_exporter.reader.listening import LISTEN_S, Listening
 from gpu_profile_exporter.reader.settings import LISTENER, ReaderSettings
-from gpu_profile_exporter.reader.whereabouts import Whereabouts
 from gpu_profile_exporter.reader.wire import Message
 
 NODE = """
@@ -35,7 +35,7 @@ class Listener:
     def __init__(self, directory: Path, clock: FakeClock, *faults: str) -> None:
         self.clock = clock
         self.node = simulated.create(directory / "node", NODE + "".join(faults), clock=clock)
-        self.where = Whereabouts.create()
+        self.where = Heartbeat.create()
         settings = ReaderSettings(f"simulated:{self.node}", 0.1, (), False, -1, -1, -1, other=LISTENER)
         self.listening = Listening(settings, self.where, clock)
 

@@ -12,14 +12,14 @@ from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.reader import presence, processes, readers
-from gpu_profile_exporter.reader.marked import OPEN_S, REOPEN_S, START_S
+from gpu_profile_exporter.reader.heartbeat import DRIVER, EVENTS, CallInProgress
+from gpu_profile_exporter.reader.observed_driver import OPEN_S, REOPEN_S, START_S
 from gpu_profile_exporter.reader.pace import HELD_UP_PAUSE_S, PROMPT_FOR_S, SLOW_ROUNDS
 from gpu_profile_exporter.reader.presence import REVIVE_S, STALE_S, UNREAD_S
 from gpu_profile_exporter.reader.processes import LONGEST_PAUSE_S
 from gpu_profile_exporter.reader.readers import LOOK_S, PATIENCE_S, SILENT_S, Readers
 from gpu_profile_exporter.reader.registrations import REGISTER_PAUSE_S
 from gpu_profile_exporter.reader.settings import COUNTER, HOME, LISTENER, ReaderSettings
-from gpu_profile_exporter.reader.whereabouts import DRIVER, EVENTS, Where
 from gpu_profile_exporter.reader.wire import WireError
 
 SLOW, PROMPT = 200_000_000, 1_000_000
@@ -106,7 +106,7 @@ def test_one_reader_reads_all_and_may_take_its_time_to_open_them(keeper: Keeper)
 def test_a_gpu_that_hangs_costs_the_reader_its_life_and_gets_its_own_while_the_others_go_on(keeper: Keeper) -> None:
     keeper.meet(0, 1, 2)
     first = keeper.home
-    first.where = Where(1, 0.6, late=True)
+    first.where = CallInProgress(1, 0.6, late=True)
     keeper.turn(3)
     assert first.killed
     assert keeper.up() == {"GPU-0": True, "GPU-1": False, "GPU-2": True}
@@ -118,13 +118,13 @@ def test_a_gpu_that_hangs_costs_the_reader_its_life_and_gets_its_own_while_the_o
 
 def test_a_gpu_in_its_own_reader_is_waited_for_and_then_tried_anew_without_touching_the_others(keeper: Keeper) -> None:
     keeper.meet(0, 1)
-    keeper.home.where = Where(1, 0.6, late=True)
+    keeper.home.where = CallInProgress(1, 0.6, late=True)
     keeper.turn(3)
     home, own = keeper.home, keeper.alive[-1]
-    own.where = Where(1, 1.0, late=True)
+    own.where = CallInProgress(1, 1.0, late=True)
     keeper.turn()
     assert not own.killed
-    own.where = Where(1, PATIENCE_S + 0.1, late=True)
+    own.where = CallInProgress(1, PATIENCE_S + 0.1, late=True)
     keeper.turn(2)
     assert own.killed
     assert (keeper.apart(), keeper.home) == ([1], home)
@@ -132,7 +132,7 @@ def test_a_gpu_in_its_own_reader_is_waited_for_and_then_tried_anew_without_touch
 
 def test_a_gpu_that_answers_promptly_for_a_while_is_taken_home(keeper: Keeper) -> None:
     keeper.meet(0, 1)
-    keeper.home.where = Where(1, 0.6, late=True)
+    keeper.home.where = CallInProgress(1, 0.6, late=True)
     keeper.turn(3)
     own = keeper.alive[-1]
     keeper.meet(0)
@@ -200,7 +200,7 @@ def test_a_reader_that_dies_after_a_long_life_is_started_again_at_once(keeper: K
 @pytest.mark.parametrize("code", [-signal.SIGSEGV, -signal.SIGABRT, 1])
 def test_a_gpu_in_whose_call_the_reader_crashed_gets_its_own(keeper: Keeper, code: int) -> None:
     keeper.meet(0, 1)
-    keeper.home.where = Where(1, 0.0, late=False)
+    keeper.home.where = CallInProgress(1, 0.0, late=False)
     keeper.home.exit_code = code
     keeper.turn(3)
     assert (keeper.home.leave, keeper.apart()) == (frozenset({1}), [1])
@@ -209,9 +209,12 @@ def test_a_gpu_in_whose_call_the_reader_crashed_gets_its_own(keeper: Keeper, cod
 
 
 @pytest.mark.parametrize(
-    ("where", "code"), [(Where(1, 0.0, late=False), -9), (Where(DRIVER, 0.0, late=False), -11), (None, -11)]
+    ("where", "code"),
+    [(CallInProgress(1, 0.0, late=False), -9), (CallInProgress(DRIVER, 0.0, late=False), -11), (None, -11)],
 )
-def test_a_death_that_is_no_gpu_s_fault_sets_none_apart(keeper: Keeper, where: Where | None, code: int) -> None:
+def test_a_death_that_is_no_gpu_s_fault_sets_none_apart(
+    keeper: Keeper, where: CallInProgress | None, code: int
+) -> None:
     keeper.meet(0, 1)
     keeper.home.where, keeper.home.exit_code = where, code
     keeper.turn(3)
@@ -221,7 +224,7 @@ def test_a_death_that_is_no_gpu_s_fault_sets_none_apart(keeper: Keeper, where: W
 
 def test_a_gpu_whose_own_reader_died_is_down(keeper: Keeper) -> None:
     keeper.meet(0, 1)
-    keeper.home.where = Where(1, 0.6, late=True)
+    keeper.home.where = CallInProgress(1, 0.6, late=True)
     keeper.turn(3)
     keeper.meet(1, process=keeper.alive[-1])
     assert keeper.up()["GPU-1"]
@@ -246,7 +249,7 @@ def test_gpus_that_went_while_no_reader_lived_are_lost_and_back_when_they_are_li
 
 def test_a_reader_s_list_says_nothing_of_gpus_that_are_read_apart(keeper: Keeper) -> None:
     keeper.meet(0, 1)
-    keeper.home.where = Where(1, 0.6, late=True)
+    keeper.home.where = CallInProgress(1, 0.6, late=True)
     keeper.turn(3)
     keeper.meet(1, process=keeper.alive[-1])
     keeper.meet(0)
@@ -255,7 +258,7 @@ def test_a_reader_s_list_says_nothing_of_gpus_that_are_read_apart(keeper: Keeper
 
 def test_a_gpu_that_went_while_it_was_read_apart_is_lost_and_its_reader_is_not_kept(keeper: Keeper) -> None:
     keeper.meet(0, 1)
-    keeper.home.where = Where(1, 0.6, late=True)
+    keeper.home.where = CallInProgress(1, 0.6, late=True)
     keeper.turn(3)
     keeper.meet(process=keeper.alive[-1])
     assert keeper.up() == {"GPU-0": True, "GPU-1": False}
@@ -267,7 +270,7 @@ def test_a_gpu_that_went_while_it_was_read_apart_is_lost_and_its_reader_is_not_k
 
 def test_a_gpu_that_its_reader_handed_back_and_nobody_lists_is_lost(keeper: Keeper) -> None:
     keeper.meet(0, 1)
-    keeper.home.where = Where(1, 0.6, late=True)
+    keeper.home.where = CallInProgress(1, 0.6, late=True)
     keeper.turn(3)
     own = keeper.alive[-1]
     keeper.meet(0)
@@ -301,7 +304,7 @@ def test_nvml_is_started_anew_ever_more_seldom_for_a_gpu_that_stays_lost(keeper:
 
 def test_a_gpu_that_hangs_is_not_looked_for_by_starting_nvml_everywhere(keeper: Keeper) -> None:
     keeper.meet(0, 1)
-    keeper.home.where = Where(1, 0.6, late=True)
+    keeper.home.where = CallInProgress(1, 0.6, late=True)
     keeper.turn(3)
     keeper.meet(0)
     keeper.turn(60, each_s=1.0)
@@ -313,7 +316,7 @@ def test_where_a_gpu_is_missing_a_reader_that_has_listed_none_yet_blames_nobody_
     keeper.hear(keeper.home, state("GPU-0", up=False, reason="it fell off the bus"))
     keeper.home.exit_code = -signal.SIGKILL
     keeper.turn(2, each_s=1.0)
-    keeper.home.where = Where(1, 1.1, late=True)  # GPU-1 or, as GPU-0 is not counted any more, GPU-2
+    keeper.home.where = CallInProgress(1, 1.1, late=True)  # GPU-1 or, as GPU-0 is not counted any more, GPU-2
     keeper.turn(2)
     assert keeper.up() == {"GPU-0": False, "GPU-1": True, "GPU-2": True}
     keeper.hear(keeper.home, about(Device("GPU-1", index=0), ENERGY), ("open", "nvml", "570", "nvml", {}, False))
@@ -323,7 +326,7 @@ def test_where_a_gpu_is_missing_a_reader_that_has_listed_none_yet_blames_nobody_
 
 def test_a_reader_that_hung_up_is_taken_for_dead_and_not_looked_at_for_ever(keeper: Keeper) -> None:
     home = keeper.home
-    home.hung_up = True
+    home.pipe_closed = True
     keeper.hear(home)
     assert home.killed
     assert keeper.readers.restarts["died"] == 1
@@ -368,7 +371,7 @@ def test_a_reader_may_take_its_time_to_say_its_first_word(keeper: Keeper) -> Non
 
 
 def test_a_reader_that_is_in_the_driver_may_be_silent_as_long_as_its_call_may_take(keeper: Keeper) -> None:
-    keeper.home.where = Where(DRIVER, 20.0, late=False)
+    keeper.home.where = CallInProgress(DRIVER, 20.0, late=False)
     keeper.time.now += 20
     keeper.readers._supervise()
     assert len(keeper.alive) == 1
@@ -390,7 +393,7 @@ def test_a_library_of_another_version_is_looked_up_anew_by_another_process(keepe
 def test_a_driver_that_hangs_as_a_whole_takes_all_down_and_none_apart(keeper: Keeper) -> None:
     keeper.meet(0, 1)
     home = keeper.home
-    home.where = Where(DRIVER, 30.5, late=True)
+    home.where = CallInProgress(DRIVER, 30.5, late=True)
     keeper.turn()
     assert home.killed
     assert keeper.up() == {"GPU-0": False, "GPU-1": False}
@@ -414,7 +417,7 @@ def events(*codes: int, uuid: str = "GPU-1") -> tuple[object, ...]:
 
 def test_events_are_heard_by_a_process_that_outlives_the_readers(heard: Keeper) -> None:
     listener = heard.listener
-    heard.home.where = Where(1, 0.6, late=True)
+    heard.home.where = CallInProgress(1, 0.6, late=True)
     heard.turn(3)
     heard.hear(listener, events(31))
     heard.home.exit_code = -signal.SIGKILL
@@ -426,7 +429,7 @@ def test_events_are_heard_by_a_process_that_outlives_the_readers(heard: Keeper) 
 
 def test_only_gpus_that_answer_are_listened_to_for_the_first_time(heard: Keeper) -> None:
     assert heard.listener.watches == {0: "GPU-0", 1: "GPU-1", 2: "GPU-2"}
-    heard.home.where = Where(1, 0.6, late=True)
+    heard.home.where = CallInProgress(1, 0.6, late=True)
     heard.turn(3)
     assert heard.listener.watches == {0: "GPU-0", 2: "GPU-2"}
     heard.meet(1, process=next(process for process in heard.alive if process.only == 1))
@@ -440,9 +443,11 @@ def test_a_driver_without_events_of_its_own_has_no_listener(keeper: Keeper) -> N
     assert [process.key for process in keeper.alive] == [HOME]
 
 
-@pytest.mark.parametrize(("where", "code"), [(Where(1, 0.6, late=True), None), (Where(1, 0.1, late=False), -11)])
+@pytest.mark.parametrize(
+    ("where", "code"), [(CallInProgress(1, 0.6, late=True), None), (CallInProgress(1, 0.1, late=False), -11)]
+)
 def test_a_gpu_that_cannot_be_registered_costs_no_other_its_events(
-    heard: Keeper, where: Where, code: int | None
+    heard: Keeper, where: CallInProgress, code: int | None
 ) -> None:
     first = heard.listener
     first.where, first.exit_code = where, code
@@ -459,7 +464,7 @@ def test_where_looking_for_events_hangs_it_is_tried_ever_more_seldom_and_gpus_ar
     for _ in range(200):
         for process in heard.alive:
             if process.key == LISTENER:
-                process.where = Where(EVENTS, 0.6, late=True)
+                process.where = CallInProgress(EVENTS, 0.6, late=True)
         heard.turn(each_s=0.5)
     assert 20 <= len(heard.started) - started <= 30
     assert heard.home is home
@@ -486,7 +491,7 @@ def test_a_release_ends_the_listener_too_and_it_comes_back(heard: Keeper) -> Non
 
 
 def test_nvml_is_started_anew_everywhere_when_the_kernel_lists_a_gpu_that_it_did_not(heard: Keeper) -> None:
-    heard.home.where = Where(1, 0.6, late=True)
+    heard.home.where = CallInProgress(1, 0.6, late=True)
     heard.turn(3)
     for there, reopened in (("ab", 1), ("ab", 1), ("a", 1), ("ab", 2), ("cb", 3), ("", 3)):
         heard.there = frozenset(there)
@@ -519,7 +524,7 @@ def test_a_gpu_that_came_before_the_first_count_is_met_too(unseen: Keeper) -> No
 
 def test_a_counter_that_hangs_or_dies_concerns_no_gpu(unseen: Keeper) -> None:
     home = unseen.home
-    for where, code in ((Where(DRIVER, 31.0, late=True), None), (None, -11)):
+    for where, code in ((CallInProgress(DRIVER, 31.0, late=True), None), (None, -11)):
         (counter,) = [process for process in unseen.alive if process.key == COUNTER]
         counter.where, counter.exit_code = where, code
         unseen.turn(3, each_s=LONGEST_PAUSE_S)
@@ -547,7 +552,7 @@ def test_what_a_reader_said_before_it_ended_is_taken_in(keeper: Keeper) -> None:
 def test_a_reader_that_does_not_die_keeps_its_gpu_waiting_and_no_other(keeper: Keeper) -> None:
     keeper.meet(0, 1)
     held = keeper.home
-    held.mortal, held.where = False, Where(1, 0.6, late=True)
+    held.mortal, held.where = False, CallInProgress(1, 0.6, late=True)
     keeper.turn(4, each_s=1.0)
     assert (keeper.home.leave, keeper.apart()) == (frozenset({1}), [])
     assert not held.closed
@@ -560,7 +565,7 @@ def test_a_reader_that_does_not_die_keeps_its_gpu_waiting_and_no_other(keeper: K
 
 def test_a_reader_that_the_driver_as_a_whole_holds_is_not_replaced_before_it_is_gone(keeper: Keeper) -> None:
     held = keeper.home
-    held.mortal, held.where = False, Where(DRIVER, 31.0, late=True)
+    held.mortal, held.where = False, CallInProgress(DRIVER, 31.0, late=True)
     keeper.turn(5, each_s=1.0)
     assert keeper.alive == []
     held.exit_code = -9
@@ -570,7 +575,7 @@ def test_a_reader_that_the_driver_as_a_whole_holds_is_not_replaced_before_it_is_
 
 def test_after_a_release_nothing_holds_a_gpu_until_its_time_is_over(keeper: Keeper) -> None:
     keeper.meet(0, 1)
-    keeper.home.where = Where(1, 0.6, late=True)
+    keeper.home.where = CallInProgress(1, 0.6, late=True)
     keeper.turn(3)
     with_own = list(keeper.alive)
     keeper.time.sleep = lambda seconds: keeper.turn(each_s=seconds)  # type: ignore[method-assign]
@@ -603,7 +608,7 @@ def test_a_release_of_no_time_ends_the_one_before_it(keeper: Keeper) -> None:
 def test_a_process_that_cannot_be_started_is_tried_again_and_the_reason_is_told(keeper: Keeper) -> None:
     keeper.meet(0, 1)
     keeper.refuse = OSError(11, "Resource temporarily unavailable")
-    keeper.home.where = Where(1, 0.6, late=True)
+    keeper.home.where = CallInProgress(1, 0.6, late=True)
     keeper.turn(4)
     assert keeper.alive == []
     assert "Resource temporarily unavailable" in keeper.readers.problem
@@ -620,17 +625,17 @@ def test_how_often_readers_were_started_again_is_told_from_0_on(keeper: Keeper) 
 # ---------------------------------------------------------------------- a GPU that holds the others up
 
 
-def held_up(keeper: Keeper, index: int, seconds: float = 0.3) -> FakeProcess:
+def may_isolate(keeper: Keeper, index: int, seconds: float = 0.3) -> FakeProcess:
     """The process that reads all has been in a call to this GPU for half of what that may take."""
     process = keeper.home
-    process.where = Where(index, seconds, late=False, slow=True)
+    process.where = CallInProgress(index, seconds, late=False, slow=True)
     keeper.turn()
     return process
 
 
 def test_a_call_that_takes_long_keeps_its_process_and_another_one_reads_the_others(keeper: Keeper) -> None:
     keeper.meet(0, 1, 2)
-    first = held_up(keeper, 1)
+    first = may_isolate(keeper, 1)
     assert not first.killed
     assert (first.key, first.only, first.uuids) == (1, 1, {"GPU-1"})
     assert keeper.home is not first
@@ -641,14 +646,14 @@ def test_a_call_that_takes_long_keeps_its_process_and_another_one_reads_the_othe
 
 def test_a_call_that_never_returns_is_told_of_and_its_process_ended_while_the_others_are_read(keeper: Keeper) -> None:
     keeper.meet(0, 1)
-    first = held_up(keeper, 1)
+    first = may_isolate(keeper, 1)
     keeper.meet(0)
-    first.where = Where(1, 0.6, late=True, slow=True)
+    first.where = CallInProgress(1, 0.6, late=True, slow=True)
     keeper.turn()
     assert keeper.up() == {"GPU-0": True, "GPU-1": False}
     assert keeper.readers.states["GPU-1"].reason == "a call to it hangs in the driver"
     home = keeper.home
-    first.where = Where(1, PATIENCE_S + 0.1, late=True, slow=True)
+    first.where = CallInProgress(1, PATIENCE_S + 0.1, late=True, slow=True)
     keeper.turn()
     assert first.killed
     assert keeper.home is home
@@ -657,7 +662,7 @@ def test_a_call_that_never_returns_is_told_of_and_its_process_ended_while_the_ot
 
 def test_a_gpu_that_answered_late_once_is_read_with_the_others_again(keeper: Keeper) -> None:
     keeper.meet(0, 1)
-    first = held_up(keeper, 1)
+    first = may_isolate(keeper, 1)
     keeper.meet(0)
     first.where = None
     for _ in range(round(PROMPT_FOR_S) + 2):
@@ -670,29 +675,29 @@ def test_a_gpu_that_answered_late_once_is_read_with_the_others_again(keeper: Kee
 
 def test_one_after_another_and_at_most_half_of_the_gpus_are_read_apart(keeper: Keeper) -> None:
     keeper.meet(0, 1, 2, 3, 4)
-    held_up(keeper, 1)
+    may_isolate(keeper, 1)
     keeper.meet(0, 2, 3, 4)
-    held_up(keeper, 2)
+    may_isolate(keeper, 2)
     assert keeper.apart() == [1]  # too soon
     keeper.time.now += HELD_UP_PAUSE_S
-    held_up(keeper, 2)
+    may_isolate(keeper, 2)
     keeper.meet(0, 3, 4)
     keeper.time.now += HELD_UP_PAUSE_S
-    held_up(keeper, 3)
+    may_isolate(keeper, 3)
     assert keeper.apart() == [1, 2]
 
 
 @pytest.mark.parametrize(("gpus", "index"), [((0,), 0), ((0, 1), DRIVER), ((0, 1), EVENTS)])
 def test_who_holds_nobody_up_stays(keeper: Keeper, gpus: Sequence[int], index: int) -> None:
     keeper.meet(*gpus)
-    first = held_up(keeper, index)
+    first = may_isolate(keeper, index)
     assert keeper.home is first
     assert keeper.apart() == []
 
 
 def test_where_the_next_process_counts_gpus_otherwise_the_one_that_was_left_is_started_anew(keeper: Keeper) -> None:
     keeper.meet(0, 1, 2)
-    first = held_up(keeper, 1)
+    first = may_isolate(keeper, 1)
     # GPU 0 is gone, and what was 2 is 1 now, which is the one to leave.
     keeper.hear(keeper.home, ("open", "nvml", "570", "nvml", {}, False))
     keeper.turn()
@@ -704,7 +709,7 @@ def test_where_the_next_process_counts_gpus_otherwise_the_one_that_was_left_is_s
 def test_a_gpu_that_hangs_while_another_is_gone_is_told_of_before_its_process_is_started_anew(keeper: Keeper) -> None:
     keeper.meet(0, 1, 2)
     keeper.hear(keeper.home, state("GPU-0", up=False, reason="lost"))
-    first = held_up(keeper, 1)
+    first = may_isolate(keeper, 1)
     keeper.meet(2)
     assert first.killed
     assert keeper.up() == {"GPU-0": False, "GPU-1": False, "GPU-2": True}

@@ -22,7 +22,7 @@ from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.config import Address
 from gpu_profile_exporter.push.batch import Batch
 from gpu_profile_exporter.push.disk_queue import DiskQueue
-from gpu_profile_exporter.push.outcome import Taken
+from gpu_profile_exporter.push.outcome import Accepted
 from gpu_profile_exporter.push.queue import BatchQueue
 from gpu_profile_exporter.push.sender import Sender
 from gpu_profile_exporter.server import Server
@@ -95,9 +95,9 @@ class NextReceiver:
     def __init__(self) -> None:
         self.got: list[bytes] = []
 
-    def send(self, batch: Batch, timeout_s: float) -> Taken:
+    def send(self, batch: Batch, timeout_s: float) -> Accepted:
         self.got.append(batch.unpacked())
-        return Taken()
+        return Accepted()
 
     def close(self) -> None:
         """Nothing is open."""

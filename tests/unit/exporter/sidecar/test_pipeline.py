@@ -15,7 +15,7 @@ from gpu_profile.protobuf import message, string
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.push.batch import Batch
 from gpu_profile_exporter.push.disk_queue import DiskQueue
-from gpu_profile_exporter.push.outcome import PushFailed, Taken
+from gpu_profile_exporter.push.outcome import Accepted, PushFailed
 from gpu_profile_exporter.push.queue import BatchQueue
 from gpu_profile_exporter.push.sender import Sender
 from gpu_profile_exporter.sidecar import pipeline
@@ -54,13 +54,13 @@ class Join:
 class NextReceiver:
     """Takes or refuses as it is told, in turn."""
 
-    def __init__(self, *script: Taken | PushFailed) -> None:
+    def __init__(self, *script: Accepted | PushFailed) -> None:
         self.script = list(script)
         self.got: list[str] = []
         self.requests = self.largest = 0
 
-    def send(self, batch: Batch, timeout_s: float) -> Taken:
-        outcome = self.script.pop(0) if self.script else Taken()
+    def send(self, batch: Batch, timeout_s: float) -> Accepted:
+        outcome = self.script.pop(0) if self.script else Accepted()
         if isinstance(outcome, PushFailed):
             raise outcome
         self.requests += 1
@@ -74,7 +74,7 @@ class NextReceiver:
 
 class World:
     def __init__(
-        self, *script: Taken | PushFailed, gzip: bool = False, most_batches: int = 100, together: int = 1_000,
+        self, *script: Accepted | PushFailed, gzip: bool = False, most_batches: int = 100, together: int = 1_000,
         kept: Path | None = None,
     ) -> None:  # fmt: skip
         #: What was received, and what is to be sent on.
@@ -243,13 +243,13 @@ def test_what_is_held_and_what_waits_to_be_sent_is_bounded(monkeypatch: pytest.M
     assert world.told("push.dropped.items") == 0
 
 
-outcomes = st.sampled_from([Taken(), Taken(rejected=1), Taken(rejected=99), AWAY, NEVER])
+outcomes = st.sampled_from([Accepted(), Accepted(rejected=1), Accepted(rejected=99), AWAY, NEVER])
 actions = st.lists(st.one_of(st.integers(1, 4), st.sampled_from(["pass", "send", "wait", "stop waiting"])), max_size=40)
 
 
 @given(st.lists(outcomes, max_size=20), actions)
 def test_received_is_sent_and_rejected_and_dropped_and_waiting(
-    script: list[Taken | PushFailed], acts: list[object]
+    script: list[Accepted | PushFailed], acts: list[object]
 ) -> None:
     world, received = World(*script, most_batches=4), 0
     for act in acts:

@@ -138,7 +138,8 @@ def ends() -> Iterator[Ends]:
         socket.create_connection(listener.getsockname()) as client,
         listener.accept()[0] as accepted,
     ):
-        yield Ends(*client.getsockname(), accepted.getsockname()[1])
+        host, port = client.getsockname()
+        yield Ends(host, port, accepted.getsockname()[1])
 
 
 def test_a_process_that_sent_its_spans_itself_is_on_the_devices_that_list_it(ends: Ends) -> None:

@@ -22,7 +22,6 @@ from support.servers import answer, connect
 from gpu_profile.protobuf import fields, message
 from gpu_profile_exporter.config import Address
 from gpu_profile_exporter.server import Limits, Server
-from gpu_profile_exporter.server.connection import Ends
 from gpu_profile_exporter.sidecar import encodings, pipeline, receiver
 from gpu_profile_exporter.sidecar.encodings import unpacked
 from gpu_profile_exporter.sidecar.messages import Refused
@@ -109,7 +108,7 @@ def test_a_request_has_the_ends_of_its_connection(server: Server, taking: Taking
     with connect(server) as connection:
         connection.sendall(post(PROTOBUF, REQUEST))
         assert answer(connection)[0] == 200
-        assert taking.requests[0].ends == Ends(*connection.getsockname(), server.address.port)
+        assert taking.requests[0].ends == (*connection.getsockname(), server.address.port)
         assert PeerProcesses().proven(taking.requests[0].ends, os.getpid())
 
 

@@ -113,7 +113,7 @@ def crowd(pool: Pool, seconds: range, late: str, carried: int = 0) -> Iterator[D
         yield from active
 
 
-def everyone(pool: Pool) -> list[str]:
+def all_executions(pool: Pool) -> list[str]:
     return [name for name in pool.regions if name != OTHER] + [OTHER]
 
 
@@ -130,7 +130,7 @@ def test_a_region_that_comes_late_and_is_the_busiest_gets_its_own_equations_and_
     rate = late.rates[PCIE_RX]
     assert rate.reason == ""
     assert rate.value == pytest.approx(9e6 * PCIE_RX.quantum, rel=0.02)
-    assert len(everyone(pool)) <= MOST_REGIONS + 1
+    assert len(all_executions(pool)) <= MOST_REGIONS + 1
 
 
 @pytest.mark.parametrize("step_s", [1, 2])
@@ -142,7 +142,7 @@ def test_whoever_leaves_is_in_other_with_everything_it_had(step_s: int) -> None:
     # Too short for the search: with 64 regions that takes a while.
     for second in range(0, 16, step_s):
         activities += crowd(pool, range(second, second + step_s), "late" if second >= 6 else "")
-        names = everyone(pool)
+        names = all_executions(pool)
         pooled = {name: pool.pooled(name) for name in names}
         spent = sum((a.end_ns or 0) - a.start_ns for a in activities) / NS_PER_S
         assert sum(p.active_s for p in pooled.values()) == pytest.approx(spent)

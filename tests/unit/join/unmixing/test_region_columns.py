@@ -7,7 +7,7 @@ import pytest
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.catalogue.signals import GRAPHICS
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.unmixing.activities import Activities, DeviceExecution, Named
+from gpu_profile.join.unmixing.activities import Activities, DeviceExecution, NamedActivities
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.join.unmixing.region_columns import MOST_REGIONS, OTHER, RegionColumns
 from gpu_profile.units import NS_PER_S
@@ -22,7 +22,7 @@ def activity(
 
 
 def take(known: RegionColumns, activities: Sequence[DeviceExecution], start: int, end: int) -> None:
-    known.watch(Named.of(activities, end), start, end)
+    known.watch(NamedActivities.of(activities, end), start, end)
     known.take(Activities.of(activities, known.column, end).during(start, end))
 
 

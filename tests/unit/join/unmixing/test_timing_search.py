@@ -116,7 +116,7 @@ def test_a_counter_that_takes_a_part_of_each_period_for_all_of_it_is_found(part_
     found = search_of(world, windows).run()
     assert found.sensor.window_ns == pytest.approx(part_ms * MS, rel=0.05)
     assert np.median(lags(found, windows)) == pytest.approx(30 * MS, abs=2 * MS)
-    assert not found.rivals
+    assert not found.alternatives
     assert np.abs(rates_in(world, windows, found) / world.truth - 1).mean() < 0.08
 
 
@@ -152,7 +152,7 @@ def test_a_few_windows_of_work_outside_regions_do_not_choose_the_timing(seed: in
     masses[rng.random(len(masses)) < 0.03] += 30.0
     found = search_of(world, windows._replace(masses=masses)).run()
     true = windows.ends - (windows.ends - ORIGIN_NS) % (100 * MS)
-    every = (found.sensor, *found.rivals)
+    every = (found.sensor, *found.alternatives)
     assert min(abs(np.median(each.moments(windows.ends) - true)) for each in every) < 2 * MS
     assert np.median(np.abs(found.sensor.moments(windows.ends) - true)) < 2 * MS
 
@@ -372,10 +372,10 @@ def test_a_loop_has_fewer_timings_where_the_sensor_is_known(seed: int) -> None:
     expected = SensorPrior(Sensor(lag_ns=40 * MS, window_ns=100 * MS), MS, MS)
     search, windows = expecting(world, expected)
     found = search.run()
-    unknown = search_of(world).run().rivals
+    unknown = search_of(world).run().alternatives
     assert len(unknown) >= 2
     assert not all(expected.admits(rival, windows.ends) for rival in unknown)
-    assert all(expected.admits(each, windows.ends) for each in (found.sensor, *found.rivals))
+    assert all(expected.admits(each, windows.ends) for each in (found.sensor, *found.alternatives))
     assert abs(np.median(lags(found, windows)) - 40 * MS) < 2 * MS
 
 
@@ -415,10 +415,10 @@ def test_the_ends_of_a_range_of_lags_that_fit_alike_are_rivals(seed: int) -> Non
     world = World(seed, order="fixed", loop_ns=200 * MS, jitter=0.0, seconds=30)
     windows = windows_of(world)
     found = search_of(world).run()
-    middles = [float(np.median(each.middles(windows.ends))) for each in (found.sensor, *found.rivals)]
+    middles = [float(np.median(each.middles(windows.ends))) for each in (found.sensor, *found.alternatives)]
     assert (max(middles) - min(middles)) / MS > 2.5
 
 
 def test_a_lag_that_is_sure_has_no_rivals_near_it() -> None:
     world = World(1, seconds=30, lag_ns=40 * MS)
-    assert search_of(world).run().rivals == ()
+    assert search_of(world).run().alternatives == ()

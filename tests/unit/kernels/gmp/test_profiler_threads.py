@@ -49,7 +49,7 @@ def test_memory_of_a_thread_that_has_ended_is_told(made: GmpProfiler) -> None:
     assert made.results().problems == ()
 
 
-@pytest.mark.skipif(not TorchSource(all_threads=True).anywhere, reason="this PyTorch records one thread only")
+@pytest.mark.skipif(not TorchSource(all_threads=True).all_threads, reason="this PyTorch records one thread only")
 def test_memory_beside_the_kernels_of_other_threads_is_not_told_as_zero(made: GmpProfiler) -> None:
     def both() -> None:
         with made.profile_range("kernels"):

@@ -23,7 +23,7 @@ from gpu_profile.kernels.sources.torch_source import LOG_VARIABLE, TorchSource
 
 torch: Any = pytest.importorskip("torch")
 knows_all_threads = pytest.mark.skipif(
-    not TorchSource(all_threads=True).anywhere, reason="this PyTorch records one thread only"
+    not TorchSource(all_threads=True).all_threads, reason="this PyTorch records one thread only"
 )
 
 
@@ -137,7 +137,7 @@ def test_another_thread_may_not_stop_it_and_it_goes_on(source: TorchSource) -> N
 @knows_all_threads
 def test_with_all_threads_any_thread_may_stop_it_and_their_operators_are_recorded() -> None:
     source = TorchSource(all_threads=True)
-    assert source.anywhere
+    assert source.all_threads
     source.start()
     in_thread(lambda: torch.ones(4).exp())
     torch.ones(4).cos()
@@ -158,7 +158,7 @@ def test_a_pytorch_that_does_not_know_all_threads_records_one(monkeypatch: pytes
 
     monkeypatch.setattr(profiling, "_ExperimentalConfig", older)
     source = TorchSource(all_threads=True)
-    assert not source.anywhere
+    assert not source.all_threads
     source.start()
     torch.ones(4).exp()
     assert "aten::exp" in {record.name for record in source.stop() if isinstance(record, Operator)}

@@ -49,12 +49,12 @@ def run(name: str, clock: FakeClock, seconds: float, source: FakeSource | None =
 def test_without_a_window_due_regions_have_nothing_more_to_do(
     sampling: Sampling, session: Session, clock: FakeClock
 ) -> None:
-    assert not session.shows
+    assert not session.needs_slow_path
     run("step", clock, 1)
     assert sampling.arm()
-    assert session.shows
+    assert session.needs_slow_path
     run("step", clock, 1)
-    assert not session.shows
+    assert not session.needs_slow_path
 
 
 def test_the_next_outermost_region_opens_a_window_and_its_end_closes_it(
@@ -95,7 +95,7 @@ def test_short_regions_are_taken_together_until_the_window_is_over(
     sampling.arm()
     executions = [run("short", clock, 0.2) for _ in range(4)]
     assert source.log == ["start", "stop"]
-    assert [execution.awaited for execution in executions] == [True, True, True, False]
+    assert [execution.awaits_kernels for execution in executions] == [True, True, True, False]
 
 
 def test_only_the_thread_that_opened_it_closes_it(sampling: Sampling, source: FakeSource, clock: FakeClock) -> None:
@@ -120,7 +120,7 @@ def test_a_window_that_nobody_closes_is_closed_by_the_samplings_thread(
         in_thread(sample.close_late)
         assert source.log == ["start", "stop"]
         sampling.read()
-        assert not execution.awaited
+        assert not execution.awaits_kernels
         assert execution.kernels is None
 
 
@@ -165,9 +165,9 @@ def test_executions_and_regions_get_what_their_kernels_did(
     sampling.arm()
     first = run("step", clock, 0.3, source)
     second = run("step", clock, 0.3, source)
-    assert (first.awaited, second.awaited) == (True, True)
+    assert (first.awaits_kernels, second.awaits_kernels) == (True, True)
     sampling.read()
-    assert not first.awaited
+    assert not first.awaits_kernels
     for execution in (first, second):
         assert execution.kernels is not None
         assert (execution.kernels.kernels, execution.kernels.kernel_ns) == (1, 4000)
@@ -182,7 +182,7 @@ def test_one_that_still_runs_when_the_window_closes_is_let_go_without_figures(
         handle = region.start("request", span=False)
         clock.advance(1)
     sampling.read()
-    assert not handle.awaited
+    assert not handle.awaits_kernels
     assert handle.kernels is None
     assert set(session.joiner.verdicts.kernels) == {"step"}
     handle.end()
@@ -198,7 +198,7 @@ def test_operators_of_a_cpu_are_no_kernels(
         clock.advance(1)
     sampling.read()
     assert execution.kernels is None
-    assert not execution.awaited
+    assert not execution.awaits_kernels
     assert sampling.stats.host_only == sampling.stats.windows == 1
     assert session.joiner.verdicts.kernels == {}
 
@@ -234,7 +234,7 @@ def test_a_window_that_fails_is_counted_and_lets_every_execution_go(
         assert sampling.arm()
         executions += [run("step", clock, 0.3) for _ in range(2)]
         sampling.read()
-    assert (sampling.stats.failures, any(execution.awaited for execution in executions)) == (2, False)
+    assert (sampling.stats.failures, any(execution.awaits_kernels for execution in executions)) == (2, False)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert f"no {'records' if where == 'read' else where} today" in caplog.text
     sampling.stop()
@@ -277,7 +277,7 @@ def test_a_gpu_whose_records_another_tool_holds_counts_as_a_failure(
     execution = run("step", clock, 1)
     sampling.read()
     assert (sampling.stats.failures, sampling.stats.windows) == (1, 0)
-    assert not execution.awaited
+    assert not execution.awaits_kernels
     assert session.joiner.verdicts.kernels == {}
 
 
@@ -333,7 +333,7 @@ def test_stopping_closes_and_reads_an_open_window(
     first = run("step", clock, 0.1, source)
     sampling.stop()
     assert source.log == ["start", "stop"]
-    assert not first.awaited
+    assert not first.awaits_kernels
     assert first.kernels is not None
     assert not sampling.arm()
     run("step", clock, 1)
@@ -367,7 +367,7 @@ def test_a_forked_child_does_not_sample(sampling: Sampling, source: FakeSource, 
     def child() -> tuple[object, ...]:
         later = new_session()
         run("in the child", clock, 1)
-        return sampling.running, bool(later.shows), source.log, module._SAMPLING.holder
+        return sampling.running, bool(later.needs_slow_path), source.log, module._SAMPLING.holder
 
     assert in_child(child) == "(False, False, [], None)"
     run("in the parent", clock, 1)

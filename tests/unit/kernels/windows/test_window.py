@@ -105,14 +105,14 @@ def test_what_runs_around_the_start_and_at_the_end_is_cut_to_the_window(window: 
 
 def test_nothing_is_collected_before_or_after(window: Window, session: Session) -> None:
     a_region("before")()
-    assert not session.shows
+    assert not session.needs_slow_path
     window.start()
-    assert session.shows
+    assert session.needs_slow_path
     a_region("during")()
     taken = window.stop()
     a_region("after")()
     assert [each.name for each in taken.executions] == ["during"]
-    assert not session.shows
+    assert not session.needs_slow_path
     assert session.watchers == ()
 
 
@@ -175,7 +175,7 @@ def test_a_source_that_does_not_start_leaves_no_window(session: Session, clock: 
     with pytest.raises(GpuBackendError, match="no start today"):
         Window(FakeSource(fails="start"), clock=clock).start()
     assert OPEN.holder is None
-    assert not session.shows
+    assert not session.needs_slow_path
 
 
 def test_a_source_that_does_not_stop_leaves_no_window(session: Session, clock: FakeClock) -> None:
@@ -183,7 +183,7 @@ def test_a_source_that_does_not_stop_leaves_no_window(session: Session, clock: F
     with pytest.raises(GpuBackendError, match="no stop today"):
         window.stop()
     assert not window.is_open
-    assert not session.shows
+    assert not session.needs_slow_path
 
 
 def test_a_window_stays_open_when_a_wrong_thread_would_close_it(session: Session, clock: FakeClock) -> None:
@@ -341,7 +341,7 @@ def test_a_forked_child_has_no_window(window: Window) -> None:
             assert OPEN.holder is None
             later = new_session()
             a_region("in the child")()
-            assert not later.shows
+            assert not later.needs_slow_path
             assert Window(FakeSource(), clock=FakeClock()).start().is_open
 
         in_child(child)

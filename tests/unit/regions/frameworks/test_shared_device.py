@@ -30,7 +30,7 @@ __all__ = ["fake_clock", "fake_cuda", "fake_torch", "no_frameworks"]
 @pytest.fixture(autouse=True)
 def shared(cuda: FakeCuda) -> None:
     cuda.others = OTHERS
-    cuda.give_way()
+    cuda.yield_to_program()
 
 
 def refused(stream: Any, mark: object = UNMARKED) -> None:
@@ -63,7 +63,7 @@ def test_who_resolves_waits_for_a_base_and_marks_that_follow_are_right(
     stream = stream_now(clock)
     assert stream.record() is UNMARKED
     refused(stream)  # that mark is lost, but from now on there is a base
-    cuda.give_way()
+    cuda.yield_to_program()
     done_ns = cuda.launch(0.001)
     mark = stream.record()
     assert stream.resolve(mark) is None
@@ -101,7 +101,7 @@ def test_nobody_waits_for_who_waits(
     refused(stream)
     first, second = stream.record(), stream.record()
     clock.advance(events.STALE_S + 1)
-    cuda.give_way()
+    cuda.yield_to_program()
     found: list[Any] = []
 
     def meanwhile() -> None:
@@ -214,14 +214,14 @@ def test_regions_have_the_devices_interval_but_for_the_first(
 ) -> None:
     with Stage(tmp_path, monkeypatch, on_device=False) as stage:
         cuda.clock = stage.clock
-        cuda.give_way()
+        cuda.yield_to_program()
         process.use_stream(find_stream(clock=stage.clock))
         done = []
         for _ in range(3):
             with region("step"):
                 done.append(cuda.launch(0.009))
             stage.run(0.3)
-            cuda.give_way()
+            cuda.yield_to_program()
         intervals = [execution.interval() for execution in stage.ended]
     assert [interval and interval.source for interval in intervals] == ["host", "device", "device"]
     assert [interval and interval.end_ns for interval in intervals[1:]] == pytest.approx(done[1:], abs=OFF)

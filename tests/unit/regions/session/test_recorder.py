@@ -156,7 +156,7 @@ def test_what_is_known_of_kernels_comes_back_beside_an_operation(tmp_path: Path,
 def test_an_execution_is_written_when_the_window_that_saw_it_was_read(tmp_path: Path, clock: FakeClock) -> None:
     mine = recorder(tmp_path, clock)
     first, second, plain = (execution(name, START_NS, START_NS + 9) for name in ("first", "second", "plain"))
-    first.awaited = second.awaited = True
+    first.awaits_kernels = second.awaits_kernels = True
     clock.advance(0.1)
     for each in (first, second, plain):
         mine.take_ended(each)
@@ -165,7 +165,7 @@ def test_an_execution_is_written_when_the_window_that_saw_it_was_read(tmp_path: 
         mine.take_settled(each)
     mine.take_read()
     assert mine.spans == 1
-    second.kernels, second.awaited = HUNGRY, False
+    second.kernels, second.awaits_kernels = HUNGRY, False
     mine.take_read()
     assert mine.spans == 2
     clock.advance(AWAIT_S)
@@ -178,7 +178,7 @@ def test_an_execution_is_written_when_the_window_that_saw_it_was_read(tmp_path: 
 
 def test_what_waits_for_a_window_is_written_at_the_end(tmp_path: Path, clock: FakeClock, mine: Recorder) -> None:
     each = execution("step", START_NS, START_NS + 9)
-    each.awaited = True
+    each.awaits_kernels = True
     clock.advance(0.1)
     mine.take_ended(each)
     assert mine.spans == 0
@@ -372,13 +372,13 @@ def test_a_session_writes_what_waits_for_a_window_in_the_step_after_it_was_read(
     session = Session(lambda: FakeDriver(clock, [GPU]), clock=clock)
     mine = record_session(session, tmp_path)
     step, plain = (execution(name, START_NS, START_NS + 9) for name in ("step", "plain"))
-    step.awaited = True
+    step.awaits_kernels = True
     clock.advance(0.1)
     session.began.extend((step, plain))
     session.sampler.step(force=True)
     session.settle()
     assert mine.spans == 1
-    step.kernels, step.awaited = HUNGRY, False
+    step.kernels, step.awaits_kernels = HUNGRY, False
     session.settle()
     assert mine.spans == 2
     session.on_stop[-1]()

@@ -7,7 +7,7 @@ import pytest
 from support.hardware import H100
 
 from gpu_profile.analysis import analyse
-from gpu_profile.join.unmixing.pauses import give_way
+from gpu_profile.join.unmixing.pauses import yield_to_program
 from gpu_profile.recording import read_recording
 from gpu_profile.regions.session.turns import HurryingLock, Turns
 
@@ -28,8 +28,8 @@ class Awaited(threading.Event):
 
 def turns(used: list[float], *, pressing: bool = False) -> tuple[Turns, Awaited]:
     made = Turns(lambda: pressing, used_s=lambda: used[0])
-    made._awaited = awaited = Awaited()
-    return made, awaited
+    made._awaited = awaits_kernels = Awaited()
+    return made, awaits_kernels
 
 
 def apart(work: Callable[[], None]) -> None:
@@ -41,29 +41,29 @@ def apart(work: Callable[[], None]) -> None:
 
 def test_a_turn_is_followed_by_a_pause_of_nine_times_its_length() -> None:
     used = [0.0]
-    made, awaited = turns(used)
+    made, awaits_kernels = turns(used)
 
     def work() -> None:
         made.begin()
         for _ in range(5):
             used[0] += 0.0003
-            give_way()
+            yield_to_program()
         used[0] += 0.003
-        give_way()
+        yield_to_program()
         used[0] += 0.250
-        give_way()
+        yield_to_program()
 
     apart(work)
-    assert awaited.pauses == pytest.approx([9 * 0.0012, 9 * 0.0033, 0.1]), "none is longer than 100 ms"
+    assert awaits_kernels.pauses == pytest.approx([9 * 0.0012, 9 * 0.0033, 0.1]), "none is longer than 100 ms"
 
 
 def test_there_is_no_pause_where_work_presses_and_none_in_another_thread() -> None:
     used = [0.0]
-    made, awaited = turns(used, pressing=True)
+    made, awaits_kernels = turns(used, pressing=True)
 
     def work() -> None:
         used[0] += 1.0
-        give_way()
+        yield_to_program()
 
     def begun() -> None:
         made.begin()
@@ -71,14 +71,14 @@ def test_there_is_no_pause_where_work_presses_and_none_in_another_thread() -> No
 
     apart(begun)
     apart(work)
-    assert awaited.pauses == []
+    assert awaits_kernels.pauses == []
 
 
 def test_a_search_is_in_turns_of_milliseconds_and_finds_the_same() -> None:
     """On what an H100 recorded of training: its searches took 0.2 s and more at a time."""
     recording = read_recording(H100 / "joint" / "training")
     made = Turns()
-    made._awaited = awaited = Awaited()
+    made._awaited = awaits_kernels = Awaited()
     found = []
 
     def work() -> None:
@@ -88,26 +88,26 @@ def test_a_search_is_in_turns_of_milliseconds_and_finds_the_same() -> None:
     apart(work)
     plain = analyse(recording)
     assert [use.summary for use in found[0].regions] == [use.summary for use in plain.regions]
-    assert len(awaited.pauses) > 100
-    assert max(awaited.pauses) <= 0.1
+    assert len(awaits_kernels.pauses) > 100
+    assert max(awaits_kernels.pauses) <= 0.1
 
 
 def test_nobody_pauses_while_somebody_waits_and_each_who_waited_ends_his_own_hurry() -> None:
     used = [0.0]
-    made, awaited = turns(used)
+    made, awaits_kernels = turns(used)
 
     def work() -> None:
         made.begin()
         used[0] += 0.002
-        give_way()
+        yield_to_program()
 
     with made.hurried():
         with pytest.raises(ZeroDivisionError), made.hurried():
             raise ZeroDivisionError
         apart(work)
-        assert awaited.pauses == []
+        assert awaits_kernels.pauses == []
     apart(work)
-    assert awaited.pauses == pytest.approx([0.018])
+    assert awaits_kernels.pauses == pytest.approx([0.018])
 
 
 def test_who_waits_for_the_lock_hurries_who_holds_it_and_may_take_it_twice() -> None:

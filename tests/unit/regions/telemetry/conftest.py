@@ -4,10 +4,10 @@ import pytest
 from support.regions import Stage
 from unit.regions.telemetry.foreign import watch
 
-from gpu_profile.regions.telemetry.server_spans import ForeignSpans
+from gpu_profile.regions.telemetry.server_spans import AdoptedSpans
 
 
 @pytest.fixture
-def spans(on_host: Stage, monkeypatch: pytest.MonkeyPatch) -> ForeignSpans:
+def spans(on_host: Stage, monkeypatch: pytest.MonkeyPatch) -> AdoptedSpans:
     """What watches them on a stage."""
     return watch(monkeypatch)

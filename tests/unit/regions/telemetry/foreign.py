@@ -13,15 +13,15 @@ from support.regions import Stage
 from gpu_profile.regions.running import begun, innermost
 from gpu_profile.regions.session import process
 from gpu_profile.regions.telemetry import server_spans
-from gpu_profile.regions.telemetry.server_spans import ForeignRule, ForeignSpans
+from gpu_profile.regions.telemetry.server_spans import AdoptedSpans, ServerSpanRule
 
 
 def watch(
-    monkeypatch: pytest.MonkeyPatch, rule: ForeignRule | None = None, *, most_live: int = server_spans.MOST_LIVE
-) -> ForeignSpans:
+    monkeypatch: pytest.MonkeyPatch, rule: ServerSpanRule | None = None, *, most_live: int = server_spans.MOST_LIVE
+) -> AdoptedSpans:
     """Watch foreign spans from now on."""
-    spans = ForeignSpans(
-        ForeignRule() if rule is None else rule,
+    spans = AdoptedSpans(
+        ServerSpanRule() if rule is None else rule,
         session=process.session,
         innermost=lambda: innermost(begun.get()),
         most_live=most_live,

@@ -20,7 +20,7 @@ from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session import process
 from gpu_profile.regions.session.session import Session
 from gpu_profile.regions.telemetry import server_spans
-from gpu_profile.regions.telemetry.server_spans import ForeignRule, ForeignSpans, parse_rule
+from gpu_profile.regions.telemetry.server_spans import AdoptedSpans, ServerSpanRule, parse_rule
 
 INTERNAL, SERVER, CONSUMER, CLIENT = SpanKind.INTERNAL, SpanKind.SERVER, SpanKind.CONSUMER, SpanKind.CLIENT
 
@@ -36,18 +36,18 @@ def joined(on_host: Stage) -> set[str]:
 @pytest.mark.parametrize(
     ("words", "rule"),
     [
-        ("server,consumer,regions", ForeignRule()),
-        (" server , regions ", ForeignRule(kinds=frozenset({"server"}))),
-        ("none", ForeignRule(kinds=frozenset(), containing_regions=False)),
+        ("server,consumer,regions", ServerSpanRule()),
+        (" server , regions ", ServerSpanRule(kinds=frozenset({"server"}))),
+        ("none", ServerSpanRule(kinds=frozenset(), containing_regions=False)),
         (
             "all",
-            ForeignRule(
+            ServerSpanRule(
                 kinds=frozenset({"internal", "server", "client", "producer", "consumer"}), containing_regions=False
             ),
         ),
         (
             "scope=shop.*,name=GET *,!name=* /health*,!scope=redis",
-            ForeignRule(
+            ServerSpanRule(
                 kinds=frozenset(),
                 scopes=("shop.*",),
                 names=("GET *",),
@@ -58,7 +58,7 @@ def joined(on_host: Stage) -> set[str]:
         ),
     ],
 )
-def test_words_are_read_as_a_rule(words: str, rule: ForeignRule) -> None:
+def test_words_are_read_as_a_rule(words: str, rule: ServerSpanRule) -> None:
     assert parse_rule(words) == rule
 
 
@@ -80,7 +80,7 @@ def test_word_that_is_none_of_them_is_a_usage_error_in_one_line(words: str, prob
 
 def test_rule_with_a_kind_that_is_none_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="'http' is no kind of span: choose among internal, server"):
-        ForeignRule(kinds=frozenset({"http"}))
+        ServerSpanRule(kinds=frozenset({"http"}))
 
 
 def test_rule_that_no_span_fits_watches_none(on_host: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def test_matched_span_is_pooled_judged_and_joined_like_a_region_of_its_name(
     assert seen["foreign"] == seen["region"]
 
 
-def test_span_that_is_not_matched_passes_straight_through(on_host: Stage, spans: ForeignSpans) -> None:
+def test_span_that_is_not_matched_passes_straight_through(on_host: Stage, spans: AdoptedSpans) -> None:
     with foreign_span(on_host, "plain"):
         on_host.run(0.1)
     assert on_host.names() == ["plain"]
@@ -178,7 +178,7 @@ def test_matched_span_starts_the_session_where_no_region_ever_runs(
     assert asked == [1]
 
 
-def test_last_name_of_a_span_counts_and_its_error(on_host: Stage, spans: ForeignSpans) -> None:
+def test_last_name_of_a_span_counts_and_its_error(on_host: Stage, spans: AdoptedSpans) -> None:
     with foreign_span(on_host, "GET", SERVER) as span:
         span.update_name("GET /items/{id}")
         span.set_status(Status(StatusCode.ERROR))
@@ -189,7 +189,7 @@ def test_last_name_of_a_span_counts_and_its_error(on_host: Stage, spans: Foreign
     assert durations["GET /items/{id}"].errors == 1
 
 
-def test_span_with_times_of_its_own_making_never_runs_backwards(on_host: Stage, spans: ForeignSpans) -> None:
+def test_span_with_times_of_its_own_making_never_runs_backwards(on_host: Stage, spans: AdoptedSpans) -> None:
     now = on_host.clock.now_ns()
     tracer = on_host.provider.get_tracer("shop")
     tracer.start_span("backwards", kind=SERVER, start_time=now).end(end_time=now - 10**9)
@@ -219,7 +219,7 @@ def test_span_of_the_foreign_kind_that_is_not_sampled_is_invisible(
 
 @pytest.mark.parametrize("concurrent", [False, True])
 def test_span_counts_once_and_is_joined_for_every_processor(
-    on_host: Stage, concurrent: bool, spans: ForeignSpans
+    on_host: Stage, concurrent: bool, spans: AdoptedSpans
 ) -> None:
     exporters = [InMemorySpanExporter() for _ in range(3)]
     multi = ConcurrentMultiSpanProcessor(3) if concurrent else None
@@ -243,7 +243,7 @@ def test_span_counts_once_and_is_joined_for_every_processor(
 
 
 def test_defect_of_ours_fails_neither_span_nor_region_and_is_said_once(
-    on_host: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, spans: ForeignSpans
+    on_host: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, spans: AdoptedSpans
 ) -> None:
     def fail() -> Execution | None:
         raise ZeroDivisionError
@@ -290,7 +290,7 @@ def test_spans_that_nobody_ends_make_room_once_they_are_gone(on_host: Stage, mon
     assert len(spans._live) <= 10
 
 
-def test_matched_span_that_nobody_ends_ends_when_it_is_gone(on_host: Stage, spans: ForeignSpans) -> None:
+def test_matched_span_that_nobody_ends_ends_when_it_is_gone(on_host: Stage, spans: AdoptedSpans) -> None:
     leaked = start(on_host, "GET /", SERVER)
     on_host.run(1.0)
     assert on_host.calls("GET /") == 0
@@ -305,7 +305,7 @@ def test_matched_span_that_nobody_ends_ends_when_it_is_gone(on_host: Stage, span
     assert on_host.session.idle
 
 
-def test_names_without_end_are_counted_as_other(on_host: Stage, spans: ForeignSpans) -> None:
+def test_names_without_end_are_counted_as_other(on_host: Stage, spans: AdoptedSpans) -> None:
     for i in range(1_200):
         with foreign_span(on_host, f"GET /user/{i}", SERVER):
             on_host.clock.advance(0.0001)
@@ -318,7 +318,7 @@ def test_names_without_end_are_counted_as_other(on_host: Stage, spans: ForeignSp
     assert len(on_host.session.joiner.pools[on_host.uuid].regions) <= 65
 
 
-def test_forked_child_forgets_the_parents_spans(on_host: Stage, spans: ForeignSpans) -> None:
+def test_forked_child_forgets_the_parents_spans(on_host: Stage, spans: AdoptedSpans) -> None:
     with foreign_span(on_host, "GET /", SERVER) as span:
 
         def child() -> list[str]:
@@ -335,7 +335,7 @@ def test_forked_child_forgets_the_parents_spans(on_host: Stage, spans: ForeignSp
 
 
 def test_region_that_begins_in_two_threads_of_one_span_makes_it_one_execution(
-    on_host: Stage, spans: ForeignSpans
+    on_host: Stage, spans: AdoptedSpans
 ) -> None:
     found: list[Execution | None] = []
     with foreign_span(on_host, "job") as span:
@@ -352,7 +352,7 @@ def test_region_that_begins_in_two_threads_of_one_span_makes_it_one_execution(
     assert on_host.calls("job") == 1
 
 
-def test_leaving_ends_what_runs_and_watches_no_more(on_host: Stage, spans: ForeignSpans) -> None:
+def test_leaving_ends_what_runs_and_watches_no_more(on_host: Stage, spans: AdoptedSpans) -> None:
     with foreign_span(on_host, "GET /", SERVER):
         on_host.run(0.2)
         server_spans.leave()

@@ -10,12 +10,12 @@ from support.worlds import known
 from unit.regions.telemetry.foreign import foreign_span, start, watch
 
 from gpu_profile import region
-from gpu_profile.regions.telemetry.server_spans import ForeignSpans, parse_rule
+from gpu_profile.regions.telemetry.server_spans import AdoptedSpans, parse_rule
 
 SERVER, CONSUMER = SpanKind.SERVER, SpanKind.CONSUMER
 
 
-def test_regions_and_matched_spans_are_inside_one_another_as_they_run(on_host: Stage, spans: ForeignSpans) -> None:
+def test_regions_and_matched_spans_are_inside_one_another_as_they_run(on_host: Stage, spans: AdoptedSpans) -> None:
     with foreign_span(on_host, "GET /", SERVER), foreign_span(on_host, "handler"):
         with region("outer"), foreign_span(on_host, "helper"):
             with foreign_span(on_host, "deep"), region("inner"):
@@ -31,7 +31,7 @@ def test_regions_and_matched_spans_are_inside_one_another_as_they_run(on_host: S
     }  # fmt: skip
 
 
-def test_regions_without_spans_and_begun_by_hand_are_inside_too(on_host: Stage, spans: ForeignSpans) -> None:
+def test_regions_without_spans_and_begun_by_hand_are_inside_too(on_host: Stage, spans: AdoptedSpans) -> None:
     with foreign_span(on_host, "GET /", SERVER):
         with region("quiet", span=False), foreign_span(on_host, "in quiet", SERVER):
             handle = region.start("handle")
@@ -55,7 +55,7 @@ def test_spans_that_a_rule_leaves_out_are_looked_through(on_host: Stage, monkeyp
     assert on_host.parents() == {"GET /": None, "step": "GET /", "nested server": "GET /"}
 
 
-def test_surroundings_are_the_contexts_and_not_the_threads(on_host: Stage, spans: ForeignSpans) -> None:
+def test_surroundings_are_the_contexts_and_not_the_threads(on_host: Stage, spans: AdoptedSpans) -> None:
     with foreign_span(on_host, "GET /", SERVER) as span:
         alone = start(on_host, "alone", SERVER, context=Context())
         elsewhere = trace.set_span_in_context(span)
@@ -65,7 +65,7 @@ def test_surroundings_are_the_contexts_and_not_the_threads(on_host: Stage, spans
     assert on_host.parents() == {"GET /": None, "alone": None, "worker": "GET /"}
 
 
-def test_span_that_is_matched_late_counts_from_its_start(on_host: Stage, spans: ForeignSpans) -> None:
+def test_span_that_is_matched_late_counts_from_its_start(on_host: Stage, spans: AdoptedSpans) -> None:
     on_host.run(0.5)
     with foreign_span(on_host, "job") as span:
         on_host.work(3.0, "job")
@@ -85,7 +85,7 @@ def test_span_that_is_matched_late_counts_from_its_start(on_host: Stage, spans: 
     assert 0.1 < busy.total < 1.5
 
 
-def test_busy_time_inside_a_region_is_not_charged_to_the_span_around_it(on_host: Stage, spans: ForeignSpans) -> None:
+def test_busy_time_inside_a_region_is_not_charged_to_the_span_around_it(on_host: Stage, spans: AdoptedSpans) -> None:
     on_host.run(0.5)
     for _ in range(6):
         with foreign_span(on_host, "GET /", SERVER):

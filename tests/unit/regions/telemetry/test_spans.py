@@ -148,12 +148,12 @@ def test_span_whose_window_is_not_read_waits_for_it_and_no_other_waits_with_it(o
     with region("before"):
         pass
     with region("profiled") as execution:
-        execution.awaited = True
+        execution.awaits_kernels = True
     with region("after"):
         pass
     on_host.run(3.0)
     assert on_host.names() == ["before", "after"]
-    execution.kernels, execution.awaited = HUNGRY, False
+    execution.kernels, execution.awaits_kernels = HUNGRY, False
     on_host.run(0.2)
     assert on_host.names() == ["before", "after", "profiled"]
     assert on_host.attributes("profiled")["kernels.count"] == 3
@@ -162,7 +162,7 @@ def test_span_whose_window_is_not_read_waits_for_it_and_no_other_waits_with_it(o
 
 def test_span_waits_for_a_window_no_longer_than_ten_seconds(on_host: Stage) -> None:
     with region("profiled") as execution:
-        execution.awaited = True
+        execution.awaits_kernels = True
     on_host.run(AWAIT_S - 0.2)
     assert on_host.names() == []
     on_host.run(0.4)
@@ -172,9 +172,9 @@ def test_span_waits_for_a_window_no_longer_than_ten_seconds(on_host: Stage) -> N
 
 def test_a_window_that_failed_lets_its_spans_go_at_once(on_host: Stage) -> None:
     with region("profiled") as execution:
-        execution.awaited = True
+        execution.awaits_kernels = True
     on_host.run(2.0)
-    execution.awaited = False
+    execution.awaits_kernels = False
     on_host.run(0.1)
     assert on_host.names() == ["profiled"]
 
@@ -183,7 +183,7 @@ def test_a_window_that_failed_lets_its_spans_go_at_once(on_host: Stage) -> None:
 def test_nobody_waits_for_a_window_at_the_end(on_host: Stage, how: str) -> None:
     for name in ("first", "second"):
         with region(name) as execution:
-            execution.awaited = True
+            execution.awaits_kernels = True
         on_host.run(1.0)
     if how == "stop":
         process.stop()
@@ -196,7 +196,7 @@ def test_spans_that_wait_for_a_window_are_part_of_the_queue(staged: Staged) -> N
     stage = staged(on_device=False, queue=3)
     for i in range(3):
         with region(f"profiled {i}") as execution:
-            execution.awaited = True
+            execution.awaits_kernels = True
     stage.run(2.0)
     with region("late"):
         pass
@@ -206,7 +206,7 @@ def test_spans_that_wait_for_a_window_are_part_of_the_queue(staged: Staged) -> N
 
 def test_a_clock_that_was_set_back_ends_the_wait_for_a_window(on_host: Stage) -> None:
     with region("profiled") as execution:
-        execution.awaited = True
+        execution.awaits_kernels = True
     on_host.run(2.0)
     assert on_host.names() == []
     on_host.clock.set_back(60)

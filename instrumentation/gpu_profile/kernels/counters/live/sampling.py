@@ -75,8 +75,8 @@ class CounterSampling:
         self._start_ns = SYSTEM_CLOCK.now_ns()
         self._watch.begin()
         session = process.running()
-        everyone = [] if session is None else [*session.joiner.backlog.everyone(), *list(session.began)]
-        for execution in [*running_from(begun.get()), *everyone]:
+        all_executions = [] if session is None else [*session.joiner.backlog.all_executions(), *list(session.began)]
+        for execution in [*running_from(begun.get()), *all_executions]:
             if not execution.end_ns:
                 self._collect(execution)
         return self

@@ -13,28 +13,36 @@ from gpu_profile.catalogue.samples import Device, Event, Sample
 from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.errors import DeviceLost
 from gpu_profile.testing import FakeClock
-from gpu_profile_exporter.reader.marked import ALONE_S, LIST_S, OPEN_S, READ_S, REOPEN_S, START_S, ObservedDriver
-from gpu_profile_exporter.reader.whereabouts import DRIVER, ELSEWHERE, Whereabouts
+from gpu_profile_exporter.reader.heartbeat import DRIVER, ELSEWHERE, Heartbeat
+from gpu_profile_exporter.reader.observed_driver import (
+    ALONE_S,
+    LIST_S,
+    OPEN_S,
+    READ_S,
+    REOPEN_S,
+    START_S,
+    ObservedDriver,
+)
 
 DEVICES = [Device("GPU-a", index=0), Device("GPU-b", index=1), Device("GPU-c")]
 
 
 @pytest.fixture
-def where() -> Iterator[Whereabouts]:
-    made = Whereabouts.create()
+def where() -> Iterator[Heartbeat]:
+    made = Heartbeat.create()
     yield made
     made.close()
 
 
-def test_nobody_is_anywhere_at_first_and_after_leaving(where: Whereabouts) -> None:
+def test_nobody_is_anywhere_at_first_and_after_leaving(where: Heartbeat) -> None:
     assert where.now() is None
     where.enter(3, 1.0)
     where.leave()
     assert where.now() is None
 
 
-def test_another_process_s_view_tells_the_same(where: Whereabouts) -> None:
-    other = Whereabouts(os.dup(where.fd))
+def test_another_process_s_view_tells_the_same(where: Heartbeat) -> None:
+    other = Heartbeat(os.dup(where.fd))
     where.enter(5, 100.0)
     found = other.now()
     assert found is not None
@@ -43,7 +51,7 @@ def test_another_process_s_view_tells_the_same(where: Whereabouts) -> None:
     other.close()
 
 
-def test_what_takes_longer_than_it_may_is_late(where: Whereabouts) -> None:
+def test_what_takes_longer_than_it_may_is_late(where: Heartbeat) -> None:
     where.enter(DRIVER, -1.0)
     found = where.now()
     assert found is not None
@@ -75,14 +83,14 @@ class Passing:
 def test_a_keeper_never_pairs_one_gpu_with_anothers_moment_or_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter(range(1, 100))
     monkeypatch.setattr(time, "monotonic_ns", lambda: next(times))
-    writer = object.__new__(Whereabouts)
+    writer = object.__new__(Heartbeat)
     writer._words = steps = Steps()
     for gpu in (1, 2, 1):
         writer.enter(gpu, {1: -1000.0, 2: 1000.0}[gpu])
     monkeypatch.setattr(time, "monotonic_ns", lambda: 100)
     seen = set()
     for looks in combinations_with_replacement(range(len(steps.states)), 4):
-        reader = object.__new__(Whereabouts)
+        reader = object.__new__(Heartbeat)
         reader._words = Passing([steps.states[look] for look in looks])
         found = reader.now()
         if found is not None:
@@ -90,7 +98,7 @@ def test_a_keeper_never_pairs_one_gpu_with_anothers_moment_or_limit(monkeypatch:
     assert seen == {(1, True), (2, False)}
 
 
-class Spy(Whereabouts):
+class Spy(Heartbeat):
     """Keeps what it is told."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ EVENTS: Final = -3
 ELSEWHERE: Final = -2
 
 
-class Where(NamedTuple):
+class CallInProgress(NamedTuple):
     """A call in progress: the NVML index of a GPU, or `DRIVER`, and the duration so far. `late`: above its limit.
 
     `slow`: above half its limit. Then other GPUs should not wait for it any more.
@@ -34,8 +34,8 @@ class Where(NamedTuple):
     slow: bool = False
 
 
-class Whereabouts:
-    """The shared memory. `create()` allocates it, `Whereabouts(fd)` opens that of another process."""
+class Heartbeat:
+    """The shared memory. `create()` allocates it, `Heartbeat(fd)` opens that of another process."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -43,7 +43,7 @@ class Whereabouts:
         self._words: Any = memoryview(self._map).cast("q")
 
     @classmethod
-    def create(cls) -> Whereabouts:
+    def create(cls) -> Heartbeat:
         """Allocate anonymous memory."""
         fd = os.memfd_create("gpu-profile-reader")
         os.ftruncate(fd, _SIZE)
@@ -61,14 +61,14 @@ class Whereabouts:
         """Publish that no call is in progress."""
         self._words[_SINCE] = 0
 
-    def now(self) -> Where | None:
+    def now(self) -> CallInProgress | None:
         """The call in progress. None if there is none."""
         words = self._words
         since, index, limit = words[_SINCE], words[_PLACE], words[_LIMIT]
         if not since or words[_SINCE] != since:
             return None
         waited = time.monotonic_ns() - since
-        return Where(index, waited / 1e9, waited > limit, 2 * waited > limit)
+        return CallInProgress(index, waited / 1e9, waited > limit, 2 * waited > limit)
 
     def close(self) -> None:
         """Unmap the memory and close its file descriptor."""

@@ -34,7 +34,7 @@ def kept_calibration(device: Device, driver_version: str) -> Mapping[str, Any] |
     return user_cache.load(sensors_path(device, driver_version), read)
 
 
-def known_sensors(device: Device, driver_version: str) -> DevicePrior:
+def sensor_priors(device: Device, driver_version: str) -> DevicePrior:
     """The prior of the device's sensors: as calibrated, else as usual for its board. Never raises."""
     content, usual = kept_calibration(device, driver_version), DevicePrior.of_board(device.name)
     if content is None:
@@ -44,5 +44,5 @@ def known_sensors(device: Device, driver_version: str) -> DevicePrior:
 
 
 def unexpected(device: Device, signal: Signal) -> str:
-    """The warning for readings that contradict `known_sensors`."""
+    """The warning for readings that contradict `sensor_priors`."""
     return f"{device.uuid}: readings of {signal.key} contradict its sensor's calibration; run gpu-profile calibrate"

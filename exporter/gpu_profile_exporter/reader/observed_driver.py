@@ -10,7 +10,7 @@ from gpu_profile.catalogue.samples import Device, Event, ProcessUse, Sample
 from gpu_profile.clock import Clock
 from gpu_profile.driver import Capability, Driver
 from gpu_profile.errors import GpuProfileError
-from gpu_profile_exporter.reader.whereabouts import DRIVER, ELSEWHERE, Whereabouts
+from gpu_profile_exporter.reader.heartbeat import DRIVER, ELSEWHERE, Heartbeat
 
 #: Time limit of a call to a GPU while other GPUs wait to be read.
 READ_S: Final = 0.5
@@ -33,7 +33,7 @@ class ObservedDriver:
     """
 
     def __init__(
-        self, driver: Driver, where: Whereabouts, clock: Clock, *, open_s: float = OPEN_S, alone: bool = False
+        self, driver: Driver, where: Heartbeat, clock: Clock, *, open_s: float = OPEN_S, alone: bool = False
     ) -> None:
         self.driver = driver
         self._where = where

@@ -13,7 +13,7 @@ from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.frameworks import find_stream, torch_profiler
 from gpu_profile.regions.streams import Stream
 
-#: The source of device intervals: see `Entrance.use_stream`.
+#: The source of device intervals: see `Inbox.use_stream`.
 StreamSetting = Stream | Callable[[], Stream | None] | Literal["auto"] | None
 
 
@@ -29,20 +29,20 @@ class Watcher(Protocol):
         ...
 
 
-class Entrance:
+class Inbox:
     """The part of a session that every region touches. Slots only, because it is read on each call."""
 
     __slots__ = (
         "__weakref__",
+        "_changing",
         "_seeks_stream",
-        "_showing",
         "_watches_spans",
         "active",
         "began",
         "clock",
         "make_range",
+        "needs_slow_path",
         "now_ns",
-        "shows",
         "stream",
         "watchers",
     )
@@ -56,7 +56,7 @@ class Entrance:
     #: The stream that marks are recorded on, or a function that returns the calling thread's.
     stream: Stream | Callable[[], Stream | None] | None
     #: True while marks, outer spans, watchers or profiler ranges are wanted: regions then take the slow path.
-    shows: bool
+    needs_slow_path: bool
     #: Notified of executions. Empty unless a profiler's window is open or about to open.
     watchers: tuple[Watcher, ...]
     #: Makes a region's range in the trace of PyTorch's profiler; None while none runs.
@@ -68,7 +68,7 @@ class Entrance:
         self.began = deque()
         self.active = False
         self._watches_spans = False
-        self._showing = threading.RLock()  # a signal's handler may run a region meanwhile
+        self._changing = threading.RLock()  # a signal's handler may run a region meanwhile
         self.watchers = ()
         self.make_range = None
         self.use_stream(stream)
@@ -78,10 +78,10 @@ class Entrance:
 
         `auto`: use the current stream of the program's framework, as soon as the program uses a GPU.
         """
-        with self._showing:
+        with self._changing:
             self._seeks_stream = stream == "auto"
             self.stream = None if isinstance(stream, str) else stream
-            self._update_shows()
+            self._update_slow_path()
 
     def seek_stream(self) -> None:
         """With `auto`: take the framework's stream if the program uses a GPU by now."""
@@ -95,28 +95,28 @@ class Entrance:
 
     def make_ranges(self, make: torch_profiler.MakeRange | None) -> None:
         """From now on open a profiler range, made by `make`, for each region; None: open none."""
-        with self._showing:
+        with self._changing:
             self.make_range = make
-            self._update_shows()
+            self._update_slow_path()
 
     def watch_spans(self) -> None:
         """Have regions look for the spans around them from now on."""
-        with self._showing:
+        with self._changing:
             self._watches_spans = True
-            self._update_shows()
+            self._update_slow_path()
 
     def watch(self, watcher: Watcher) -> None:
         """Notify `watcher` of executions that begin from now on, and of their ends."""
-        with self._showing:
+        with self._changing:
             self.watchers = (*self.watchers, watcher)
-            self._update_shows()
+            self._update_slow_path()
 
     def unwatch(self, watcher: Watcher) -> None:
         """Notify it of no more beginnings. It still gets the ends of the executions that it has seen begin."""
-        with self._showing:
+        with self._changing:
             self.watchers = tuple(each for each in self.watchers if each is not watcher)
-            self._update_shows()
+            self._update_slow_path()
 
-    def _update_shows(self) -> None:
+    def _update_slow_path(self) -> None:
         more = self.stream is not None or bool(self.watchers) or self.make_range is not None
-        self.shows = self._watches_spans or more
+        self.needs_slow_path = self._watches_spans or more
