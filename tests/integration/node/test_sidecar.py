@@ -17,9 +17,11 @@ from support.otlp_traces import request_of, span, spans_of
 from support.programs import environment, free_port, printed, until
 from support.push import attributes
 
+from gpu_profile.driver.node.table import TableFile
+
 #: A service that knows nothing of us, but for the GPU that it uses, and tells how many spans it made.
 SERVICE = """
-import random, sys, time
+import os, random, sys, time
 from pathlib import Path
 from gpu_profile.driver.simulated import SimulatedQueue, Work
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -28,9 +30,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import SpanKind
 
-node, url, seconds = sys.argv[1:]
-queue, rng, n = SimulatedQueue(Path(node)), random.Random(3), 0
-provider = TracerProvider(resource=Resource.create({"service.name": "shop"}))
+node, url, seconds, gpu, attribute = sys.argv[1:]
+queue, rng, n = SimulatedQueue(Path(node), int(gpu)), random.Random(3), 0
+own = {attribute: os.getpid()} if attribute else {}
+provider = TracerProvider(resource=Resource.create({"service.name": "shop", **own}))
 provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(url), schedule_delay_millis=300))
 tracer, ends = provider.get_tracer("shop"), time.monotonic() + float(seconds)
 while time.monotonic() < ends:
@@ -108,7 +111,7 @@ def test_a_service_s_spans_come_out_of_a_collector_with_what_the_gpu_did(
     arrived: list[bytes] = []
     with otlp_collector.sink(arrived.append) as port, otlp_collector.collector(port, tmp_path) as urls:
         sidecar = begin(exporter.timeline, urls["http/protobuf"])
-        made = int(printed("-c", SERVICE, str(exporter.node), sidecar.url, "10"))
+        made = int(printed("-c", SERVICE, str(exporter.node), sidecar.url, "10", "0", ""))
         until(lambda: sum(len(spans_of(one)) for one in arrived) >= made, "all spans come out")
         regions = re.findall(
             r'^gpu_profile_region_\w+{region="([^"]*)".*service_name="([^"]*)"', sidecar.scrape(), re.MULTILINE
@@ -136,6 +139,31 @@ def test_a_service_s_spans_come_out_of_a_collector_with_what_the_gpu_did(
     assert powers[0] > 1.3 * powers[1]
 
 
+def test_a_process_beside_many_gpus_is_joined_on_the_one_that_lists_it(
+    tmp_path: Path, begin: Callable[..., Sidecar]
+) -> None:
+    exporter = Exporter(tmp_path, scenario='[[device]]\nmodel = "H100 SXM"\n' * 2)
+    arrived: list[bytes] = []
+    try:
+        exporter.wait()
+        with otlp_collector.sink(arrived.append) as port, otlp_collector.collector(port, tmp_path) as urls:
+            sidecar = begin(exporter.timeline, urls["http/protobuf"])
+            made = int(printed("-c", SERVICE, str(exporter.node), sidecar.url, "6", "1", "process.pid"))
+            until(lambda: sum(len(spans_of(one)) for one in arrived) >= made, "all spans come out")
+    finally:
+        exporter.stop()
+    buys = [attributes(one.attributes) for each in arrived for one in spans_of(each) if one.name == "POST /buy"]
+    devices = {tuple(each["gpu_profile.device.ids"]) for each in buys if "gpu_profile.device.ids" in each}
+    reasons = {each.get("gpu_profile.unjoined", "") for each in buys}
+    assert devices == {(_uuids(exporter.timeline)[1],)}, reasons
+    # Before the driver lists the process, and before anything is known of the region.
+    assert not [one for one in reasons if "proven" in one or "namespace" in one or "identifies" in one]
+
+
+def _uuids(timeline: Path) -> list[str]:
+    return [one.device.uuid for one in TableFile(timeline).read().devices]
+
+
 def test_spans_wait_for_a_next_receiver_that_is_away_and_none_is_lost(
     exporter: Exporter, begin: Callable[..., Sidecar]
 ) -> None:
@@ -143,7 +171,7 @@ def test_spans_wait_for_a_next_receiver_that_is_away_and_none_is_lost(
     with otlp_collector.sink(arrived.append) as port:
         pass  # nothing listens there any more
     sidecar = begin(exporter.timeline, f"http://127.0.0.1:{port}")
-    made = int(printed("-c", SERVICE, str(exporter.node), sidecar.url, "3"))
+    made = int(printed("-c", SERVICE, str(exporter.node), sidecar.url, "3", "0", ""))
     until(lambda: sidecar.told("gpu_profile_push_failures_total") >= 1, "a try fails")
     assert not arrived
     with otlp_collector.sink(arrived.append, port=port):
