@@ -44,8 +44,15 @@ _HW_ID: Final = HW_ID.encode()
 _GEN_AI: Final = b"gen_ai."
 #: Span kinds by OTLP's number: OpenTelemetry's number plus 1. OTLP's 0 means unspecified.
 _KINDS: Final = {kind.value + 1: kind for kind in SpanKind}
-#: OpenTelemetry's sampling threshold in a trace state, unless it keeps every trace (all zeros).
-_SAMPLED: Final = re.compile(r"(?:^|,)\s*ot=(?:[^,]*;)?th:(?!0*(?:[;,]|$))")
+#: OpenTelemetry's sampling threshold in a trace state, unless it keeps every trace (all zeros): the first digits of a
+#: number of 56 bits. A trace is kept if the last 56 bits of its id are at least this.
+#: Specification: OpenTelemetry, "TraceState: Probability Sampling".
+_SAMPLED: Final = re.compile(r"(?:^|,)\s*ot=(?:[^,]*;)?th:(?!0*(?:[;,]|$))([0-9a-f]{1,14}(?=[;,]|$))?")
+_RANDOM_BITS: Final = 56
+#: The random number of a trace state, instead of the trace id's.
+_RANDOM: Final = re.compile(r"(?:^|,)\s*ot=(?:[^,]*;)?rv:([0-9a-f]{14})(?=[;,]|$)")
+#: A span represents at most this many.
+_MOST_REPRESENTED: Final = 1 << 20
 #: A span that ends further in the future was stamped by another clock.
 _AHEAD_NS: Final = NS_PER_S
 #: A longer span has wrong times.
@@ -184,10 +191,14 @@ class SpanJoin:
                 if span.status.code == _FAILED:
                     execution.failed = True
                 state, possible = span.trace_state, True
+                sampled = _SAMPLED.search(state) if state else None
+                if sampled is not None:
+                    random = _RANDOM.search(state)
+                    execution.represents = represented(sampled[1], trace_id if random is None else random[1])
                 if not earliest_ns <= start_ns <= end_ns <= latest_ns:
                     possible = _move_to_now(execution, now_ns)
                     self.counts["impossible"] += not possible
-                elif state and _SAMPLED.search(state):
+                elif sampled is not None:
                     execution.device = "not identifiable: its traces were sampled, so that other spans are missing"
                 elif end_ns <= frontier_ns:
                     self.counts["late"] += 1
@@ -225,6 +236,19 @@ def _move_to_now(execution: Execution, now_ns: int) -> bool:
         length_ns = 0
     execution.start_ns, execution.end_ns = now_ns - length_ns, now_ns
     return possible
+
+
+def represented(threshold: str | None, random: bytes | str) -> int:
+    """How many spans one of a sampled trace represents: the inverse of its probability, rounded at random.
+
+    `random` is the trace's own number, its id or hexadecimal, so that the spans of a trace represent the same number
+    of spans, and the mean over traces is exact. 1 for a threshold or a number that is impossible.
+    """
+    number = int(random, 16) if isinstance(random, str) else int.from_bytes(random, "big")
+    whole = 1 << _RANDOM_BITS
+    rejected = int(threshold.ljust(_RANDOM_BITS // 4, "0"), 16) if threshold else 0
+    beyond, kept = (number & (whole - 1)) - rejected, whole - rejected
+    return 1 if beyond < 0 else min((whole + beyond) // kept, _MOST_REPRESENTED)
 
 
 def _has(span: Span, prefix: str) -> bool:

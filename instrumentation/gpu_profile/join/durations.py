@@ -71,13 +71,17 @@ class DurationStats:
         for key, count in _counted(np.ceil(np.log(np.maximum(lengths, 1)) / _GAMMA).astype(np.int64)):
             self._sketch[key] = self._sketch.get(key, 0) + count
 
-    def _add_one(self, length_ns: int) -> None:
-        self.calls += 1
-        self.total_ns += length_ns
+    def add_repeated(self, duration_ns: int, times: int) -> None:
+        """Add `times` executions of one duration."""
+        self._add_one(max(duration_ns, 0), times)
+
+    def _add_one(self, length_ns: int, times: int = 1) -> None:
+        self.calls += times
+        self.total_ns += length_ns * times
         self.max_ns = max(self.max_ns, length_ns)
-        self.counts[bisect_left(BUCKETS_S, length_ns / NS_PER_S)] += 1
+        self.counts[bisect_left(BUCKETS_S, length_ns / NS_PER_S)] += times
         key = math.ceil(math.log(max(length_ns, 1)) / _GAMMA)
-        self._sketch[key] = self._sketch.get(key, 0) + 1
+        self._sketch[key] = self._sketch.get(key, 0) + times
 
     def quantile_s(self, q: float) -> float | None:
         """The `q` quantile (0-1) in seconds, within 1 % of an execution's duration; None without executions."""

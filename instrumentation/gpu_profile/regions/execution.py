@@ -30,6 +30,8 @@ class Execution:
     items: float | None = None
     device: Hashable = None
     failed: bool = False
+    #: How many executions it represents: above 1 where others were not sampled.
+    represents: int = 1
     span_id: int = 0
     trace_id: int = 0
     #: Whether its span is exported.

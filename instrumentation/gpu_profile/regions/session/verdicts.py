@@ -61,7 +61,9 @@ class Verdicts:
             for execution in group:
                 if execution.items is not None:
                     stats.add_items(execution.items)
-                stats.errors += execution.failed
+                if execution.represents != 1:
+                    stats.add_repeated(execution.end_ns - execution.start_ns, execution.represents - 1)
+                stats.errors += execution.failed * execution.represents
                 if execution.operation is not None:
                     operations = self.operations.setdefault(name, RegionOperations())
                     operations.add(execution.operation, execution.end_ns - execution.start_ns)

@@ -1,13 +1,17 @@
 """Received spans and the node's samples, on a clock that is moved by hand."""
 
+import math
 import random
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -22,7 +26,7 @@ from gpu_profile.regions.telemetry.server_spans import parse_rule
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.exposition.exposition import Exposition
 from gpu_profile_exporter.sidecar import region_metrics
-from gpu_profile_exporter.sidecar.joining import SpanJoin
+from gpu_profile_exporter.sidecar.joining import SpanJoin, represented
 from gpu_profile_exporter.sidecar.trace_request import TraceRequest
 
 IDLE_W = 80.0
@@ -237,6 +241,36 @@ def test_what_cannot_be_joined_says_why_and_is_in_no_region_s_numbers(
 @pytest.mark.parametrize("state", ["", "ot=th:0", "ot=rv:1;th:000", "other=th:8", "ot=rv:8"])
 def test_traces_that_are_all_kept_are_joined(node: Node, state: str) -> None:
     assert "sampled" not in node.joined(node.newest(state=state))["gpu_profile.unjoined"]
+
+
+@pytest.mark.parametrize(
+    ("state", "each"),
+    [("ot=th:8", 2), ("v=1, ot=th:c;rv:ffffffffffffff", 4), ("ot=th:0", 1), ("ot=th:zz", 1), ("ot=th:" + 15 * "f", 1)],
+)
+def test_a_span_of_a_sampled_trace_counts_for_those_that_were_left_out(node: Node, state: str, each: int) -> None:
+    sent = [node.newest(state=state) for _ in range(50)]
+    for i, made in enumerate(sent):
+        made.trace_id = ((1 << 127) + (1 << 56) - 1 - i).to_bytes(16, "big")
+        made.status.code = 2 * (i % 5 == 0)
+        node.joined(made)
+    node.run(None, 15.0)
+    stats = next(iter(node.join._joiner.verdicts.durations.values()))
+    assert (stats.calls, sum(stats.counts), stats.errors) == (50 * each, 50 * each, 10 * each)
+    assert stats.total_ns == each * sum(made.end_time_unix_nano - made.start_time_unix_nano for made in sent)
+
+
+@given(st.integers(1, (1 << 56) - 1), st.integers(0, 1000), st.booleans())
+def test_a_span_represents_the_inverse_of_its_probability(rejected: int, part: int, as_text: bool) -> None:
+    kept = (1 << 56) - rejected
+    number = rejected + kept * part // 1001
+    random = f"{number:014x}" if as_text else (number | 1 << 100).to_bytes(16, "big")
+    weight = Fraction(1 << 56, kept)
+    times = represented(f"{rejected:014x}".rstrip("0"), random)
+    assert times == min(1 << 20, math.floor(weight) + (Fraction(number - rejected, kept) >= 1 - weight % 1))
+
+
+def test_an_id_below_its_threshold_represents_itself_alone() -> None:
+    assert represented("8", bytes(16)) == represented("8", "7" + 13 * "f") == represented(None, bytes(16)) == 1
 
 
 def test_on_a_node_with_two_gpus_a_span_is_where_it_or_its_resource_says_and_else_says_why(node: Node) -> None:
