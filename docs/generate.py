@@ -9,15 +9,19 @@ A table stands between `<!-- generated: NAME -->` and `<!-- end -->`. The rest o
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+import click
+
+from gpu_profile import configure
 from gpu_profile.catalogue import ATTRIBUTES, DEFAULT_GROUPS, GROUPS, METRICS, SIGNALS, Group, Metric, Signal, Tier
 from gpu_profile.catalogue.allocation import ALLOCATION_METRICS
 from gpu_profile.catalogue.attributes import KERNEL_ATTRIBUTES, Attribute
@@ -28,8 +32,15 @@ from gpu_profile.catalogue.push import PUSH_METRICS
 from gpu_profile.catalogue.receive import RECEIVE_METRICS
 from gpu_profile.catalogue.self_metrics import SELF_METRICS
 from gpu_profile.catalogue.signals import INTEGRATED, THROTTLES_SEEN
+from gpu_profile.cli import commands as command_line
+from gpu_profile.driver.node.table import VARIABLE as TIMELINE_VARIABLE
 from gpu_profile.regimes import BEST_CONFIDENCE, DEFAULT_THRESHOLDS, RULES, Regime, Thresholds
+from gpu_profile.regions.session.process import BACKEND_VARIABLE, DISABLED_VARIABLE, RECORD_VARIABLE
+from gpu_profile.regions.session.recorder import SAMPLED_VARIABLE
+from gpu_profile.regions.telemetry.server_spans import VARIABLE as SPANS_VARIABLE
 from gpu_profile.units import si
+from gpu_profile.user_cache import VARIABLE as CACHE_VARIABLE
+from gpu_profile_exporter.config.printed import table as exporter_table
 
 TIERS: Final = {
     Tier.FAST: "every interval",
@@ -210,6 +221,78 @@ def threshold_sources() -> Mapping[str, str]:
     return found
 
 
+#: The environment variables of the library and its command, with their effect. The exporter's are in its settings.
+VARIABLES: Final[Mapping[str, tuple[str, str]]] = {
+    BACKEND_VARIABLE: ("`auto`", "the [driver](installation.md#choice-of-driver) that reads the GPUs"),
+    CACHE_VARIABLE: ("`~/.cache/gpu-profile`", "the directory of calibrations and measured ceilings"),
+    DISABLED_VARIABLE: ("", "with `1` every region is a plain call, without spans and samples"),
+    RECORD_VARIABLE: ("", "the directory that a process [records](recording-format.md) its samples and regions into"),
+    SAMPLED_VARIABLE: ("", "set by `gpu-profile run` and `record`: the driver that samples for their processes"),
+    SPANS_VARIABLE: (
+        "`server,consumer`",
+        "the [spans](opentelemetry.md) that get GPU attributes besides those of regions",
+    ),
+    TIMELINE_VARIABLE: (
+        "`/run/gpu-profile`",
+        "the directory of the [node's timeline](node-timeline.md) for `node` and `auto`",
+    ),
+}
+
+
+def variables() -> str:
+    """The environment variables of the library."""
+    rows = ((code(name), default, brief) for name, (default, brief) in sorted(VARIABLES.items()))
+    return table(("variable", "default", "effect"), rows)
+
+
+def settings() -> str:
+    """The parameters of `configure`."""
+    parameters = inspect.signature(configure).parameters
+    text = " ".join((inspect.getdoc(configure) or "").partition(" Raises ")[0].split()).partition(" Raises ")[0]
+    parts = re.split(rf"`({'|'.join(parameters)})`: ", text)
+    briefs = dict(zip(parts[1::2], parts[2::2], strict=True))
+    rows = ((code(name), code(_default(each)), briefs[name].strip()) for name, each in parameters.items())
+    return table(("parameter", "default", "meaning"), rows)
+
+
+def _default(parameter: inspect.Parameter) -> str:
+    return repr(parameter.default) if isinstance(parameter.default, bool | int | float | str | None) else ""
+
+
+def commands() -> str:
+    """Every command of `gpu-profile` with its options."""
+    return "\n\n".join(_command("gpu-profile", command_line))
+
+
+def _command(name: str, command: click.Command) -> Iterator[str]:
+    context = click.Context(command, info_name=name)
+    rows = [
+        (
+            ", ".join(map(code, (*option.opts, *option.secondary_opts))) + _value(option, context),
+            ", ".join(map(code, [option.envvar] if isinstance(option.envvar, str) else option.envvar or ())),
+            " ".join((option.help or "").split()),
+        )
+        for option in command.get_params(context)
+        if isinstance(option, click.Option) and not option.hidden and "--help" not in option.opts
+    ]
+    brief = command.get_short_help_str(limit=200)
+    yield f"### `{name}`\n\n{brief}" + (f"\n\n{table(('option', 'variable', 'effect'), rows)}" if rows else "")
+    if isinstance(command, click.Group):
+        for each in command.list_commands(context):
+            inner = command.get_command(context, each)
+            if inner is not None and not inner.hidden:
+                yield from _command(f"{name} {each}", inner)
+
+
+def _value(option: click.Option, context: click.Context) -> str:
+    return "" if option.is_flag or option.count else f" {code(option.make_metavar(context))}"
+
+
+def exporter() -> str:
+    """Every setting of the exporter."""
+    return exporter_table()
+
+
 def bases() -> str:
     """What verdicts can rest on."""
     rows = ((code(basis), f"{most:g}") for basis, most in BEST_CONFIDENCE.items())
@@ -250,6 +333,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     for maker in (
         *(metrics, region_metrics, reading_metrics, allocation_metrics, http_metrics, push_metrics, receive_metrics),
         *(signals, groups, attributes, kernel_attributes, regimes, rules, thresholds, bases, simulator),
+        *(variables, settings, commands, exporter),
     )
 } | {f"{group} benchmarks": partial(benchmarks, group) for group in _BENCHMARKS}
 

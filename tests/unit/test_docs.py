@@ -32,6 +32,7 @@ from gpu_profile.catalogue.metric import label
 from gpu_profile.cli import commands
 from gpu_profile.regions.session import process
 from gpu_profile_exporter.cli import exporter
+from gpu_profile_exporter.config import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -354,3 +355,15 @@ def test_the_glossary_has_at_most_60_terms_each_once_and_in_order() -> None:
     assert all(each == sorted(each, key=str.lower) for each in terms)
     found = [term for each in terms for term in each]
     assert len(found) == len(set(found)) <= 60
+
+
+def test_the_page_of_settings_has_every_variable_of_the_code() -> None:
+    page = (DOCS / "settings.md").read_text(encoding="utf-8")
+    named = {
+        name
+        for root in ("instrumentation", "exporter")
+        for path in (DOCS.parent / root).rglob("*.py")
+        for name in re.findall(r'"(GPU_PROFILE_[A-Z_]+)"', path.read_text(encoding="utf-8"))
+    }
+    assert named - {"GPU_PROFILE_EXPORTER"} <= set(re.findall(r"`(GPU_PROFILE_[A-Z_]+)`", page))
+    assert {row.flag for row in SETTINGS} <= set(re.findall(r"`(--[a-z0-9-]+)`", page))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from support.otlp_traces import INTERNAL, request_of, span, spans_of
@@ -251,7 +251,7 @@ def test_a_span_of_a_sampled_trace_counts_for_those_that_were_left_out(node: Nod
     sent = [node.newest(state=state) for _ in range(50)]
     for i, made in enumerate(sent):
         made.trace_id = ((1 << 127) + (1 << 56) - 1 - i).to_bytes(16, "big")
-        made.status.code = 2 * (i % 5 == 0)
+        made.status.code = Status.STATUS_CODE_ERROR if i % 5 == 0 else Status.STATUS_CODE_UNSET
         node.joined(made)
     node.run(None, 15.0)
     stats = next(iter(node.join._joiner.verdicts.durations.values()))
