@@ -186,13 +186,13 @@ def kernel_attributes() -> str:
 
 
 def _attributes(rows: Iterable[Attribute]) -> str:
-    columns = ("attribute", "type", "unit", "what it says")
+    columns = ("attribute", "type", "unit", "meaning")
     return table(columns, ((code(a.name), a.type, code(a.unit), a.brief) for a in rows))
 
 
 def regimes() -> str:
     """Every regime."""
-    return table(("regime", "what it says"), ((code(str(regime)), regime.value) for regime in Regime))
+    return table(("regime", "meaning"), ((code(str(regime)), regime.value) for regime in Regime))
 
 
 def rules() -> str:
@@ -208,7 +208,7 @@ def thresholds() -> str:
     """The numbers in the rules, with the sources that their docstring gives."""
     sources = threshold_sources()
     rows = ((code(f.name), f"{getattr(DEFAULT_THRESHOLDS, f.name):g}", sources[f.name]) for f in fields(Thresholds))
-    return table(("threshold", "default", "what it is, and whence"), rows)
+    return table(("threshold", "default", "meaning and source"), rows)
 
 
 def threshold_sources() -> Mapping[str, str]:
