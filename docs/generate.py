@@ -3,7 +3,7 @@
     python docs/generate.py           write them
     python docs/generate.py --check   write nothing; name the pages that are out of date and exit with 1
 
-A table stands between `<!-- generated: NAME -->` and `<!-- end -->`. The rest of a page is written by hand.
+A table lies between `<!-- generated: NAME -->` and `<!-- end -->`. The rest of a page is written by hand.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def attributes() -> str:
 
 
 def kernel_attributes() -> str:
-    """Every attribute of the events that tell of kernels."""
+    """Every attribute of the events of kernels."""
     return _attributes(KERNEL_ATTRIBUTES)
 
 
@@ -294,7 +294,7 @@ def exporter() -> str:
 
 
 def bases() -> str:
-    """What verdicts can rest on."""
+    """The bases of verdicts."""
     rows = ((code(basis), f"{most:g}") for basis, most in BEST_CONFIDENCE.items())
     return table(("basis", "highest confidence"), rows)
 

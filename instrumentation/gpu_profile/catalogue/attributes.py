@@ -64,7 +64,9 @@ SCOPE: Final = _span(
     "gpu_profile.scope", "string", "`span`: measured on this execution; `pooled`: over the region's executions"
 )
 POOLED_N: Final = _span("gpu_profile.pooled.n", "int", "Executions behind pooled values")
-INTERVAL_SOURCE: Final = _span("gpu_profile.interval.source", "string", "`host` or `device`: whose clock set the edges")
+INTERVAL_SOURCE: Final = _span(
+    "gpu_profile.interval.source", "string", "`host` or `device`: the clock of the interval's ends"
+)
 INTERVAL_S: Final = _span("gpu_profile.interval.duration", "double", "Length of the interval that was joined", "s")
 BUSY_RATIO: Final = _span("gpu_profile.busy.ratio", "double", "Share of the interval in which the GPU was busy")
 BUSY_HALF_WIDTH: Final = _span(
@@ -83,8 +85,8 @@ POWER_MEAN: Final = _span("gpu_profile.power.mean", "double", "Mean power over t
 MEMORY_MAX: Final = _span("gpu_profile.memory.max", "int", "Most device memory in use during the interval", "By")
 DEVICE_IDS: Final = _span("gpu_profile.device.ids", "string[]", "UUIDs of the devices that were joined")
 RANK: Final = _span("gpu_profile.rank", "int", "Rank of the process in its job, as its launcher says")
-LOCAL_RANK: Final = _span("gpu_profile.local_rank", "int", "Rank of the process among those on its node")
-UNJOINED: Final = _span("gpu_profile.unjoined", "string", "Why the span was exported without joined values")
+LOCAL_RANK: Final = _span("gpu_profile.local_rank", "int", "Rank of the process on its node")
+UNJOINED: Final = _span("gpu_profile.unjoined", "string", "Why the span went out without joined values")
 OPERATION_FLOPS: Final = _span(
     "gpu_profile.operation.flops", "int", "Floating-point operations that this execution did"
 )
@@ -119,7 +121,7 @@ OPERATION_CERTAINTY: Final = _span(
     "Part of the ceilings' calibration without other users of the processor, if that part was too small",
 )
 OPERATION_REASON: Final = _span(
-    "gpu_profile.operation.reason", "string", "Why some of the operation's values are not known, or are uncertain"
+    "gpu_profile.operation.reason", "string", "Why some of the operation's values are missing or uncertain"
 )
 KERNELS_N: Final = _span("gpu_profile.kernels.n", "int", "GPU operations behind the values of this execution's kernels")
 KERNELS_COUNT: Final = _span("gpu_profile.kernels.count", "int", "Kernels that this execution launched")
@@ -150,7 +152,7 @@ KERNELS_OTHER_WAIT: Final = _span(
     "s",
 )
 KERNELS_COPIES: Final = _span("gpu_profile.kernels.copies", "int", "Copies that this execution launched")
-KERNELS_COPIED: Final = _span("gpu_profile.kernels.copied", "int", "Bytes that its copies moved, if recorded", "By")
+KERNELS_COPIED: Final = _span("gpu_profile.kernels.copied", "int", "Bytes that they moved, as far as recorded", "By")
 KERNELS_COPY_TIME: Final = _span("gpu_profile.kernels.copy.time", "double", "Sum of the durations of its copies", "s")
 KERNELS_COMMUNICATION: Final = _span(
     "gpu_profile.kernels.communication.time", "double", "Time in which a collective of its own ran", "s"
@@ -164,7 +166,7 @@ KERNELS_OCCUPANCY: Final = _span(
     "Warps that its kernels kept resident over those that fit, as the profiler estimates it; a mean over kernel time",
 )
 KERNELS_BACKWARD: Final = _span(
-    "gpu_profile.kernels.backward", "int", "Operations of the backward pass of the operations that it ran forward"
+    "gpu_profile.kernels.backward", "int", "Operations of the backward pass of its forward work"
 )
 KERNELS_ALLOCATED: Final = _span("gpu_profile.kernels.memory.allocated", "int", "Device memory that it allocated", "By")
 KERNELS_FREED: Final = _span("gpu_profile.kernels.memory.freed", "int", "Device memory that it freed", "By")
@@ -193,7 +195,7 @@ KERNELS_OTHERS_SHARE: Final = _span(
     "gpu_profile.kernels.others.ratio", "double", "Share of the span in which only operations of others ran"
 )
 KERNELS_COVERAGE: Final = _share("gpu_profile.kernels.coverage", "that the profiler's records explain")
-KERNELS_REASON: Final = _span("gpu_profile.kernels.reason", "string", "Why some of the kernels' values are not known")
+KERNELS_REASON: Final = _span("gpu_profile.kernels.reason", "string", "Why some of the kernels' values are missing")
 
 ATTRIBUTES: Final = tuple(_ROWS)
 

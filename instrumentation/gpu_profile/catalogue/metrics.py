@@ -152,7 +152,7 @@ REGION_BUSY: Final = _REGIONS.counter(
 REGION_BUSY_UNCERTAIN: Final = _REGIONS.counter(
     "gpu_profile.region.busy.uncertain",
     "s",
-    "GPU busy time shared out to a region by time while its rate was not known; not part of the certain busy time",
+    "GPU busy time shared out to a region by time while its rate was refused; not part of the certain busy time",
     "hw.id",
 )
 REGION_ENERGY: Final = _REGIONS.counter(
@@ -161,7 +161,7 @@ REGION_ENERGY: Final = _REGIONS.counter(
 REGION_ENERGY_UNCERTAIN: Final = _REGIONS.counter(
     "gpu_profile.region.energy.uncertain",
     "J",
-    "Energy shared out to a region by time while its power was not known; not part of the certain energy",
+    "Energy shared out to a region by time while its power was refused; not part of the certain energy",
     "hw.id",
 )
 REGION_ITEMS: Final = _REGIONS.counter(
@@ -173,12 +173,12 @@ REGION_ERRORS: Final = _REGIONS.counter(
 REGION_FLOPS: Final = _REGIONS.counter(
     "gpu_profile.region.flops",
     "{operation}",
-    "Floating-point operations of a region's profiled operations, as far as they are known",
+    "Floating-point operations of a region's profiled operations, as far as they were counted",
 )
 REGION_TRAFFIC: Final = _REGIONS.counter(
     "gpu_profile.region.traffic",
     "By",
-    "Bytes that a region's profiled operations read and wrote, as far as they are known",
+    "Bytes that a region's profiled operations read and wrote, as far as they were counted",
 )
 
 #: Counters over the executions in the profiler's windows.
@@ -186,12 +186,12 @@ _WINDOWS: Final = Family("region")
 REGION_PROFILED: Final = _WINDOWS.counter(
     "gpu_profile.region.profiled",
     "{call}",
-    "Executions of a region in the profiler's windows: all counts of its kernels are over these",
+    "Executions of a region that a window of the profiler saw: the base of all counts of kernels",
 )
 REGION_PROFILED_TIME: Final = _WINDOWS.counter(
     "gpu_profile.region.profiled.time",
     "s",
-    "Time of the devices in a region's profiled executions, without others' operations: waits are shares of this time",
+    "Device time of a region's profiled executions, without others' operations: the base of the shares of waits",
 )
 REGION_KERNELS: Final = _WINDOWS.counter(
     "gpu_profile.region.kernels", "{kernel}", "Kernels that a region's profiled executions launched"
@@ -200,7 +200,9 @@ REGION_KERNEL_TIME: Final = _WINDOWS.counter(
     "gpu_profile.region.kernel.time", "s", "Sum of the durations of the kernels of a region's profiled executions"
 )
 REGION_COPIED: Final = _WINDOWS.counter(
-    "gpu_profile.region.copied", "By", "Bytes that the copies of a region's profiled executions moved, if recorded"
+    "gpu_profile.region.copied",
+    "By",
+    "Bytes that the copies of a region's profiled executions moved, as far as recorded",
 )
 REGION_COMMUNICATION: Final = _WINDOWS.counter(
     "gpu_profile.region.communication", "s", "Time in which a collective of a region's profiled executions ran"

@@ -25,7 +25,7 @@ class Regime(Enum):
     MEMORY_BOUND = "Device-memory bandwidth limits the work"
     COMPUTE_BOUND = "A compute pipe limits the work"
     BALANCED = "A compute pipe and the memory are both near their ceilings"
-    UNKNOWN = "The evidence does not tell"
+    UNKNOWN = "The evidence does not decide"
 
     def __str__(self) -> str:
         return self.name
