@@ -3,7 +3,7 @@
     python docs/generate.py           write them
     python docs/generate.py --check   write nothing; name the pages that are out of date and exit with 1
 
-A table lies between `<!-- generated: NAME -->` and `<!-- end -->`. The rest of a page is written by hand.
+A table is between `<!-- generated: NAME -->` and `<!-- end -->`. The rest of a page is written by hand.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def code(text: str) -> str:
     return f"`{text}`" if text else ""
 
 
-#: What the exporter tells of its own reading; XID errors are the devices'.
+#: The metrics of the exporter's own reading; XID errors belong to the devices.
 READING: Final = tuple(metric for metric in SELF_METRICS if metric.otel.startswith("gpu_profile."))
 _ELSEWHERE: Final = frozenset(
     (*REGION_METRICS, *READING, *ALLOCATION_METRICS, *HTTP_METRICS, *PUSH_METRICS, *RECEIVE_METRICS)
@@ -76,27 +76,27 @@ def metrics() -> str:
 
 
 def reading_metrics() -> str:
-    """How the exporter's own reading goes."""
+    """The metrics of the exporter's own reading."""
     return _metrics(READING)
 
 
 def allocation_metrics() -> str:
-    """Who holds the devices."""
+    """The metrics of the devices' holders."""
     return _metrics(ALLOCATION_METRICS)
 
 
 def http_metrics() -> str:
-    """How the exporter's listener does."""
+    """The metrics of the exporter's listener."""
     return _metrics(HTTP_METRICS)
 
 
 def push_metrics() -> str:
-    """How the push does."""
+    """The metrics of the push."""
     return _metrics(PUSH_METRICS)
 
 
 def receive_metrics() -> str:
-    """How receiving spans does."""
+    """The metrics of receiving spans."""
     return _metrics(RECEIVE_METRICS)
 
 
@@ -108,7 +108,7 @@ def region_metrics() -> str:
 def _metrics(rows: Iterable[Metric]) -> str:
     rows = tuple(rows)
     of_signals = any(m.signals for m in rows)
-    columns = ("Prometheus", "OpenTelemetry", "unit", "kind", "labels", *(["from"] * of_signals), "what it says")
+    columns = ("Prometheus", "OpenTelemetry", "unit", "kind", "labels", *(["from"] * of_signals), "description")
     return table(
         columns,
         (
@@ -127,7 +127,7 @@ def _metrics(rows: Iterable[Metric]) -> str:
 
 
 def signals() -> str:
-    """Every signal that a driver may read; links that differ by their numbers alone share a line."""
+    """Every signal that a driver may read. Links that differ only by their number share a line."""
     columns = (
         *("signal", "group", "unit", "kind", "one step", "read", "looks back", "renewed", "MIG"),
         *("NVML source", "DCGM name"),
@@ -137,7 +137,7 @@ def signals() -> str:
 
 def groups() -> str:
     """Every group of signals that can be switched on."""
-    columns = ("group", "on by default", "series", "what it brings", "signals")
+    columns = ("group", "on by default", "series", "description", "signals")
     rows = []
     for group, brief in GROUPS.items():
         keys = dict.fromkeys(code(_key(row)) for row in SIGNALS if row.group is group)
@@ -146,16 +146,16 @@ def groups() -> str:
 
 
 def _series(group: Group) -> str:
-    """The series of a GPU that has everything of a group; what a driver counts is not added up here as well."""
+    """The series of a GPU that has every signal of a group. Quantities that the driver counts are not integrated again."""
     counted = [row for row in SIGNALS if row.group is group and row not in THROTTLES_SEEN]
-    links = [int(found[0]) for row in counted if (found := LINK.search(row.key))]
+    links = [int(number[0]) for row in counted if (number := LINK.search(row.key))]
     integrals = 2 * sum(row in INTEGRATED for row in counted)
     parts = (str(len(counted) - len(links) + integrals or ""), f"{links.count(0)} a link" if links else "")
     return " and ".join(filter(None, parts))
 
 
 def _key(row: Signal) -> str:
-    """A signal's key; N stands for the number of a link."""
+    """A signal's key, with N for the number of a link."""
     return LINK.sub("N", row.key)
 
 
@@ -181,18 +181,18 @@ def attributes() -> str:
 
 
 def kernel_attributes() -> str:
-    """Every attribute of the events of kernels."""
+    """Every attribute of the kernel events."""
     return _attributes(KERNEL_ATTRIBUTES)
 
 
 def _attributes(rows: Iterable[Attribute]) -> str:
-    columns = ("attribute", "type", "unit", "meaning")
+    columns = ("attribute", "type", "unit", "description")
     return table(columns, ((code(a.name), a.type, code(a.unit), a.brief) for a in rows))
 
 
 def regimes() -> str:
     """Every regime."""
-    return table(("regime", "meaning"), ((code(str(regime)), regime.value) for regime in Regime))
+    return table(("regime", "description"), ((code(str(regime)), regime.value) for regime in Regime))
 
 
 def rules() -> str:
@@ -212,13 +212,13 @@ def thresholds() -> str:
 
 
 def threshold_sources() -> Mapping[str, str]:
-    """What the docstring of `Thresholds` says of each: sentences that begin with "`name`:" or "`name`, `name`:"."""
+    """The docstring's text of each threshold: sentences that begin with "`name`:" or "`name`, `name`:"."""
     text = " ".join((Thresholds.__doc__ or "").split())
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     names = r"`\w+`(?:, `\w+`)*"
     for match in re.finditer(rf"({names}): (.*?)(?=(?:\. {names}: )|\.?$)", text):
-        found |= dict.fromkeys(re.findall(r"\w+", match[1]), match[2])
-    return found
+        sources |= dict.fromkeys(re.findall(r"\w+", match[1]), match[2])
+    return sources
 
 
 #: The environment variables of the library and its command, with their effect. The exporter's are in its settings.
@@ -304,9 +304,9 @@ _BENCHMARKS: Final = json.loads((_TESTS / "benchmarks/accepted.json").read_text(
 
 
 def benchmarks(group: str) -> str:
-    """The rows of a group of benchmarks as they were accepted last."""
+    """The last accepted rows of a group of benchmarks."""
     return table(
-        ("what", "figure", "baseline", "ratio", "reach"),
+        ("measurement", "figure", "baseline", "ratio", "target"),
         (
             (
                 *(row[key] for key in ("name", "figure", "baseline", "ratio")),
@@ -318,7 +318,7 @@ def benchmarks(group: str) -> str:
 
 
 def simulator() -> str:
-    """The simulator's constants beside what was measured."""
+    """The simulator's constants beside the measured values."""
     sys.path.append(str(_TESTS))
     from gpu.fit import table as fitted
 
@@ -339,7 +339,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
 
 
 def renewed(page: str) -> str:
-    """The page with its tables as they should be; KeyError for a table that nobody makes."""
+    """The page with its current tables; KeyError for an unknown table."""
     return re.sub(
         r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->)",
         lambda match: f"{match[1]}\n{TABLES[match[2]]()}\n\n{match[3]}",
@@ -352,7 +352,7 @@ def main() -> int:
     """Write or check the pages; 1 if one of them is out of date."""
     parser = argparse.ArgumentParser(description="Write the tables of the documentation from the code.")
     parser.add_argument("directory", nargs="?", type=Path, default=Path(__file__).parent)
-    parser.add_argument("--check", action="store_true", help="write nothing, say what is out of date")
+    parser.add_argument("--check", action="store_true", help="write nothing, name the pages that are out of date")
     options = parser.parse_args()
     stale = 0
     for path in sorted(options.directory.rglob("*.md")):
