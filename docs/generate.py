@@ -146,7 +146,7 @@ def groups() -> str:
 
 
 def _series(group: Group) -> str:
-    """The series of a GPU that has every signal of a group. Quantities that the driver counts are not integrated again."""
+    """The series of a GPU that has every signal of a group. Quantities that the driver counts are not integrated."""
     counted = [row for row in SIGNALS if row.group is group and row not in THROTTLES_SEEN]
     links = [int(number[0]) for row in counted if (number := LINK.search(row.key))]
     integrals = 2 * sum(row in INTEGRATED for row in counted)

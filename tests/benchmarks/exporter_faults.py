@@ -98,7 +98,7 @@ def page(found: Sequence[Outcome]) -> str:
 
 
 _COLUMNS: Final = (
-    "| fault | lasts | others' longest pause | told after | recovered after | scrapes (p90) | held |",
+    "| fault | duration | others' longest pause | reported after | recovered after | scrapes (p90) | passed |",
     "|---|---|---|---|---|---|---|",
 )
 _HEAD: Final = f"""\
@@ -106,49 +106,57 @@ _HEAD: Final = f"""\
 
 <!-- Written by tests/benchmarks/exporter_faults.py. -->
 
-What the exporter does when the driver beneath it fails, measured: each row is a run of the real exporter over a
-stand-in for NVML in C with {GPUS} GPUs, scraped every 0.2 s. Three ran at a time on one small machine, and a time is
-told by the scrape that saw it.
+This page shows the exporter's reactions to failures of the driver, measured. Each row is a run of the real exporter
+over a stub of NVML in C with {GPUS} GPUs, scraped every 0.2 s. Three ran at a time on one small machine. Times
+end with the first scrape that shows the change.
 
-In every row the exporter must live, and end in peace when it is told to; nine of ten scrapes must take no longer than
-{SCRAPE_S * 1e3:.0f} ms; GPUs that the fault does not concern must be read on with no pause above {GAP_S:.0f} s; no
-counter may go back; no GPU may be told another's values. That a GPU is lost must be told (`gpu_profile_device_up` is 0,
-`hw_status` is `failed`) and its values must be gone, usually within {TOLD_S} s. After the fault all must be there again
-within {RECOVERY_S:.0f} s, without a restart of the exporter.
+In every row the following must hold:
+
+- The exporter lives, and ends normally on request.
+- Nine of ten scrapes take no longer than {SCRAPE_S * 1e3:.0f} ms.
+- GPUs without the fault are read with no pause above {GAP_S:.0f} s.
+- No counter goes back, and no GPU gets another's values.
+- The loss of a GPU is reported (`gpu_profile_device_up` is 0, `hw_status` is `failed`) and its values are gone,
+  usually within {TOLD_S} s.
+- After the fault all values are back within {RECOVERY_S:.0f} s, without a restart of the exporter.
 """
 _NOTES: Final = """\
-A dash: there are no others, nothing is lost, or it is over too soon to be told. Where a driver takes all GPUs with it,
-they are told as down at the latest when it has been silent for 5 s.
+A dash means that there are no other GPUs, that no GPU is lost, or that the fault is too short to be reported. Where a
+driver fails with all its GPUs, they are reported as down at the latest after 5 s of silence.
 
 ## Method
 
-The driver is called in processes of their own, the readers; the exporter itself never calls it. A reader leaves in
-shared memory which GPU it is talking to and since when. When a call takes longer than a quarter of a second, the reader
-stays with that GPU alone, and another one reads the others at once; after half a second the GPU is told as down. A
-call that takes longer than 4 s costs the reader its life, and the GPU is tried again by another one, for as long as it
-takes. A GPU that answers slowly each time gets a reader of its own too, and so does one in whose call a reader crashed.
-Once it has answered promptly for 10 s it is read with the others again. XID errors are heard by a process of its own,
-which is restarted where the look for events hangs; the GPUs are read on meanwhile. One process, the launcher, forks all
-others, which live on if it is killed.
+Separate processes, the readers, call the driver; the exporter itself never calls it. A reader publishes in shared
+memory the GPU of the call in progress and the start of the call:
 
-A library of another version than the kernel's driver cannot be used by a process that has loaded it: its reader is
-replaced every 3 s until one can.
+- After a quarter of a second in a call, the reader keeps that GPU alone, and another reader reads the others at once.
+- After half a second the GPU is reported as down.
+- After 4 s the reader is killed, and another one tries the GPU again, for as long as it takes.
+
+A GPU that always answers slowly gets its own reader too. So does a GPU during a call to which a reader crashed. After
+10 s of prompt answers it is read with the others again. A separate process receives XID errors, and is restarted if
+the wait for events hangs; the GPUs are read meanwhile. One process, the launcher, forks all others, which continue if
+it is killed.
+
+A process cannot exchange a loaded library. If its version differs from the kernel driver's, the reader is replaced
+every 3 s until the versions agree.
 
 ## Limits
 
-- GPUs that hang in the same moment are found one after another: with two, the others' pause is up to 3 s, and with each
-  more about 1.5 s longer. At most half of the GPUs are read apart because they are slow.
-- A call to `nvmlInit` that never returns is given up after 30 s, for the GPUs of a node may take that long to be
-  initialised. Here it returns when the fault ends.
-- What is *not permitted* or *not supported* from the start is not asked for again before the GPU is opened anew: after
-  a loss, a change of its MIG instances, or a restart of its reader, such as `gpu-profile-exporter release --for 1s`.
-  What had answered before is asked for again after 5 s, and ever more seldom, at least every five minutes.
-- A counter that the driver itself sets back (energy, throttling, NVLink) is told as it is; `rate()` and `increase()`
-  know what to do. Busy time and PCIe bytes are summed up by the exporter and go on.
-- A reader that is stopped from outside is replaced after 5 s, in which nothing is read.
-- A library of another version costs 3 to 5 s, for it may be in the middle of being installed.
-- A process that the kernel holds inside a call cannot be killed, and its GPU is not read before it is gone. Should the
-  kernel hold every caller, nothing can be read; the exporter then says that the driver does not answer.
+- GPUs that hang at the same moment are detected one after another: with two, the others' pause is up to 3 s, and with
+  each more about 1.5 s longer. At most half of the GPUs are read apart because they are slow.
+- If a call to `nvmlInit` never returns, its process is killed after 30 s, as the initialisation of a node's GPUs may
+  take that long. In these runs it returns when the fault ends.
+- A signal that is *not permitted* or *not supported* from the start is not requested again until the GPU is opened
+  anew. That happens after a loss, a change of its MIG instances, or a restart of its reader, such as
+  `gpu-profile-exporter release --for 1s`. A signal that had answered before is requested again after 5 s, and then at
+  growing intervals, at least every five minutes.
+- A counter that the driver itself sets back (energy, throttling, NVLink) is published unchanged; `rate()` and
+  `increase()` handle resets. Busy time and PCIe bytes are summed up by the exporter and continue.
+- A reader that is stopped from outside is replaced after 5 s; meanwhile nothing is read.
+- A library of another version costs 3 to 5 s, as its installation may still be in progress.
+- A process that hangs in the kernel cannot be killed, and its GPU is not read before the process is gone. If every
+  caller hangs in the kernel, nothing can be read; the exporter then reports that the driver does not answer.
 """
 
 

@@ -205,7 +205,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(name="a lost GPU hangs when it is tried again", lines=("lost 1",), act=_lost_hangs, lost=_ONE, seconds=7),
     Fault(name="all GPUs are lost", lines=("lost *",), lost=ALL),
     Fault(name="a GPU needs a reset", lines=_error("*", pynvml.NVML_ERROR_RESET_REQUIRED), lost=_ONE),
-    Fault(name="the driver knows a GPU no more", lines=_error("*", pynvml.NVML_ERROR_GPU_NOT_FOUND), lost=_ONE),
+    Fault(name="the driver no longer finds a GPU", lines=_error("*", pynvml.NVML_ERROR_GPU_NOT_FOUND), lost=_ONE),
     # ------------------------------------------------------------------ hung
     Fault(name="a GPU hangs in its field values", lines=_hang(_FIELDS), lost=_ONE),
     Fault(name="an XID comes while its GPU hangs", lines=("xid 1 79 1", *_hang("*")), lost=_ONE, holds=_one_xid),
@@ -246,7 +246,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(name="a GPU takes 200 ms a call", lines=_hang(_FIELDS, "1", 0.2), touched=_ONE, seconds=6),
     # ------------------------------------------------------------------ the driver
     Fault(
-        name="the driver is loaded anew",
+        name="the driver is reloaded",
         lines=_error("*", pynvml.NVML_ERROR_UNINITIALIZED, "*"),
         act=_reload,
         lost=ALL,
@@ -282,7 +282,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         missing=("hw_gpu_memory_usage_bytes",),
     ),
     Fault(
-        name="GPM is supported no more",
+        name="GPM is no longer supported",
         lines=_error("nvmlGpmSampleGet", pynvml.NVML_ERROR_NOT_SUPPORTED),
         touched=_ONE,
         missing=("nvidia_gpu_sm_activity_ratio",),
@@ -302,9 +302,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
         after=tuple(sorted({*ALL} - {*_TAKEN})),
         holds=lambda watch: [f"{gpu} is told to be up" for gpu in _TAKEN if watch.scrapes[-1].up(gpu)],
     ),
-    Fault(name="a GPU is cut into two and made whole", lines=("mig 1 2",), touched=_ONE, appear=_SLICES[:2]),
+    Fault(name="a GPU gets two MIG instances and loses them", lines=("mig 1 2",), touched=_ONE, appear=_SLICES[:2]),
     Fault(
-        name="a GPU's cut changes",
+        name="the MIG instances of a GPU change",
         ahead=("mig 1 2",),
         act=_cut,
         kept=("mig 1 3",),
@@ -321,7 +321,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         missing=("nvidia_gpu_power_average_watts",),
     ),
     Fault(
-        name="a value that cannot be true",
+        name="an impossible value",
         lines=(f"value 1 {_POWER} 4e9",),
         touched=_ONE,
         missing=("nvidia_gpu_power_average_watts",),

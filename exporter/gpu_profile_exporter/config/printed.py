@@ -69,7 +69,7 @@ def table() -> str:
             "",
             f"In TOML {where}.",
             "",
-            "| key | flag | variable | default | what it says |",
+            "| key | flag | variable | default | description |",
             "|---|---|---|---|---|",
             *map(_row, rows),
         ]
@@ -97,7 +97,7 @@ def _by_topic() -> Iterator[tuple[str, list[Setting]]]:
 
 def groups() -> str:
     """The groups that `collect` takes, in Markdown."""
-    lines = ["| group | by default | what it is |", "|---|---|---|"]
+    lines = ["| group | by default | description |", "|---|---|---|"]
     lines += [
         f"| `{group}` | {'yes' if group in DEFAULT_GROUPS else ''} | {brief} |" for group, brief in GROUPS.items()
     ]
