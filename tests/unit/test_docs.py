@@ -32,7 +32,7 @@ from gpu_profile.catalogue.metric import label
 from gpu_profile.cli import commands
 from gpu_profile.regions.session import process
 from gpu_profile_exporter.cli import exporter
-from gpu_profile_exporter.config import SETTINGS
+from gpu_profile_exporter.config import SETTINGS as EXPORTER_SETTINGS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -366,4 +366,4 @@ def test_the_page_of_settings_has_every_variable_of_the_code() -> None:
         for name in re.findall(r'"(GPU_PROFILE_[A-Z_]+)"', path.read_text(encoding="utf-8"))
     }
     assert named - {"GPU_PROFILE_EXPORTER"} <= set(re.findall(r"`(GPU_PROFILE_[A-Z_]+)`", page))
-    assert {row.flag for row in SETTINGS} <= set(re.findall(r"`(--[a-z0-9-]+)`", page))
+    assert {row.flag for row in EXPORTER_SETTINGS} <= set(re.findall(r"`(--[a-z0-9-]+)`", page))

@@ -4,8 +4,9 @@ import pytest
 from support.prose import ROOT, Prose, measure, modules
 
 
-def test_the_prose_of_every_module_is_plain() -> None:
-    rough = {path.relative_to(ROOT): prose for path in modules() if not (prose := measure(path)).plain}
+def test_the_prose_of_every_module_and_page_is_plain() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    rough = {path.relative_to(ROOT): prose for path in [*modules(), *pages] if not (prose := measure(path)).plain}
     assert not rough, "\n".join(f"{name}: {prose}, such as {prose.passages[:3]}" for name, prose in rough.items())
 
 

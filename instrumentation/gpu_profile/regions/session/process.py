@@ -112,15 +112,16 @@ def configure(
 
     Call it before the first region: a region that runs during the call is not counted.
 
-    `backend`: `auto|nvml|smi|none|node[:DIR]|simulated[:DIR]|replay:DIR`, else the environment's GPU_PROFILE_BACKEND,
-    else `auto`. `interval_s`: the interval between two readings; by default 0.05 s, or the interval of the node's
-    timeline. `auto` ignores a timeline with a longer interval than the one asked for. `retention_s`: the length of the
-    history. `devices`: default devices for regions that name none, as `region(device=...)` takes them; by default the
-    devices that the process uses. `stream`: the source of device intervals; `auto`: PyTorch, CuPy or Numba, as soon as
-    the program uses a GPU with one of them. `thresholds`: those of the regimes' rules. `record`: a directory to record samples and spans into, else the
-    environment's GPU_PROFILE_RECORD. `enabled`: False makes every region a plain call without a span; by default
-    regions are on unless GPU_PROFILE_DISABLED=1. `spans`: False leaves the span processors of the service's tracer
-    provider unchanged; wrap a processor in `GpuSpanProcessor` to give it joined spans. `clock`: replaced in tests.
+    `backend`: `auto|nvml|smi|none|node[:DIR]|simulated[:DIR]|replay:DIR`, else the environment's
+    GPU_PROFILE_BACKEND, else `auto`. `interval_s`: the interval between two readings; by default 0.05 s, or the
+    interval of the node's timeline. `auto` ignores a timeline with a longer interval than the one asked for.
+    `retention_s`: the length of the history. `devices`: default devices for regions that name none, as
+    `region(device=...)` takes them; by default the devices that the process uses. `stream`: the source of device
+    intervals; `auto`: PyTorch, CuPy or Numba, as soon as the program uses a GPU with one of them. `thresholds`:
+    those of the regimes' rules. `record`: a directory to record samples and spans into, else the environment's
+    GPU_PROFILE_RECORD. `enabled`: False makes every region a plain call without a span; by default regions are on
+    unless GPU_PROFILE_DISABLED=1. `spans`: False leaves the span processors of the service's tracer provider
+    unchanged; wrap a processor in `GpuSpanProcessor` to give it joined spans. `clock`: replaced in tests.
     Raises GpuBackendError for an unknown backend, ValueError for an interval or retention that is not positive.
     """
     global _settings, disabled  # noqa: PLW0603 - one process, one NVML, one sampler
