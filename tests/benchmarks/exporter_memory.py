@@ -189,8 +189,8 @@ def _hour(minutes: tuple[int, ...] = (10, 20, 40, 70)) -> dict[int, float]:
 
     clock, said = FakeClock(START_NS), Said()
     groups = tuple(map(str, DEFAULT_GROUPS))
-    keeper = Readers("nvml", interval_s=0.1, groups=groups, clock=clock)
-    exposition = Exposition(lambda: readings(keeper, Identity("nvml", "1", "1"), clock.now_ns()))
+    supervisor = Readers("nvml", interval_s=0.1, groups=groups, clock=clock)
+    exposition = Exposition(lambda: readings(supervisor, Identity("nvml", "1", "1"), clock.now_ns()))
     found = {}
     with tempfile.TemporaryDirectory() as directory, installed(build(Path(directory), soname=False)) as stub:
         stub.set_time(clock.now_ns())
@@ -200,7 +200,7 @@ def _hour(minutes: tuple[int, ...] = (10, 20, 40, 70)) -> dict[int, float]:
             while clock.now_ns() < START_NS + minute * 60 * 10**9:
                 delay = reader.step()
                 for message in reader.news(clock.now_ns()):
-                    keeper.take(said, marshal.loads(marshal.dumps(message)))  # type: ignore[arg-type]  # noqa: S302
+                    supervisor.take(said, marshal.loads(marshal.dumps(message)))  # type: ignore[arg-type]  # noqa: S302
                 if clock.now_ns() >= scrape_ns:
                     gzip.compress(exposition.render()[0], GZIP_LEVEL)
                     scrape_ns += 15 * 10**9

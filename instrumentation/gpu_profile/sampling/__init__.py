@@ -2,7 +2,7 @@
 
 Read in this order:
 
-- `tracked`: the state of one device besides its samples, and the sink of its samples (a `Keeper`).
+- `tracked`: the state of one device besides its samples, and the sink of its samples (a `SampleSink`).
 - `rounds`: a round of reading as a `step()` for any caller: fast and slow signals, drained buffers, events, and devices
   that appear, disappear and return.
 - `sampler`: rounds in a thread, which fill timelines. Other threads can trigger a round and wait for it.

@@ -1,4 +1,4 @@
-"""A reader process that is none, for the keeper's state machine, and what a reader would say."""
+"""A reader process that is none, for the supervisor's state machine, and what a reader would say."""
 
 import os
 from collections.abc import Collection, Iterator, Mapping
@@ -29,7 +29,7 @@ class Time:
 
 
 class FakeProcess:
-    """What the keeper is given instead of a `ReaderProcess`; a test sets what it would show."""
+    """What the supervisor is given instead of a `ReaderProcess`; a test sets what it would show."""
 
     def __init__(self, settings: ReaderSettings, time: Time) -> None:
         self.settings = settings

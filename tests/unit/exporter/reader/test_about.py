@@ -21,12 +21,12 @@ def test_a_drivers_versions_and_its_devices_identity_arrive_as_they_were_said(tm
     )
     reading = ReaderLoop(settings, Heartbeat.create(), clock)
     intake = Intake(interval_s=0.1, clock=clock)
-    keeper: Any = SimpleNamespace(key=HOME, only=None, stale_since=None, uuids=set(), leave=())
+    supervisor: Any = SimpleNamespace(key=HOME, only=None, stale_since=None, uuids=set(), leave=())
     try:
         reading.step()
         listed = [state.device for state in reading.states.values()]
         for message in through_a_file(reading.news(clock.now_ns())):
-            intake.take(keeper, message)
+            intake.take(supervisor, message)
     finally:
         reading.close()
     assert intake.driver is not None

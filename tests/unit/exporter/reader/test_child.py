@@ -1,4 +1,4 @@
-"""The reader's side: what it tells its keeper, when, and how it ends."""
+"""The reader's side: what it tells its supervisor, when, and how it ends."""
 
 import os
 import select
@@ -103,7 +103,7 @@ def test_what_has_not_changed_is_not_told_again(made: Child) -> None:
     assert set(kinds(made.run(3))) == {"round"}
 
 
-def test_samples_wait_until_it_is_worth_waking_the_keeper_and_none_is_lost(made: Child) -> None:
+def test_samples_wait_until_it_is_worth_waking_the_supervisor_and_none_is_lost(made: Child) -> None:
     found = made.run(5)
     rounds = values(found, "GPU-a")
     assert len(rounds) <= 5 / SEND_S + 2
@@ -232,7 +232,7 @@ def test_settings_survive_their_way_over_the_command_line() -> None:
 
 
 class Wires:
-    """A reader in a thread, and its keeper's ends."""
+    """A reader in a thread, and its supervisor's ends."""
 
     def __init__(self, where: Heartbeat, other: int | None = None) -> None:
         self.fd, out = os.pipe()
@@ -264,7 +264,7 @@ def wires(request: pytest.FixtureRequest) -> Iterator[Wires]:
     where.close()
 
 
-def test_a_reader_ends_when_its_keeper_has_gone(wires: Wires) -> None:
+def test_a_reader_ends_when_its_supervisor_has_gone(wires: Wires) -> None:
     assert wires.first()[0] == "open"
     wires.close(wires.orders)
     wires.thread.join(10)

@@ -10,7 +10,7 @@ from gpu_profile.catalogue.metric import Instrument
 from gpu_profile_exporter.reader.settings import COUNTER, HOME, LISTENER
 from gpu_profile_exporter.readings.readings import Identity, readings
 
-#: The sequences by which the keeper was found wrong once, of the first 400.
+#: The sequences by which the supervisor was found wrong once, of the first 400.
 SEEDS = (7, 45, 67, 73, 163, 207, 254, 283)
 GPUS = 3
 SECONDS, FAULTS = 60.0, 14

@@ -1,4 +1,4 @@
-"""The word that a reader leaves for its keeper, and the driver that writes it."""
+"""The word that a reader leaves for its supervisor, and the driver that writes it."""
 
 import os
 import time
@@ -80,7 +80,7 @@ class Passing:
         return self.left.pop(0)[place]
 
 
-def test_a_keeper_never_pairs_one_gpu_with_anothers_moment_or_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_supervisor_never_pairs_one_gpu_with_anothers_moment_or_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter(range(1, 100))
     monkeypatch.setattr(time, "monotonic_ns", lambda: next(times))
     writer = object.__new__(Heartbeat)

@@ -1,4 +1,4 @@
-"""What the keeper makes of what readers say."""
+"""What the supervisor makes of what readers say."""
 
 import pytest
 from unit.exporter.reader.pipes import FakeProcess, Time, a_round, about, state

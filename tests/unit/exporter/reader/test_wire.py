@@ -1,4 +1,4 @@
-"""What a reader and its keeper say to each other, however the pipe cuts it and whatever else writes to it."""
+"""What a reader and its supervisor say to each other, however the pipe cuts it and whatever else writes to it."""
 
 import os
 import struct
