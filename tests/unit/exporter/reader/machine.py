@@ -1,4 +1,4 @@
-"""A simulated node, a supervisor and its processes in one thread: what happens is a function of a seed and nothing else.
+"""A simulated node, a supervisor and its processes in one thread: events are a function of a seed and nothing else.
 
 Each process has an NVML of its own, put beneath pynvml while it runs. A call that hangs never returns: it ends the step
 in which it was made, and the process stays where it was until it is killed.
