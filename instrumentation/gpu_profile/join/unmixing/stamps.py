@@ -37,8 +37,6 @@ _MANY: Final = 3_000
 _EVERY: Final = 4
 #: Stamps are judged by the regions with the smallest variances that make up this share of the active time.
 _QUARTILE: Final = 0.25
-#: A pause that stamp errors alone may cause, in their standard deviations: the two regions follow directly.
-_DIRECTLY: Final = 3.0
 _HALVINGS: Final = 30
 #: A sensor's bound on the stamps is computed again when the number of windows has grown by this factor. It needs this
 #: many windows per unknown.
