@@ -263,7 +263,7 @@ def test_what_was_acknowledged_outlives_kill_9_with_a_queue_on_disk(
         ),
         (
             ["--receive-http=:0", "--forward=http://x:1", "--driver=node:/nonexistent", "--receive-spans=serve"],
-            "--receive-spans: 'serve' does not say",
+            "--receive-spans: 'serve' does not select",
         ),
     ],
 )

@@ -65,7 +65,7 @@ def chain(*ended: bool) -> Execution | None:
 
 
 @pytest.mark.parametrize("span", [False, True], ids=["no span", "a span"])
-@pytest.mark.parametrize("shows", [False, True], ids=["", "shown"])
+@pytest.mark.parametrize("needs_slow_path", [False, True], ids=["", "shown"])
 @pytest.mark.parametrize(
     ("ended", "parent"),
     [
