@@ -92,7 +92,10 @@ class SpanJoin:
         self._holders = Holders(TableFile(directory))
         self._placement = NodePlacement()
         self._sampler = Sampler(
-            lambda: NodeDriver(directory, clock=clock), retention_s=retention_s, choose=self._choose, clock=clock
+            lambda: self._opened(NodeDriver(directory, clock=clock)),
+            retention_s=retention_s,
+            choose=self._choose,
+            clock=clock,
         )
         self._joiner = Joiner(self._sampler, self._placement, clock, DEFAULT_THRESHOLDS, self.counts, late_s=late_s)
         self._encoder = Encoder(Enricher(self._joiner), lambda execution: service_and_region(execution.name)[1])
@@ -102,8 +105,20 @@ class SpanJoin:
         #: Region metrics, computed by the joining thread, so that a scrape waits for none of its locks.
         self._readings: list[MetricReading] = []
         self._readings_ns = 0
+        #: The driver that reads the timeline, and the rows that earlier ones lost.
+        self._driver: NodeDriver | None = None
+        self._lost_before = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+
+    def _opened(self, driver: NodeDriver) -> NodeDriver:
+        self._lost_before, self._driver = self.lost_rows, driver
+        return driver
+
+    @property
+    def lost_rows(self) -> int:
+        """Rows of the timeline that were overwritten before they were read, or were damaged."""
+        return self._lost_before + (self._driver.lost_rows if self._driver is not None else 0)
 
     def _choose(self, _: Driver, listed: Sequence[Device]) -> set[str]:
         self._placement.update(listed)

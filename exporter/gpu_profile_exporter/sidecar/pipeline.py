@@ -270,4 +270,5 @@ class SpanPipeline:
             counted = "executions left out" if reason == "too_many" else reason
             yield MetricReading(rows.LEFT_OUT, {"reason": reason}, self.join.counts[counted])
         yield MetricReading(rows.WAITING, {}, self._waiting)
+        yield MetricReading(rows.LOST_ROWS, {}, self.join.lost_rows)
         yield from self.sender.readings(now_ns)

@@ -31,5 +31,10 @@ LEFT_OUT: Final = _RECEIVE.counter(
 WAITING: Final = _RECEIVE.gauge(
     "gpu_profile.receive.waiting", "{span}", "Spans that wait for the samples of their time"
 )
+LOST_ROWS: Final = _RECEIVE.counter(
+    "gpu_profile.receive.lost_rows",
+    "{row}",
+    "Rows of the node's timeline that were overwritten before they were read, or are damaged",
+)
 
 RECEIVE_METRICS: Final = tuple(_RECEIVE)

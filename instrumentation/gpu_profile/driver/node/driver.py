@@ -58,6 +58,7 @@ class NodeDriver(SilentDriver):
         self._refused: dict[str, str] = {}
         self._unopened: dict[str, str] = {}
         self._capabilities: dict[str, tuple[NodeDevice, Mapping[Signal, Capability]]] = {}
+        self._lost_before = 0
         self._opened_ns = clock.now_ns()
         self._event_ns = clock.now_ns()
         table = self._table()
@@ -165,11 +166,20 @@ class NodeDriver(SilentDriver):
         uses = self._row(device).processes
         return uses if uses and self._table().pid_namespace == pid_namespace() else ()
 
+    @property
+    def lost_rows(self) -> int:
+        """Rows that were overwritten before they were read, or were damaged."""
+        return self._lost_before + sum(reader.lost for files in self._readers.values() for reader in files.values())
+
+    def _close_reader(self, reader: RingReader) -> None:
+        self._lost_before += reader.lost
+        reader.close()
+
     def close(self) -> None:
         """Close the files."""
         for readers in self._readers.values():
             for reader in readers.values():
-                reader.close()
+                self._close_reader(reader)
         self._readers.clear()
 
     # ------------------------------------------------------------------
@@ -186,7 +196,7 @@ class NodeDriver(SilentDriver):
         if list(readers) == [name for name in one.files if name not in self._refused]:
             return readers
         for name in [name for name in readers if name not in one.files]:
-            readers.pop(name).close()
+            self._close_reader(readers.pop(name))
         for name in one.files:
             if name in readers or name in self._refused:
                 continue

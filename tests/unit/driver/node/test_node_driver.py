@@ -77,6 +77,25 @@ def test_it_serves_what_is_written_from_its_start_on_and_the_newest_before(node:
     assert [driver.read(GPU, tier) for tier in (Tier.SLOW, Tier.RARE, Tier.GPM)] == [(), (), ()]
 
 
+def test_rows_that_were_overwritten_unread_are_counted_also_when_their_file_is_gone(node: Node) -> None:
+    node.write()
+    driver = node.open()
+    driver.read(GPU, Tier.FAST)
+    assert driver.lost_rows == 0
+    for _ in range(10_000):
+        node.write()
+    driver.read(GPU, Tier.FAST)
+    lost = driver.lost_rows
+    assert lost > 1_000
+    newer = node.begin()
+    node.write(newer)
+    node.list(listed(GPU, newer.name))
+    driver.read(GPU, Tier.FAST)
+    assert driver.lost_rows == lost
+    driver.close()
+    assert driver.lost_rows == lost
+
+
 def test_a_file_that_cannot_be_opened_is_tried_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     last = node.write()
     driver = node.open()

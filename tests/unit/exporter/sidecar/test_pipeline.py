@@ -35,6 +35,7 @@ class Join:
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
         self.counts: Counter[str] = Counter()
+        self.lost_rows = 7
         self.waits_s = 0.0
         self.gives = ADDED
         self.fails = self.hurried = False
@@ -134,6 +135,7 @@ def test_a_request_waits_for_its_samples_and_no_longer_than_the_deadline() -> No
     assert world.pipeline.step() == 0
     assert world.pipeline.step() == pytest.approx(DEADLINE_S)
     assert world.told("receive.waiting") == 1
+    assert world.told("receive.lost_rows") == 7
     world.clock.advance(DEADLINE_S)
     world.pipeline.step()
     world.sender.step()
