@@ -64,7 +64,8 @@ def place(text: str) -> Place:
     """The place of a process with `text` in its `/proc/PID/cgroup`.
 
     Hierarchies are searched in order: version 2, systemd's, then the others. Container and runtime come from the first
-    hierarchy with a container, job and step from the first one with a job.
+    hierarchy with a container, job and step from the first one with a job, pod and unit from the first one with each.
+    Missing parts are "".
     """
     container_id = runtime = pod_uid = job = step = unit = ""
     for parts in _paths(text[:MOST_BYTES]):

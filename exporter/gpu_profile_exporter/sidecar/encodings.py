@@ -10,7 +10,8 @@ from gpu_profile_exporter.sidecar.messages import Refused
 #: Most bytes of a request, compressed and decompressed. The Collector accepts 20 MiB by default.
 MOST_BYTES: Final = 20 << 20
 _GZIP: Final = 31
-#: Telemetry compresses to about a tenth. A body with a much higher ratio above 1 MiB is treated as an attack.
+#: Telemetry compresses to about a tenth. A body that decompresses to more than `_MOST_TIMES` times its size, and to
+#: more than `_HARMLESS` bytes, is treated as an attack.
 _MOST_TIMES: Final = 300
 _HARMLESS: Final = 1 << 20
 #: Most members of a gzip body. Each costs a copy of the remaining bytes.

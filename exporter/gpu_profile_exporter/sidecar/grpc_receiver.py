@@ -25,7 +25,8 @@ from gpu_profile_exporter.sidecar.receiver import PROTOBUF, Take
 if TYPE_CHECKING:
     import grpc
 
-#: Most concurrent requests of a connection. Others wait. One thread processes them, one after the other.
+#: Most concurrent requests of a connection. Others wait. One thread receives and processes them, one after the other,
+#: so that only one is in memory at a time.
 _MOST_AT_ONCE: Final = 64
 #: gRPC's codes by HTTP's status. Senders retry only after UNAVAILABLE.
 _CODES: Final = {400: "INVALID_ARGUMENT", 413: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}

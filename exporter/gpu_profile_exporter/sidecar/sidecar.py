@@ -105,7 +105,7 @@ class Sidecar:
             server.start()
 
     def stop(self, timeout_s: float) -> None:
-        """Receive no more, and forward the queued data within `timeout_s`."""
+        """Receive no more, and forward as much queued data as the next receiver accepts within `timeout_s`."""
         for server in self._servers:
             server.stop()
         for sender in self._unchanged:
