@@ -81,8 +81,8 @@ class RowAccumulator:
         """Add one sample. False if it was left out; `dropped` counts the reasons.
 
         Samples at or before the watermark are left out. `CLOCK_STEP_SAMPLES` of them in a row, each later than the one
-        before and all more than `CLOCK_STEP_NS` behind, mean that the clock was set back. The account then discards its
-        rows and starts again from the newest sample. A counter's growth in between is added to its total but to no row.
+        before and all more than `CLOCK_STEP_NS` behind, mean that the clock was set back. All rows are then discarded,
+        and new ones start from the newest sample. A counter's growth in between is added to its total but to no row.
         """
         _, start, end, value = sample
         last_end, last = self._last_end, self._last_raw
@@ -277,7 +277,7 @@ _A = TypeVar("_A", bound=RowAccumulator)
 
 
 class ColumnsBySignal(Generic[_A]):
-    """An account (a "column") for each signal of a device. One thread appends, any thread may read."""
+    """A column for each signal of a device. One thread appends, any thread may read."""
 
     def __init__(self, signals: Iterable[Signal] = ()) -> None:
         self._columns: dict[Signal, _A] = {}

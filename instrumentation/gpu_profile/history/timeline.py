@@ -1,7 +1,7 @@
 """The bounded history of one device: a column for each signal. Pure.
 
-See `Account` for the conversion of samples into rows, `Buffer` for access by other processes, and `AnchoredColumn` for
-the sums of discarded rows.
+See `RowAccumulator` for the conversion of samples into rows, `Buffer` for access by other processes, and
+`AnchoredColumn` for the sums of discarded rows.
 """
 
 from __future__ import annotations
