@@ -12,7 +12,7 @@ NO_DRIVER: Final = "install the NVIDIA driver, or start the container with its G
 
 
 class FindingState(StrEnum):
-    """The weight of a finding. `fails`: no GPU can be read. `missing`: an optional part is absent."""
+    """The weight of a finding. `fails`: a GPU or its numbers cannot be used. `missing`: an optional part is absent."""
 
     OK = "ok"
     MISSING = "missing"

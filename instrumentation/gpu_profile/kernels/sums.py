@@ -94,8 +94,7 @@ class TimeSums:
     def evidence_over(self, whole_ns: int, mean_kernel_ns: float | None) -> Evidence:
         """The evidence for a regime, as shares of a time above 0; `kernel_s` is the mean kernel in seconds.
 
-        Idle time without a recorded cause lowers the coverage. Without any call of the host, the cause of no idle time
-        is recorded.
+        Idle time without a recorded cause lowers the coverage. Without calls of the host, waits are absent.
         """
         values = {
             "busy": self.busy_ns / whole_ns,

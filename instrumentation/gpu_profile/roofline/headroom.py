@@ -21,8 +21,8 @@ def oom_risk(memory: Memory) -> str:
     """`LOW`, `MEDIUM` or `HIGH`: the risk that a somewhat larger batch runs out of memory.
 
     HIGH: below 1 GiB of headroom or above 90 % in use. MEDIUM: below 4 GiB or above 70 %. These are the bands of
-    GPURegimeProfiler. On a device of at most four times such a number of bytes, the share alone decides: otherwise
-    a device of 4 GiB could never be LOW.
+    GPURegimeProfiler. A limit in bytes applies only to a device with more than four times as much memory, otherwise the
+    share alone decides: a device of 4 GiB could never be LOW.
     """
     left, used = headroom(memory), _used(memory)
     return next(

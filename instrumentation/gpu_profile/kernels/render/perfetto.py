@@ -87,7 +87,7 @@ class _Trace(perfetto.Tracks):
         return {number[each.name]: each for each in self.report.regions if each.name in number}
 
     def _region(self, region: RegionKernels) -> bytes:
-        """The sums over all executions of a region, which each of its slices shows."""
+        """Sums and verdict over all executions of a region, which each of its slices shows."""
         verdict = region.verdict()
         values: dict[str, perfetto.Argument | None] = {
             "region executions": region.executions,

@@ -272,7 +272,7 @@ class _Calibration:
         return _positive(longest)
 
     def _fault(self) -> float:
-        """Seconds of the first touch of a page, without writing it. ArithmeticError: too few pages were new."""
+        """Seconds that the first touch of a page adds to writing it. ArithmeticError: too few pages were new."""
         call = self._benchmarks.fresh(FRESH_BYTES)
         timings = [self._machine.run(call)[1] for _ in range(RUNS)]
         memory = self._benchmarks.traffic(FRESH_BYTES)[0]

@@ -45,10 +45,10 @@ class Ceilings:
     `compute`: FLOPs per second by precision. `levels`: bytes per second, the smallest cache first, the memory last.
     `launch_s`: seconds that the device takes for an operation on one element, repeated with warm caches.
     `cold_launch_s`: the same for an operation on a few elements after its data and code were evicted from the caches.
-    `fault_s`: seconds of the first touch of a page of host memory, without writing it. `missing`: name of a ceiling ->
-    why it is unknown. `machine`: name of the machine. `key`: see `Machine.key`; the ceilings are valid only for it.
-    `calibrated_ns`: time of the calibration in ns since the epoch, 0 if nothing was measured. `waited`: the share of
-    the least disturbed calibration in which a thread waited for a processor that other programs used.
+    `fault_s`: seconds that the first touch of a page of host memory adds to the time of writing it. `missing`: name of
+    a ceiling -> why it is unknown. `machine`: name of the machine. `key`: see `Machine.key`; the ceilings are valid
+    only for it. `calibrated_ns`: time of the calibration in ns since the epoch, 0 if nothing was measured. `waited`:
+    the share of the least disturbed calibration in which a thread waited for a processor that other programs used.
     """
 
     machine: str
