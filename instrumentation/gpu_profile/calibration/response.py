@@ -110,7 +110,7 @@ def find(load: Load, stamps: Ints, values: Floats, *, counter: bool) -> SensorRe
     origin = int(stamps[0])
     at = (stamps - origin) / _MS
     gap = float(np.median(np.diff(at)))
-    # A renewal lies between the last poll before it and the first after it.
+    # A renewal lies between the last poll with the old value and the first with the new one.
     changes, edge = (at[new - 1] + at[new]) / 2, gap / 2
     period, jitter = period_of(changes, gap)
     if period.value:
@@ -293,7 +293,7 @@ class _Fit:
         return n * math.log(max(self.left, 1e-300) / n) + (0.0 if self.shape == "interval" else math.log(n))
 
     def by_level(self) -> tuple[float, float]:
-        """The errors of lag and window from levels seen alone: the power at a level is not quite constant."""
+        """The errors of lag and window, by fits to readings of one level: a level's power is not quite constant."""
         reach = self.lag + self.window * (_REACH if self.shape == "exponential" else 1.0)
         recent = self.passed.until(self.seen.at) - self.passed.until(self.seen.at - reach)
         lag = window = 0.0

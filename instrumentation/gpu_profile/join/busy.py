@@ -110,7 +110,8 @@ def busy_time(
 
 
 def settled(timeline: Timeline, t_ns: int, *, stamped: bool | None = None) -> bool:
-    """Whether a reading of a moment at or after `t_ns` has arrived, so that executions that ended can be judged.
+    """Whether a reading of a moment at or after `t_ns` has arrived, so that executions that ended by then can be
+    judged.
 
     A region's end is covered one renewal after it, two with activity counters, once the driver's buffer has been
     drained (a flush of the sampler does so). A polled reading may be a renewal old, so its watermark alone is no proof.

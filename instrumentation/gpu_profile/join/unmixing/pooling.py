@@ -55,7 +55,7 @@ class Pool:
     def __init__(self, timeline: Timeline, *, start_ns: int, prior: DevicePrior | None = None) -> None:
         self.timeline = timeline
         self.start_ns = self.frontier_ns = start_ns
-        #: How often the clock was set back.
+        #: How often the clock was set back, by more than `_SET_BACK_NS`.
         self.set_back = 0
         self.attribution = RegionColumns()
         prior = prior or DevicePrior()
@@ -117,7 +117,7 @@ class Pool:
         return self.frontier_ns >= self._counted_ns
 
     def watermark_ns(self, now_ns: int) -> int:
-        """The time up to which the samples of all used signals have arrived, at most a second before `now_ns`."""
+        """The time up to which the samples of all used signals have arrived, never more than 1 s before `now_ns`."""
         measured = self._measured_leads
         # Utilisation arrives late. If there is a better source, the pool does not wait for it.
         needed = [s for mixture in self._live if SUPERSEDED.get(mixture.lead) not in measured for s in mixture.signals]
@@ -279,7 +279,7 @@ class Pool:
         return first or (column.signal if column is not None else None)
 
     def energy_source(self) -> Signal | None:
-        """The signal of energy."""
+        """The signal from which energy is taken; None if the device has none."""
         column = self.timeline.best(ENERGY_SOURCES)
         return column.signal if column is not None else None
 

@@ -48,7 +48,7 @@ class ProbeGroup(StrEnum):
 
 
 class ProbeKind(StrEnum):
-    """The violation of a probe."""
+    """The violation of an assumption that a probe models."""
 
     SLOPE = "slope"
     BEND = "bend"

@@ -7,8 +7,8 @@ give linear equations. Least squares solves them for the rates, with intervals, 
 
 An interval is the hull of the intervals under every assumption that the windows do not rule out. Stamps may be off by
 as much as `stamps` allows. The sensor may have another timing. Rates may vary as `probes` model it. Work may continue
-after regions' ends. Power outside regions may be constant, or 0. Windows may correlate with their neighbours by more
-than noise does. A rate is refused if the hull is wide or lies outside physics. The reason names the largest part.
+after regions' ends. Power outside regions may be constant, or 0. Errors of neighbouring windows may be
+correlated. A rate is refused if the hull is wide or lies outside physics. The reason names the largest part.
 """
 
 from __future__ import annotations
