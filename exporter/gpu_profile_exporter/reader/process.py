@@ -40,13 +40,13 @@ class ReaderProcess:
         self.pipe_closed = False
         self._incoming = Incoming()
         with ExitStack() as cleanup:
-            self._whereabouts = Heartbeat.create()
-            cleanup.callback(self._whereabouts.close)
+            self._heartbeat = Heartbeat.create()
+            cleanup.callback(self._heartbeat.close)
             self.fd, out_fd = _pipe(cleanup)
             orders_fd, self._orders = _pipe(cleanup)
             os.set_blocking(self.fd, False)
             os.set_blocking(self._orders, False)
-            self._child = launcher.launch(settings, (out_fd, orders_fd, self._whereabouts.fd))
+            self._child = launcher.launch(settings, (out_fd, orders_fd, self._heartbeat.fd))
             cleanup.pop_all()
         os.close(out_fd)
         os.close(orders_fd)
@@ -64,7 +64,7 @@ class ReaderProcess:
     @property
     def where(self) -> CallInProgress | None:
         """The call in progress. None if there is none."""
-        return self._whereabouts.now()
+        return self._heartbeat.now()
 
     def messages(self) -> Iterator[Message]:
         """Its new messages, until the pipe is empty. WireError for data that is no message."""
@@ -124,7 +124,7 @@ class ReaderProcess:
         """Close its pipes and its shared memory. It must have ended or been killed."""
         os.close(self.fd)
         os.close(self._orders)
-        self._whereabouts.close()
+        self._heartbeat.close()
 
 
 def _pipe(cleanup: ExitStack) -> tuple[int, int]:
