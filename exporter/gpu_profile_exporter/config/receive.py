@@ -40,7 +40,7 @@ class Receive:
     late_s: float = setting(
         10.0,
         Number(0.1, 300, "seconds"),
-        "Seconds after its end in which a span still counts in its region's numbers; span exporters batch for 5 s.",
+        "Seconds after its end in which a span still counts in its region's rates; span exporters batch for 5 s.",
     )
 
     def __post_init__(self) -> None:

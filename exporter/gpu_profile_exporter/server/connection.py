@@ -31,10 +31,11 @@ Answer = Callable[[h11.Request, str, Callable[[], None], ReceiveBody, "Ends | No
 
 
 class Ends(NamedTuple):
-    """Both ends of a TCP connection: the client's address and port, and the port here."""
+    """Both ends of a TCP connection: the client's address and port, and those here."""
 
     host: str
     port: int
+    local_host: str
     local_port: int
 
 
@@ -96,7 +97,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         client, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         if client and here:
-            self._ends = Ends(client[0], client[1], here[1])
+            self._ends = Ends(*client[:2], *here[:2])
         if self._allowed_names and not self._allowed_names & peer_names(transport):
             self._drop("client_certificate")
             return

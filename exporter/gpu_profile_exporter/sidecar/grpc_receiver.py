@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -75,7 +76,7 @@ class GrpcReceiver:
 
         def export(request: bytes, context: grpc.ServicerContext) -> bytes:
             try:
-                take(request, PROTOBUF, _ends(context.peer(), self.address.port))
+                take(request, PROTOBUF, _ends(context.peer(), self.address))
             except Refused as refused:
                 self._counts.rejected[refused.reason] += 1
                 self._counts.requests[name, refused.status] += 1
@@ -94,10 +95,21 @@ class GrpcReceiver:
         self._server.stop(0.5).wait(1.0)
 
 
-def _ends(peer: str, local_port: int) -> Ends | None:
+def _ends(peer: str, address: Address) -> Ends | None:
     """The ends of a connection, by gRPC's name of its peer, such as `ipv4:127.0.0.1:5000`."""
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")
-    return Ends(host.strip("[]"), int(port), local_port) if port.isascii() and port.isdecimal() else None
+    host = host.strip("[]")
+    if not (port.isascii() and port.isdecimal()):
+        return None
+    # gRPC does not report the address here. A client of this machine usually has the one that it connects to.
+    return Ends(host, int(port), address.host if _is_specific(address.host) else host, address.port)
+
+
+def _is_specific(host: str) -> bool:
+    try:
+        return not ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def _credentials(module: Any, path: Path) -> grpc.ServerCredentials | None:

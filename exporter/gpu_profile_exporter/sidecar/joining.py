@@ -32,6 +32,7 @@ from gpu_profile_exporter.sidecar.region_metrics import RegionMetrics, region_na
 from gpu_profile_exporter.sidecar.trace_request import Scope, TraceRequest
 
 if TYPE_CHECKING:
+    from opentelemetry.proto.resource.v1.resource_pb2 import Resource
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 _log = logging.getLogger("gpu_profile_exporter")
@@ -47,10 +48,10 @@ _KINDS: Final = {kind.value + 1: kind for kind in SpanKind}
 #: OpenTelemetry's sampling threshold in a trace state, unless it keeps every trace (all zeros): the first digits of a
 #: number of 56 bits. A trace is kept if the last 56 bits of its id are at least this.
 #: Specification: OpenTelemetry, "TraceState: Probability Sampling".
-_SAMPLED: Final = re.compile(r"(?:^|,)\s*ot=(?:[^,]*;)?th:(?!0*(?:[;,]|$))([0-9a-f]{1,14}(?=[;,]|$))?")
+_SAMPLED: Final = re.compile(r"(?:^|,)\s*ot=(?:[^,]*;)?th:(?!0*\s*(?:[;,]|$))([0-9a-f]{1,14}(?=\s*(?:[;,]|$)))?")
 _RANDOM_BITS: Final = 56
 #: The random number of a trace state, instead of the trace id's.
-_RANDOM: Final = re.compile(r"(?:^|,)\s*ot=(?:[^,]*;)?rv:([0-9a-f]{14})(?=[;,]|$)")
+_RANDOM: Final = re.compile(r"(?:^|,)\s*ot=(?:[^,]*;)?rv:([0-9a-f]{14})(?=\s*(?:[;,]|$))")
 #: A span represents at most this many.
 _MOST_REPRESENTED: Final = 1 << 20
 #: A span that ends further in the future was stamped by another clock.
@@ -74,9 +75,9 @@ class JoinedRequest(NamedTuple):
 class SpanJoin:
     """Joins the spans of requests with the node's timeline in `directory`, and returns their attributes.
 
-    `rule` selects spans. Spans that arrive more than `late_s` after their end do not count in their region's numbers,
-    only in `counts["late"]`. The same applies to impossible times and `counts["impossible"]`. `take` and `added` may be
-    called by one thread at a time each.
+    `rule` selects spans. Spans that arrive more than `late_s` after their end count in their region's calls, errors and
+    durations, not in its rates, and in `counts["late"]`. Spans with impossible times only count in
+    `counts["impossible"]`. `take` and `added` may be called by one thread at a time each.
     """
 
     def __init__(
@@ -162,23 +163,30 @@ class SpanJoin:
         """Add the spans of a request to the join."""
         now_ns = self._clock.now_ns()
         self._ancestry.expire(now_ns)
-        executions = [self._executions(request, scope, now_ns) for scope in request.scopes]
+        executions: list[list[Execution | None]] = []
+        resource: Resource | None = None
+        for scope in request.scopes:
+            if scope.resource is not resource:
+                # Once for all scopes of a resource.
+                resource, attributes = scope.resource, scope.resource.attributes
+                service, devices = service_prefix(attributes), self._holders.devices_of(attributes, request.ends)
+            executions.append(self._executions(request.data, scope, service, devices, now_ns))
         long_ns = SHORTEST_S * NS_PER_S
         ends = (e.end_ns for scope in executions for e in scope if e is not None and e.end_ns - e.start_ns >= long_ns)
         needed_ns = max(ends, default=0)
         lag_ns = nanoseconds(lag_s(self._sampler.driver)) if needed_ns else 0
         return JoinedRequest(request, executions, needed_ns + lag_ns)
 
-    def _executions(self, request: TraceRequest, scope: Scope, now_ns: int) -> list[Execution | None]:
+    def _executions(
+        self, data: bytes, scope: Scope, service: str, devices: tuple[str, ...] | str, now_ns: int
+    ) -> list[Execution | None]:
         """The execution of each span, None for an unchanged span. Written for speed: 5 µs per span in total."""
         if not scope.places:
             return []
-        data, start, end, scope_name = request.data, scope.places[0].content, scope.places[-1].end, scope.name
+        start, end, scope_name = scope.places[0].content, scope.places[-1].end, scope.name
         # Text that is missing in the whole scope need not be searched in each span.
         gen_ai, ours, names_device = (data.find(text, start, end) >= 0 for text in (_GEN_AI, _OURS, _HW_ID))
         earliest_ns, latest_ns, frontier_ns = now_ns - self._oldest_ns, now_ns + _AHEAD_NS, self._joiner.frontier_ns
-        resource = scope.resource.attributes
-        service, devices = service_prefix(resource), self._holders.devices_of(resource, request.ends)
         fits, ancestry, began = self._choice.fits, self._ancestry, self._began
         executions: list[Execution | None] = []
         newest: dict[str, tuple[Execution, Span]] = {}

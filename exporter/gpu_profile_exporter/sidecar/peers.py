@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
+import socket
+import struct
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
@@ -14,83 +14,111 @@ from typing import Final
 
 from gpu_profile_exporter.server.connection import Ends
 
-#: An answer holds for this long: another process may get the port.
+#: Socket diagnostics of Linux, sock_diag(7): the request for one connection, by both of its ends.
+_SOCK_DIAG: Final = 4
+_BY_FAMILY: Final = 20
+_REQUEST: Final = 1
+_ANY_COOKIE: Final = b"\xff" * 8
+_HEADER: Final = struct.Struct("=IHHII")
+#: Family, protocol, extensions, padding, states; ports and addresses in network order, interface, cookie.
+_QUERY: Final = struct.Struct("=BBBBI2s2s16s16sI8s")
+_NUMBER: Final = struct.Struct("=I")
+_ERROR: Final = 2
+#: The offset of the socket's inode in an answer: after the header, four bytes, the connection and four numbers.
+_INODE: Final = _HEADER.size + 4 + 48 + 16
+_ALL_STATES: Final = 0xFFFFFFFF
+#: A refusal holds for this long, for example until a process has been given the right.
 _HOLDS_S: Final = 10.0
 _MOST_ANSWERS: Final = 4096
-_TABLES: Final = ("tcp", "tcp6")
-#: The fields of a line of /proc/net/tcp: local and remote address, and the socket's inode (proc(5)).
-_LOCAL, _REMOTE, _INODE = 1, 2, 9
+#: The files of processes are searched for at most this share of the time, so that other senders do not wait.
+_MOST_SHARE: Final = 0.05
+_BURST_S: Final = 0.2
+
+NOT_DIRECT: Final = "its process.pid is not proven: its spans did not come straight from that process on this machine"
+NO_RIGHT: Final = "its process.pid cannot be checked: this needs the user of that process, or CAP_SYS_PTRACE"
+BUSY: Final = "its process.pid was not checked: too many connections are new"
 
 
 class PeerProcesses:
-    """Proves that a peer is the process with a given id.
+    """Proves that the sender of a request is the process with a given id.
 
     A process id is unique only within its pid namespace: every container has a process 1. The proof is that the
     process with this id, as `/proc` shows it here, holds the other end of the connection. It needs one network
-    namespace and one pid namespace for both, and the right to list the process's files (the same user, or
-    CAP_SYS_PTRACE). Not for several threads at once.
+    namespace and one pid namespace for both, an open connection, and the right to list the process's files (the same
+    user, or CAP_SYS_PTRACE). Not for several threads at once.
     """
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
-        self._answers: OrderedDict[tuple[Ends, int], tuple[float, bool]] = OrderedDict()
+        #: By process id and inode of the sender's socket: the time of the answer, and the answer.
+        self._answers: OrderedDict[tuple[int, int], tuple[float, str]] = OrderedDict()
+        self._spent_s, self._since_s = 0.0, time.monotonic()
 
-    def proven(self, ends: Ends, pid: int) -> bool:
-        """Whether the process `pid` holds the peer's end of the connection."""
-        now_s, key = time.monotonic(), (ends, pid)
+    def refusal(self, ends: Ends, pid: int) -> str:
+        """The reason why it is not proven that the process `pid` holds the client's end; empty if it is."""
+        inode = _inode(ends) if pid > 0 else 0
+        if not inode:
+            return NOT_DIRECT
+        now_s, key = time.monotonic(), (pid, inode)
         kept = self._answers.get(key)
-        if kept is not None and now_s - kept[0] < _HOLDS_S:
+        if kept is not None and (not kept[1] or now_s - kept[0] < _HOLDS_S):
             return kept[1]
-        answer = self._holds(pid, set(self._inodes(ends)))
+        # The time that was spent is forgiven at a steady rate.
+        self._spent_s = max(0.0, self._spent_s - _MOST_SHARE * (now_s - self._since_s))
+        self._since_s = now_s
+        if self._spent_s > _BURST_S:
+            return BUSY
+        answer = self._search(pid, inode)
+        self._spent_s += time.monotonic() - now_s
         self._answers[key] = now_s, answer
         self._answers.move_to_end(key)
         while len(self._answers) > _MOST_ANSWERS:
             self._answers.popitem(last=False)
         return answer
 
-    def _inodes(self, ends: Ends) -> Iterator[str]:
-        """The inodes of the sockets that are the peer's end."""
+    def _search(self, pid: int, inode: int) -> str:
+        """Whether the process has a file that is this socket."""
+        wanted = f"socket:[{inode}]"
         try:
-            host = _plain(ip_address(ends.host.partition("%")[0]))
-        except ValueError:
-            return
-        ports = f":{ends.port:04X}", f":{ends.local_port:04X}"
-        for name in _TABLES:
-            with suppress(OSError), (self._proc / "net" / name).open(encoding="ascii", errors="replace") as lines:
-                for line in lines:
-                    fields = line.split()
-                    if len(fields) <= _INODE or fields[_INODE] == "0":
-                        continue
-                    local, remote = fields[_LOCAL], fields[_REMOTE]
-                    if local.endswith(ports[0]) and remote.endswith(ports[1]) and _address(local) == host:
-                        yield fields[_INODE]
-
-    def _holds(self, pid: int, inodes: set[str]) -> bool:
-        if not inodes or pid <= 0:
-            return False
-        wanted = {f"socket:[{inode}]" for inode in inodes}
-        with suppress(OSError), os.scandir(self._proc / str(pid) / "fd") as files:
-            for file in files:
-                with suppress(OSError):
-                    if os.readlink(file.path) in wanted:  # noqa: PTH115 - a link to nothing
-                        return True
-        return False
+            with os.scandir(self._proc / str(pid) / "fd") as files:
+                for file in files:
+                    with suppress(FileNotFoundError):
+                        if os.readlink(file.path) == wanted:  # noqa: PTH115 - a link to nothing
+                            return ""
+        except PermissionError:
+            return NO_RIGHT
+        except OSError:
+            return NOT_DIRECT
+        return NOT_DIRECT
 
 
-def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """The address of `ADDRESS:PORT`: words of 32 bits in the machine's byte order, each as a hexadecimal number."""
+def _inode(ends: Ends) -> int:
+    """The inode of the socket that is the client's end; 0 if it is not on this machine, or the kernel does not tell."""
+    client, here = _address(ends.host), _address(ends.local_host)
+    if client is None or here is None or client.version != here.version or not (ends.port and ends.local_port):
+        return 0
+    family = socket.AF_INET if client.version == 4 else socket.AF_INET6
+    ports = ends.port.to_bytes(2, "big"), ends.local_port.to_bytes(2, "big")
+    addresses = client.packed.ljust(16, b"\0"), here.packed.ljust(16, b"\0")
+    query = _QUERY.pack(family, socket.IPPROTO_TCP, 0, 0, _ALL_STATES, *ports, *addresses, 0, _ANY_COOKIE)
+    with (
+        suppress(OSError),
+        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG) as kernel,
+    ):
+        kernel.settimeout(1.0)
+        kernel.send(_HEADER.pack(_HEADER.size + len(query), _BY_FAMILY, _REQUEST, 1, 0) + query)
+        answer = kernel.recv(4096)
+        if len(answer) >= _INODE + 4 and _HEADER.unpack_from(answer)[1] != _ERROR:
+            inode: int = _NUMBER.unpack_from(answer, _INODE)[0]
+            return inode
+    return 0
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    """An address without its zone; an IPv4 address that is written as an IPv6 one, as an IPv4 address."""
     try:
-        data = bytes.fromhex(text.partition(":")[0])
+        address = ip_address(host.partition("%")[0])
     except ValueError:
         return None
-    if len(data) not in (4, 16):
-        return None
-    if sys.byteorder == "little":
-        data = b"".join(data[at : at + 4][::-1] for at in range(0, len(data), 4))
-    return _plain(ip_address(data))
-
-
-def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """An IPv4 address that is written as an IPv6 one, as an IPv4 address."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return address if mapped is None else mapped

@@ -11,7 +11,7 @@ from gpu_profile.driver.node.table import TableFile, TimelineTable, pid_namespac
 from gpu_profile.errors import GpuBackendError
 from gpu_profile.regions.session.placement import Placement
 from gpu_profile_exporter.server.connection import Ends
-from gpu_profile_exporter.sidecar.peers import PeerProcesses
+from gpu_profile_exporter.sidecar.peers import NOT_DIRECT, PeerProcesses
 
 if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
@@ -100,10 +100,13 @@ class Holders:
         cut = {one.device.parent for one in table.devices}
         whole = [one for one in table.devices if one.device.uuid not in cut]
         self._only = (whole[0].device.uuid,) if len(whole) == 1 else ()
-        self._by_process = None
-        if table.pid_namespace and table.pid_namespace == pid_namespace():
-            pairs = [(use.pid, one.device.uuid) for one in whole for use in one.processes or ()]
-            self._by_process = {pid: tuple(uuid for each, uuid in pairs if each == pid) for pid, _ in pairs}
+        by_process: dict[int, list[str]] = {}
+        for one in whole:
+            for use in one.processes or ():
+                by_process.setdefault(use.pid, []).append(one.device.uuid)
+        here = bool(table.pid_namespace) and table.pid_namespace == pid_namespace()
+        # At once: another thread reads it.
+        self._by_process = {pid: tuple(uuids) for pid, uuids in by_process.items()} if here else None
 
     def devices_of(self, resource: Iterable[KeyValue], ends: Ends | None = None) -> tuple[str, ...] | str:
         """The UUIDs of the devices of a resource's spans, or the reason why they are unknown.
@@ -127,15 +130,19 @@ class Holders:
         if identified:
             return "no source reports that its pod or container holds a device of this node"
         if _PID in attributes:
-            return self._of_process(attributes[_PID].int_value, ends)
+            return self._of_process(attributes[_PID], ends)
         return "no attribute identifies its device: its resource needs hw.id, k8s.pod.uid, container.id or process.pid"
 
-    def _of_process(self, pid: int, ends: Ends | None) -> tuple[str, ...] | str:
-        if self._by_process is None:
+    def _of_process(self, value: AnyValue, ends: Ends | None) -> tuple[str, ...] | str:
+        by_process = self._by_process
+        if by_process is None:
             return "its process.pid proves nothing: this process is in another pid namespace than the node's exporter"
-        if ends is None or not self._peers.proven(ends, pid):
-            return "its process.pid is not proven: its spans did not come straight from that process on this machine"
-        return self._by_process.get(pid) or "its process uses no device, as far as the driver lists processes"
+        if value.WhichOneof("value") != "int_value" or value.int_value <= 0:
+            return "its process.pid is not a positive whole number"
+        uuids = by_process.get(value.int_value)
+        if uuids is None:
+            return "its process uses no device, as far as the driver lists processes"
+        return (NOT_DIRECT if ends is None else self._peers.refusal(ends, value.int_value)) or uuids
 
 
 def named_devices(attributes: Mapping[str, AnyValue]) -> tuple[str, ...]:

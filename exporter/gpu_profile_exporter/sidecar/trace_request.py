@@ -74,7 +74,8 @@ class TraceRequest:
             self._request: Any = ExportTraceServiceRequest.FromString(data)
         except DecodeError as error:
             raise ValueError(str(error)) from error
-        read = ((one.resource, each) for one in self._request.resource_spans for each in one.scope_spans)
+        pairs = ((one.resource, one.scope_spans) for one in self._request.resource_spans)
+        read = ((resource, each) for resource, scopes in pairs for each in scopes)
         #: All scopes, in order.
         self.scopes = [
             Scope(resource, each.scope.name, each.spans, at) for (resource, each), at in zip(read, spans, strict=True)

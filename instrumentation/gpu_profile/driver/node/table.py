@@ -1,7 +1,7 @@
 """`table.json`: the devices of the node's timeline, their files, events, processes and holders.
 
-The writer replaces the whole file with `rename`, so that readers never see a part of it. Readers ignore unknown keys
-and devices of an unknown kind. A table with any other invalid device is refused as a whole.
+The writer replaces the whole file with `rename`, so that readers never see a part of it. Readers ignore unknown keys.
+A table with an invalid device is refused as a whole: without it, others would look like the only ones.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def parse(text: str) -> TimelineTable:
             str(content["problem"]),
             bool(content["ended"]),
             str(content["pid_namespace"]),
-            tuple(_device(row) for row in content["devices"] if row["kind"] in _KINDS),
+            tuple(_device(row) for row in content["devices"]),
             tuple(Event(**{f.name: row.get(f.name, f.default) for f in fields(Event)}) for row in content["events"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -123,7 +123,6 @@ def parse(text: str) -> TimelineTable:
 
 
 _FACTS: Final = {f.name for f in fields(Device)}
-_KINDS: Final = frozenset(kind.value for kind in DeviceKind)
 
 
 def _device(row: Mapping[str, Any]) -> NodeDevice:

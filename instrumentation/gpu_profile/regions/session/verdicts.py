@@ -56,12 +56,13 @@ class Verdicts:
             name = region if region in self.durations or len(self.durations) < MOST_NAMES else OTHER
             if name not in self.durations:
                 self.durations[name] = DurationStats()
-            stats = self.durations[name]
+            stats, omitted = self.durations[name], 0
             stats.add_many([execution.end_ns - execution.start_ns for execution in group])
             for execution in group:
                 if execution.items is not None:
                     stats.add_items(execution.items)
                 if execution.represents != 1:
+                    omitted += execution.represents - 1
                     stats.add_repeated(execution.end_ns - execution.start_ns, execution.represents - 1)
                 stats.errors += execution.failed * execution.represents
                 if execution.operation is not None:
@@ -71,7 +72,7 @@ class Verdicts:
                 self.operations[name].whole_ns = stats.total_ns
             self._sources[name] = "host" if group[-1].stream is None else "device"
             for uuid in where[device] or [""]:
-                self._uncounted[name, uuid] += len(group)
+                self._uncounted[name, uuid] += len(group) + omitted
         return Counter({key: len(group) for key, group in groups.items()})
 
     def take_kernels(self, region: str, work: KernelWork) -> None:

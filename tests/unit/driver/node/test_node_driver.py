@@ -229,12 +229,6 @@ def test_a_table_comes_back_as_it_was_written() -> None:
     assert parse(one.text) == one
 
 
-def test_a_device_of_a_kind_that_a_later_release_has_is_skipped() -> None:
-    later = json.loads(table(listed(GPU, "a.ring"), listed(MIG, "b.ring")).text)
-    later["devices"][0]["kind"] = "cluster"
-    assert [one.device.uuid for one in parse(json.dumps(later)).devices] == [MIG.uuid]
-
-
 def test_a_file_s_name_leads_nowhere_else(node: Node) -> None:
     found = parse(table(listed(GPU, "../x.ring", "/etc/passwd", ".hidden", "good.ring")).text)
     assert found.devices[0].files == ("good.ring",)

@@ -15,6 +15,7 @@ from gpu_profile_exporter.server.connection import Ends
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.sidecar.encodings import MOST_BYTES
 from gpu_profile_exporter.sidecar.grpc_receiver import GrpcReceiver, _ends
+from gpu_profile_exporter.sidecar.peers import _inode
 from gpu_profile_exporter.sidecar.receiver import spans_to
 from gpu_profile_exporter.sidecar.trace_request import TraceRequest
 
@@ -66,23 +67,26 @@ def test_a_request_has_the_ends_of_its_connection(world: World) -> None:
     assert world.send(REQUEST) == "OK b''"
     ends = world.requests[0].ends
     assert ends is not None
-    assert (ends.host, ends.local_port) == ("127.0.0.1", world.receiver.address.port)
+    assert (ends.host, ends.local_host, ends.local_port) == ("127.0.0.1", "127.0.0.1", world.receiver.address.port)
+    assert _inode(ends) > 0
 
 
 @pytest.mark.parametrize(
-    ("peer", "ends"),
+    ("peer", "address", "ends"),
     [
-        ("ipv4:127.0.0.1:5000", Ends("127.0.0.1", 5000, 9)),
-        ("ipv6:%5B::1%5D:5000", Ends("::1", 5000, 9)),
-        ("ipv6:[fe80::1%25eth0]:1", Ends("fe80::1%eth0", 1, 9)),
-        ("unix:/run/x", None),
-        ("unix:", None),
-        ("", None),
-        ("ipv4:1.2.3.4:²", None),
+        ("ipv4:127.0.0.1:5000", Address().host, Ends("127.0.0.1", 5000, "127.0.0.1", 9)),
+        ("ipv4:127.0.0.1:5000", "localhost", Ends("127.0.0.1", 5000, "127.0.0.1", 9)),
+        ("ipv4:127.0.0.1:5000", "127.0.0.5", Ends("127.0.0.1", 5000, "127.0.0.5", 9)),
+        ("ipv6:%5B::1%5D:5000", "::", Ends("::1", 5000, "::1", 9)),
+        ("ipv6:[fe80::1%25eth0]:1", "::1", Ends("fe80::1%eth0", 1, "::1", 9)),
+        ("unix:/run/x", "::", None),
+        ("unix:", "::", None),
+        ("", "::", None),
+        ("ipv4:1.2.3.4:²", "::", None),
     ],
 )
-def test_the_ends_are_read_from_grpcs_name_of_its_peer(peer: str, ends: Ends | None) -> None:
-    assert _ends(peer, 9) == ends
+def test_the_ends_are_read_from_grpcs_name_of_its_peer(peer: str, address: str, ends: Ends | None) -> None:
+    assert _ends(peer, Address(address, 9)) == ends
 
 
 def test_what_cannot_be_taken_has_the_code_that_otlp_gives_it(world: World) -> None:

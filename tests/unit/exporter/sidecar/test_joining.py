@@ -245,7 +245,14 @@ def test_traces_that_are_all_kept_are_joined(node: Node, state: str) -> None:
 
 @pytest.mark.parametrize(
     ("state", "each"),
-    [("ot=th:8", 2), ("v=1, ot=th:c;rv:ffffffffffffff", 4), ("ot=th:0", 1), ("ot=th:zz", 1), ("ot=th:" + 15 * "f", 1)],
+    [
+        ("ot=th:8", 2),
+        ("v=1, ot=th:c;rv:ffffffffffffff", 4),
+        ("ot=th:0", 1),
+        ("ot=th:zz", 1),
+        ("ot=th:" + 15 * "f", 1),
+        ("ot=th:8 ,a=b", 2),
+    ],
 )
 def test_a_span_of_a_sampled_trace_counts_for_those_that_were_left_out(node: Node, state: str, each: int) -> None:
     sent = [node.newest(state=state) for _ in range(50)]
@@ -256,6 +263,7 @@ def test_a_span_of_a_sampled_trace_counts_for_those_that_were_left_out(node: Nod
     node.run(None, 15.0)
     stats = next(iter(node.join._joiner.verdicts.durations.values()))
     assert (stats.calls, sum(stats.counts), stats.errors) == (50 * each, 50 * each, 10 * each)
+    assert sum(node.join._joiner.verdicts.calls.values()) == 50 * each
     assert stats.total_ns == each * sum(made.end_time_unix_nano - made.start_time_unix_nano for made in sent)
 
 

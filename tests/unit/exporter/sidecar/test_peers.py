@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_profile_exporter.server.connection import Ends
-from gpu_profile_exporter.sidecar.peers import PeerProcesses
+from gpu_profile_exporter.sidecar.peers import BUSY, NO_RIGHT, NOT_DIRECT, PeerProcesses, _address, _inode
 
 #: A client that connects, says so, and stays until its input ends.
 CLIENT = """import socket, sys
@@ -44,7 +44,7 @@ def client(stack: ExitStack, host: str, family: socket.AddressFamily) -> tuple[E
     assert process.stdout.readline()
     accepted, address = listener.accept()
     stack.enter_context(accepted)
-    return Ends(address[0], address[1], accepted.getsockname()[1]), process.pid
+    return Ends(*address[:2], *accepted.getsockname()[:2]), process.pid
 
 
 @pytest.mark.parametrize(
@@ -55,65 +55,120 @@ def client(stack: ExitStack, host: str, family: socket.AddressFamily) -> tuple[E
 def test_the_process_at_the_other_end_is_proven_and_no_other(
     host: str, family: socket.AddressFamily, stack: ExitStack
 ) -> None:
-    peer, pid = client(stack, host, family)
+    ends, pid = client(stack, host, family)
     peers = PeerProcesses()
-    assert peers.proven(peer, pid)
-    for other in (os.getpid(), os.getppid(), 1, 0, -1, 1 << 40):
-        assert not peers.proven(peer, other)
-    assert not peers.proven(peer._replace(port=peer.port ^ 1), pid)
-    assert not peers.proven(peer._replace(local_port=peer.local_port ^ 1), pid)
-    assert not peers.proven(peer._replace(host="127.0.0.2"), pid)
+    assert peers.refusal(ends, pid) == ""
+    for other in (os.getpid(), os.getppid(), 0, -1, 1 << 40):
+        assert peers.refusal(ends, other) == NOT_DIRECT
+    assert peers.refusal(ends._replace(port=ends.port ^ 1), pid) == NOT_DIRECT
+    assert peers.refusal(ends._replace(local_port=ends.local_port ^ 1), pid) == NOT_DIRECT
+    assert peers.refusal(ends._replace(host="127.0.0.2"), pid) == NOT_DIRECT
+    assert peers.refusal(ends._replace(local_host="127.0.0.2"), pid) == NOT_DIRECT
 
 
-def test_two_ends_in_one_process_are_told_apart_by_the_port(stack: ExitStack) -> None:
+def test_two_connections_from_one_port_to_two_addresses_are_told_apart(stack: ExitStack) -> None:
+    here = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    port = here.getsockname()[1]
+    stack.enter_context(socket.create_server(("127.0.0.2", port)))
+    clients = [stack.enter_context(socket.socket()) for _ in range(2)]
+    for one in clients:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    clients[0].bind(("127.0.0.1", 0))
+    clients[1].bind(clients[0].getsockname())
+    for one, address in zip(clients, ("127.0.0.1", "127.0.0.2"), strict=True):
+        one.connect((address, port))
+        host, bound = one.getsockname()
+        assert _inode(Ends(host, bound, address, port)) == os.fstat(one.fileno()).st_ino
+    assert clients[0].getsockname() == clients[1].getsockname()
+
+
+def test_a_connection_that_has_ended_proves_nothing(stack: ExitStack) -> None:
+    ends, pid = client(stack, "127.0.0.1", socket.AF_INET)
+    peers = PeerProcesses()
+    assert peers.refusal(ends, pid) == ""
+    stack.close()
+    assert peers.refusal(ends, pid) == NOT_DIRECT
+
+
+@pytest.fixture
+def ends(stack: ExitStack) -> Ends:
+    """Those of a connection whose client is this process."""
     listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-    one = stack.enter_context(socket.create_connection(listener.getsockname()))
-    accepted, address = listener.accept()
-    stack.enter_context(accepted)
-    assert PeerProcesses().proven(Ends(address[0], address[1], one.getpeername()[1]), os.getpid())
+    mine = stack.enter_context(socket.create_connection(listener.getsockname()))
+    stack.enter_context(listener.accept()[0])
+    return Ends(*mine.getsockname(), *listener.getsockname())
 
 
-def test_a_port_that_another_process_got_is_looked_at_anew(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    peer, pid = client(stack, "127.0.0.1", socket.AF_INET)
+def test_files_that_may_not_be_listed_are_another_reason(
+    ends: Ends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "5").mkdir()
+    peers = PeerProcesses(tmp_path)
+    assert peers.refusal(ends, 5) == NOT_DIRECT
+    (tmp_path / "6" / "fd").mkdir(parents=True)
+    (tmp_path / "6" / "fd" / "3").symlink_to(f"socket:[{_inode(ends)}]")
+    assert peers.refusal(ends, 6) == ""
+    (tmp_path / "7" / "fd").mkdir(parents=True)
+    (tmp_path / "7" / "fd" / "3").symlink_to(f"socket:[{_inode(ends) + 1}]")
+    assert peers.refusal(ends, 7) == NOT_DIRECT
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("os.scandir", refuse)
+    assert peers.refusal(ends, 8) == NO_RIGHT
+
+
+def test_a_refusal_is_looked_at_anew_after_a_while(ends: Ends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now_s[0])
-    peers = PeerProcesses()
-    assert peers.proven(peer, pid)
-    stack.close()
-    assert peers.proven(peer, pid)
-    now_s[0] = 11.0
-    assert not peers.proven(peer, pid)
-
-
-def test_files_that_may_not_be_listed_prove_nothing(tmp_path: Path) -> None:
-    (tmp_path / "net").mkdir()
-    line = "0: 0100007F:1F90 0100007F:10DE 01 00000000:00000000 00:00000000 00000000 0 0 4711 1\n"
-    (tmp_path / "net" / "tcp").write_text("sl local rem\n" + line)
-    peer = Ends("127.0.0.1", 0x1F90, 0x10DE)
     peers = PeerProcesses(tmp_path)
-    assert not peers.proven(peer, 5)
+    assert peers.refusal(ends, 6) == NOT_DIRECT
     (tmp_path / "6" / "fd").mkdir(parents=True)
-    (tmp_path / "6" / "fd" / "3").symlink_to("socket:[4711]")
-    (tmp_path / "6" / "fd" / "4").write_text("no link")
-    assert peers.proven(peer, 6)
-    (tmp_path / "7" / "fd").mkdir(parents=True)
-    (tmp_path / "7" / "fd" / "3").symlink_to("socket:[471]")
-    assert not peers.proven(peer, 7)
+    (tmp_path / "6" / "fd" / "3").symlink_to(f"socket:[{_inode(ends)}]")
+    assert peers.refusal(ends, 6) == NOT_DIRECT
+    now_s[0] = 11.0
+    assert peers.refusal(ends, 6) == ""
 
 
-@given(st.lists(st.text(max_size=80), max_size=8), st.text(max_size=20))
-def test_no_table_and_no_address_is_an_error(lines: list[str], host: str) -> None:
-    import tempfile
+def test_the_search_of_files_takes_a_small_share_of_the_time(
+    ends: Ends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, searched = [0.0], []
 
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "net").mkdir()
-        (Path(folder) / "net" / "tcp").write_text("\n".join(lines), encoding="utf-8", errors="surrogatepass")
-        assert not PeerProcesses(Path(folder)).proven(Ends(host, 1, 2), 1)
-        assert not PeerProcesses(Path(folder)).proven(Ends("127.0.0.1", 1, 2), 1)
+    def search(_: PeerProcesses, pid: int, __: int) -> str:
+        now_s[0] += 0.05
+        searched.append(pid)
+        return NOT_DIRECT
 
-
-def test_answers_do_not_grow_without_end(tmp_path: Path) -> None:
+    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr(PeerProcesses, "_search", search)
     peers = PeerProcesses(tmp_path)
-    for port in range(6000):
-        assert not peers.proven(Ends("127.0.0.1", port, 1), 2)
+    for pid in range(1, 10_000):
+        now_s[0] += 0.001
+        peers.refusal(ends, pid)
+    assert peers.refusal(ends, 20_000) == BUSY
+    assert 0.02 * now_s[0] < 0.05 * len(searched) < 0.3 + 0.06 * now_s[0]
+    now_s[0] += 10.0
+    assert peers.refusal(ends, 20_000) == NOT_DIRECT
+
+
+@given(st.text(max_size=40), st.integers(0, 65535), st.text(max_size=40), st.integers(0, 65535))
+def test_no_address_is_an_error(host: str, port: int, local_host: str, local_port: int) -> None:
+    assert _inode(Ends(host, port, local_host, local_port)) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("::ffff:1.2.3.4", "1.2.3.4"), ("fe80::1%eth0", "fe80::1"), ("1.2.3.4", "1.2.3.4"), ("localhost", "None")],
+)
+def test_addresses(text: str, address: str) -> None:
+    assert str(_address(text)) == address
+
+
+def test_answers_do_not_grow_without_end(ends: Ends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PeerProcesses, "_search", lambda *_: NOT_DIRECT)
+    peers = PeerProcesses(tmp_path)
+    for pid in range(1, 6000):
+        assert peers.refusal(ends, pid) == NOT_DIRECT
     assert len(peers._answers) == 4096

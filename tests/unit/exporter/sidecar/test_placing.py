@@ -138,8 +138,7 @@ def ends() -> Iterator[Ends]:
         socket.create_connection(listener.getsockname()) as client,
         listener.accept()[0] as accepted,
     ):
-        host, port = client.getsockname()
-        yield Ends(host, port, accepted.getsockname()[1])
+        yield Ends(*client.getsockname(), *accepted.getsockname())
 
 
 def test_a_process_that_sent_its_spans_itself_is_on_the_devices_that_list_it(ends: Ends) -> None:
@@ -160,9 +159,11 @@ def test_a_process_id_that_nothing_proves_is_on_no_device_and_says_why(ends: End
     pid = os.getpid()
     devices = listed(ONE, pids=[1, os.getppid(), pid]), listed(TWO, pids=[0, pid])
     found = holders(File(*devices, namespace=pid_namespace()))
-    for said, through in ((os.getppid(), ends), (1, ends), (0, ends), (-1, ends), (pid, None)):
+    for said, through in ((os.getppid(), ends), (pid, None), (pid, ends._replace(port=9))):
         assert "is not proven" in found.devices_of(resource(process__pid=said), through)
-    assert "is not proven" in found.devices_of(resource(process__pid=str(pid)), ends)
+    for wrong in (0, -1, str(pid), [str(pid)]):
+        assert "is not a positive whole number" in found.devices_of(resource(process__pid=wrong), ends)
+    assert "uses no device" in found.devices_of(resource(process__pid=(1 << 63) - 1), ends)
     for namespace in ("", "pid:[1]"):
         elsewhere = holders(File(*devices, namespace=namespace))
         assert "another pid namespace" in elsewhere.devices_of(resource(process__pid=pid), ends)

@@ -108,8 +108,8 @@ def test_a_request_has_the_ends_of_its_connection(server: Server, taking: Taking
     with connect(server) as connection:
         connection.sendall(post(PROTOBUF, REQUEST))
         assert answer(connection)[0] == 200
-        assert taking.requests[0].ends == (*connection.getsockname(), server.address.port)
-        assert PeerProcesses().proven(taking.requests[0].ends, os.getpid())
+        assert taking.requests[0].ends == (*connection.getsockname(), *connection.getpeername())
+        assert PeerProcesses().refusal(taking.requests[0].ends, os.getpid()) == ""
 
 
 @pytest.mark.parametrize("packed", [False, True])
