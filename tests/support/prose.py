@@ -84,25 +84,51 @@ def _python(source: str) -> Iterator[tuple[int, str]]:
 
 
 def _markdown(source: str) -> Iterator[tuple[int, str]]:
-    line, fenced = 1, False
-    for block in re.split(r"(\n\s*\n)", source):
-        if block.count("```") % 2:
-            fenced, inside = not fenced, True
-        else:
-            inside = fenced or "```" in block
-        if not inside and block.strip() and not block.lstrip().startswith(("|", "#", "<", "![")):
-            yield line, re.sub(r"\n\s*[-*0-9.]+ ", ".\n", block)
-        line += block.count("\n")
+    """The paragraphs and list items, without fenced code, tables, headings and tags."""
+    first, lines, fence = 1, list[str](), ""
+    for number, line in enumerate([*source.splitlines(), ""], start=1):
+        text = line.strip()
+        mark = text[:3] if text.startswith(("```", "~~~")) else ""
+        if fence or mark:
+            fence = "" if fence and mark == fence else fence or mark
+            text = ""
+        elif text.startswith(("|", "#", "![")) or re.fullmatch(r"<[^>]*>", text):
+            text = ""
+        item = re.match(r"([-*]|\d+\.) ", text)
+        if (not text or item) and lines:
+            yield first, "\n".join(lines)
+            lines = []
+        if text:
+            first = number if not lines else first
+            lines.append(text[item.end() :] if item else text)
 
 
 def passages(path: Path) -> Iterator[tuple[int, str]]:
     """(line, sentence) of all prose of a file, without code between backquotes."""
     source = path.read_text(encoding="utf-8")
     for line, text in (_python if path.suffix == ".py" else _markdown)(source):
-        text = re.sub(r"\n\s*(\n|[-*] )", ". ", re.sub(r"``?[^`]*``?", "`", text))  # noqa: PLW2901
-        for sentence in re.split(r"(?<=[.;:?!])\s+", text):
-            if re.search(r"\w", sentence):
-                yield line, " ".join(sentence.split())
+        for paragraph in re.split(r"\n\s*(?:\n|[-*] )", text):
+            yield from ((line, sentence) for sentence in _sentences(paragraph))
+
+
+def _sentences(paragraph: str) -> Iterator[str]:
+    """The sentences, without code between backquotes and the targets of links."""
+    text = re.sub(r"(?<=\])\([^)\s]*\)", "", re.sub(r"``?[^`]*``?", "`", paragraph))
+    yield from (
+        " ".join(sentence.split()) for sentence in re.split(r"(?<=[.;:?!])\s+", text) if re.search(r"\w", sentence)
+    )
+
+
+def _bound(node: ast.AST) -> str:
+    """The name that a node binds; empty if it binds none."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
+            return name
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return name
+        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.alias(asname=str(name)):
+            return name
+    return ""
 
 
 def measure(path: Path) -> Prose:
@@ -116,11 +142,9 @@ def measure(path: Path) -> Prose:
             bad.append((line, sentence))
     if path.suffix == ".py":
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            name = node.id if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else ""
-            name = node.arg if isinstance(node, ast.arg) else name
-            if name.strip("_") in VAGUE:
+            if (name := _bound(node)).strip("_") in VAGUE:
                 vague += 1
-                bad.append((node.lineno, f"identifier {name}"))  # type: ignore[attr-defined]
+                bad.append((getattr(node, "lineno", 0), f"identifier {name}"))
     return Prose(words, riddles, sentences, long, vague, tuple(sorted(bad)))
 
 
@@ -132,7 +156,11 @@ def modules() -> list[Path]:
 if __name__ == "__main__":
     quiet = "-q" in sys.argv
     paths = [Path(each) for each in sys.argv[1:] if each != "-q"] or modules()
-    files = [file for path in paths for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
+    files = [
+        file
+        for path in paths
+        for file in (sorted((*path.rglob("*.py"), *path.rglob("*.md"))) if path.is_dir() else [path])
+    ]
     total = Prose(0, 0, 0, 0, 0, ())
     for file in files:
         prose = measure(file)

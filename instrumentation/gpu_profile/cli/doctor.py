@@ -25,7 +25,9 @@ _GPUS: Final = "GPUs"
 @backend_option("--backend", "--driver", about="The driver to look at")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def doctor(*, backend: str, as_json: bool) -> int:
-    """Check this machine: print the working parts, and the reasons for the others.
+    """Check the drivers and packages of this machine.
+
+    It prints the working parts, and the reasons for the others.
 
     Ends with 0 if a GPU can be read, else with 1. No framework is imported, and nothing is changed.
     """

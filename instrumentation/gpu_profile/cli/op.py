@@ -80,7 +80,9 @@ def op(
     visualize: bool,
     output: str,
 ) -> None:
-    """Time an operation and name its bound: launching, memory or arithmetic.
+    """Time an operation and name its bound.
+
+    The bound is launching, memory or arithmetic.
 
     NAME is one of --list. Its input has about --size elements, and the output names the shapes. The machine's ceilings
     are measured at first use, which takes some seconds, and are stored.

@@ -36,7 +36,7 @@ _SLOW_S: Final = 2.0
     "--collect",
     multiple=True,
     metavar="GROUP",
-    help="Read another group of signals too, or all: the exporter's --help lists them; repeatable.",
+    help="Read another group of signals too, such as gpm, or all; repeatable. An unknown name lists them.",
 )
 def record(
     directory: Path,
