@@ -58,7 +58,7 @@ from benchmarks.regime_machines import (
 )
 
 #: Words for regimes that the library has no name for yet: a kernel that waits and does nothing, two unlike kernels in
-#: one region, and the video engines.
+#: one region, and the video engines. They take the library's names once it has some.
 SPINNING: Final = "SPINNING"
 MIXED: Final = "MIXED"
 MEDIA: Final = "MEDIA_BOUND"

@@ -15,11 +15,12 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import accepted, exporter, heart, kernels, library, quick, roofline, sidecar, truth
+from benchmarks import accepted, exporter, heart, kernels, library, quick, regime_verdicts, roofline, sidecar, truth
 from benchmarks.rows import HEADER, Row
 
 GROUPS: Final[Mapping[str, Callable[[], Iterator[Row]]]] = {
     "heart": heart.rows,
+    "regimes": regime_verdicts.rows,
     "library": library.rows,
     "exporter": exporter.rows,
     "sidecar": sidecar.rows,
