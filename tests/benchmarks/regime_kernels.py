@@ -140,8 +140,8 @@ def zero_copy(on: Machine, size: float) -> LaunchedKernel:
 
 
 def thrashing(on: Machine, size: float) -> LaunchedKernel:
-    """Managed memory of twice the device's size: pages of 64 KiB fault in and others are evicted. Faults allow about a
-    third of what a copy does in, and as much out (Allen and Ge 2021, SC21: 20 to 40 %)."""
+    """Managed memory of twice the device's size: pages of 64 KiB fault in and others are evicted. Faults are assumed to
+    allow a third of what a copy does in, and as much out."""
     seconds = size / (on.pinned * 0.32)
     moved = {"pcie_rx": size, "pcie_tx": size, "dram": 3 * size, "l2": 2 * size, "fp32": size / 4}
     return LaunchedKernel({**moved, "integer": size * 0.3}, warps=44, chain_s=seconds)

@@ -3,6 +3,9 @@
 A kernel is stated in amounts: FLOPs by pipe, bytes by level, warps, dependent accesses. Its time is that of the slowest
 resource. The activity of a resource is its amount over what it could have done in that time. Power is the sum over
 resources; if it exceeds the limit, the clock falls until it does not. No threshold of the classifier is read here.
+
+Multiprocessors, lanes, peaks, bandwidths of memory and links, limits and engines are by data sheet. Figures that no
+sheet has are recorded or estimated, and called so.
 """
 
 from __future__ import annotations
@@ -100,9 +103,9 @@ class Machine:
         )
 
 
-#: Dynamic power of an H100 by resource at its peak, W. Solved from tests/data/hardware/h100 (`solo`): `gather` 290 W at
+#: Dynamic power of an H100 by resource at its peak, W. Fitted to tests/data/hardware/h100 (`solo`): `gather` 290 W at
 #: 0.25 of the bandwidth, `copy` 523 W at 0.89, FP32 products 662 W at 0.75, BF16 products 681 W at 0.93 and 1470 MHz.
-#: The parts that were not recorded are by energy per operation (Horowitz, ISSCC 2014, scaled to 5 nm).
+#: The parts that were not recorded (FP64, FP16, integer, L2, shared memory, links) are estimates.
 _H100_WATTS: Final = {
     "sm": 70.0, "tensor": 850.0, "fp32": 593.0, "fp64": 480.0, "fp16": 450.0, "integer": 250.0, "l2": 90.0,
     "shared": 110.0, "dram": 300.0, "links": 25.0,
@@ -116,19 +119,20 @@ def _scaled(total: float, **others: float) -> dict[str, float]:
 
 #: H100 SXM5 data sheet and Hopper white paper: 132 multiprocessors, 67 TFLOPS FP32, 34 FP64, 989 BF16 and 1979 FP8
 #: (dense), 64 INT32 lanes, 3.35 TB/s, 50 MB of L2, 700 W, PCIe 5.0 x16, NVLink 900 GB/s in both directions, 7 NVDEC.
-#: L2 read 5.5 TB/s and latencies: Luo 2024 (arXiv 2402.13499). Idle, asleep, PCIe: recorded.
+#: Idle and PCIe: recorded. Bandwidth of L2, latencies, host copies, power asleep, frames per engine: estimated.
 H100: Final = Machine(
     "H100", "NVIDIA H100 80GB HBM3", 132, 1.98e9, 1.98e9, 74, 124, 700, 128, 64, 64,
     {"tf32": 2048, "bf16": 4096, "fp8": 8192, "int8": 8192}, 64, 3.352e12, 560e-9, 5.5e12, 50 << 20, 140e-9,
     63.0e9, 58.9e9, 11e9, 450e9, _H100_WATTS, 7 * 800.0, gpm=True,
 )  # fmt: skip
-#: H200 data sheet: an H100 with 4.8 TB/s of HBM3e. Idle and power at full bandwidth as recorded (577 W).
+#: H200 data sheet: an H100 with 4.8 TB/s of HBM3e. Power at full bandwidth fitted to the recording (577 W); idle power
+#: estimated from its tiny kernels (122 W).
 H200: Final = replace(
     H100, key="H200", name="NVIDIA H200", dram=4.8e12, idle_w=112.0, watts={**_H100_WATTS, "dram": 370.0}
 )
 #: A100 80GB SXM4 data sheet and Ampere white paper: 108 multiprocessors, 1410 MHz, 19.5 TFLOPS FP32, 9.7 FP64, 312
-#: BF16, 2.039 TB/s, 40 MB of L2 (5120 B per clock; 4.6 TB/s measured, Chips and Cheese), 400 W, PCIe 4.0 x16, NVLink
-#: 600 GB/s, 5 NVDEC. Latencies: Abdelkhalik 2022. Watts: estimated from the limit.
+#: BF16, 2.039 TB/s, 40 MB of L2 (5120 B per clock at best), 400 W, PCIe 4.0 x16, NVLink 600 GB/s,
+#: 5 NVDEC. The rest as for the H100, and all watts: estimated.
 A100: Final = Machine(
     "A100", "NVIDIA A100-SXM4-80GB", 108, 1.41e9, 1.41e9, 52, 68, 400, 64, 32, 64,
     {"tf32": 1024, "bf16": 2048, "int8": 4096}, 64, 2.039e12, 440e-9, 4.6e12, 40 << 20, 145e-9,
@@ -136,14 +140,15 @@ A100: Final = Machine(
 )  # fmt: skip
 #: RTX 4090, Ada white paper: 128 multiprocessors, 2520 MHz boost (boards run at 2.7 GHz; NVML's highest is 3105),
 #: 82.6 TFLOPS FP32, FP64 a 64th, INT32 on half of the lanes, 165 BF16 with FP32 sums and 330 FP8, 1008 GB/s, 72 MB of
-#: L2 (about 5 TB/s, Chips and Cheese), 450 W, PCIe 4.0 x16, no NVLink, 1 NVDEC and 2 NVENC. Watts: estimated.
+#: L2, 450 W, PCIe 4.0 x16, no NVLink, 1 NVDEC and 2 NVENC. The rest, and all watts: estimated.
 RTX4090: Final = Machine(
     "RTX4090", "NVIDIA GeForce RTX 4090", 128, 2.70e9, 3.105e9, 20, 56, 450, 128, 2, 64,
     {"tf32": 256, "bf16": 512, "fp8": 1024, "int8": 1024}, 48, 1.008e12, 550e-9, 5.0e12, 72 << 20, 110e-9,
     31.5e9, 25.4e9, 12e9, 0.0, _scaled(0.5, tensor=270.0, fp32=330.0, dram=95.0, sm=55.0, fp64=40.0), 900.0, 700.0,
 )  # fmt: skip
 #: L4 data sheet: 58 multiprocessors, 2040 MHz, 30.3 TFLOPS FP32, 121 BF16 and 242 FP8 (dense), 300 GB/s, 48 MB of L2,
-#: 72 W, PCIe 4.0 x16, 4 NVDEC and 2 NVENC. It meets its power limit with most loads. Watts and L2: estimated.
+#: 72 W, PCIe 4.0 x16, 4 NVDEC and 2 NVENC. It meets its power limit with most loads. The rest, and all
+#: watts: estimated.
 L4: Final = Machine(
     "L4", "NVIDIA L4", 58, 2.04e9, 2.04e9, 12, 28, 72, 128, 2, 64,
     {"tf32": 512, "bf16": 1024, "fp8": 2048, "int8": 2048}, 48, 0.300e12, 580e-9, 1.9e12, 48 << 20, 120e-9,

@@ -44,7 +44,7 @@ def test_every_regime_is_expected_somewhere_and_no_word_is_unknown() -> None:
     assert all(work.why for work in EVERY)
 
 
-def test_the_model_agrees_with_recordings_of_its_machines() -> None:
+def test_the_model_keeps_to_the_recordings_that_it_was_fitted_to() -> None:
     """Power and clock of `solo` (tests/data/hardware); a product had short gaps there."""
     triad, gemm = execute(H100, stream(1.0)), execute(H100, product(4096))
     assert triad.watts == pytest.approx(523, rel=0.05)
