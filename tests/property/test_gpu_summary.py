@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from gpu_profile.catalogue.samples import Device, Interval, Sample
 from gpu_profile.catalogue.signals import ENERGY, POWER, UTILIZATION
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.monitor.gpu_summary import HEIGHTS, TRACE, GpuSummary, samples_of, summarise_run
+from gpu_profile.monitor.gpu_summary import TRACE, GpuSummary, samples_of, summarise_run
 from gpu_profile.monitor.trace import MOST_STEPS, UtilisationTrace
+from gpu_profile.report.sparkline import HEIGHTS
 from gpu_profile.units import NS_PER_S, nanoseconds
 
 T0 = 1_767_225_600 * NS_PER_S

@@ -19,15 +19,15 @@ from gpu_profile.catalogue.samples import Interval
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.busy import busy_time
 from gpu_profile.join.reading import Reading, quantiles, read
+from gpu_profile.report.sparkline import sparkline
 from gpu_profile.units import MIB, NS_PER_S, seconds
 
 R = TypeVar("R")
 #: Takes times in ns and returns the mean between each two neighbours; None without samples.
 Means: TypeAlias = Callable[[Sequence[int]], Sequence[float | None]]
 
-#: The number of characters of the utilisation trace, and the characters of its eight heights.
+#: The number of characters of the utilisation trace.
 TRACE: Final = 40
-HEIGHTS: Final = "▁▂▃▄▅▆▇█"
 #: A lower coverage of a run is noted: then more is missing than the edges of the run.
 WELL_COVERED: Final = 0.95
 
@@ -290,10 +290,7 @@ def draw(timeline: Timeline, interval: Interval, traces: Mapping[Signal, Means] 
     else:
         means, covered = column.means(edges[:-1], edges[1:])
         ratios = [mean if ns else None for mean, ns in zip(means.tolist(), covered.tolist(), strict=True)]
-    if all(ratio is None for ratio in ratios):
-        return ""
-    last = len(HEIGHTS) - 1
-    return "".join(" " if ratio is None else HEIGHTS[min(last, int(ratio * len(HEIGHTS)))] for ratio in ratios)
+    return "" if all(ratio is None for ratio in ratios) else sparkline(ratios)
 
 
 # ---------------------------------------------------------------------- samples

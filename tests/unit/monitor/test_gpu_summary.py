@@ -8,7 +8,8 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Interval, Sample
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.monitor.gpu_summary import HEIGHTS, GpuSample, GpuSummary, ProfiledResult, samples_of, summarise_run
+from gpu_profile.monitor.gpu_summary import GpuSample, GpuSummary, ProfiledResult, samples_of, summarise_run
+from gpu_profile.report.sparkline import HEIGHTS
 from gpu_profile.units import MIB, NS_PER_S, nanoseconds
 
 T0 = 1_767_225_600 * NS_PER_S
