@@ -73,8 +73,13 @@ class Terminal:
             # The child waits until the terminal has its size.
             os.read(0, 1)
             os.execvpe(self.words[0], list(self.words), self.env)  # noqa: S606 - a test's own words
-        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", self.rows, self.columns, 0, 0))
+        self.resize(self.rows, self.columns)
         os.write(self.fd, b"\n")
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Give the terminal a size; its foreground job gets SIGWINCH if it differs from the one before."""
+        self.rows, self.columns = rows, columns
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def press(self, key: str) -> None:
         os.write(self.fd, key.encode())

@@ -7,7 +7,7 @@ them. Read in this order:
   terminal (`live`), and shows the results (`outcome`).
 - `record`: samples alone, into a directory. `analysis`: `analyze`, `classify` and `compare` of recordings.
 - `kernels`: traces of PyTorch's profiler. `op` (with `op_text`): the bound of an operation.
-- `calibrate`: the response of a GPU's sensors to a load.
+- `calibrate`: the response of a GPU's sensors to a load. `top`: the live view.
 - `doctor`: the checks of this machine. They are in `machine` and `gpus`, and each result is a `finding`.
 - For all of them: `options`, `devices` (the choice), `output` (files and descriptors), `ending` (signals).
 
@@ -33,6 +33,7 @@ from gpu_profile.cli.launch import LAST
 from gpu_profile.cli.launch import run as run_command
 from gpu_profile.cli.op import op
 from gpu_profile.cli.record import record
+from gpu_profile.cli.top import top
 from gpu_profile.errors import GpuProfileError
 
 _NAME: Final = "gpu-profile"
@@ -74,7 +75,7 @@ def commands(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for each in (run_command, record, kernels, op, analyze, classify, compare, calibrate, doctor):
+for each in (run_command, record, kernels, op, analyze, classify, compare, calibrate, doctor, top):
     commands.add_command(each)
 
 
