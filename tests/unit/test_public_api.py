@@ -6,7 +6,7 @@ from support.programs import printed
 import gpu_profile
 
 ROOT = Path(__file__).parents[2]
-HEAVY = ("pynvml", "numpy", "opentelemetry.sdk", "prometheus_client", "grpc", "torch", "click", "rich")
+HEAVY = ("pynvml", "numpy", "opentelemetry.sdk", "prometheus_client", "grpc", "torch", "click", "rich", "textual")
 NAMES = [
     "GpuBackendError",
     "GpuMonitor",

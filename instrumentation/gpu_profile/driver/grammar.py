@@ -40,6 +40,7 @@ def open_driver(
     events: bool = True,
     counters_s: float = 0.0,
     node_s: float | None = None,
+    node_history_s: float = 0.0,
 ) -> Driver:
     """The driver that `spec` names.
 
@@ -48,6 +49,7 @@ def open_driver(
     checks later whether such a timeline exists. `groups`: the groups of signals to read, `DEFAULT_GROUPS` by default.
     `enter(index)` is called before NVML's first call for a GPU when it lists GPUs; False skips the GPU. `events`:
     whether to read XID errors. `counters_s`: the shortest time between two reads of NVML's slow counters.
+    `node_history_s`: the time before its opening from which the node's timeline serves samples too.
 
     GpuBackendError if `spec` does not follow the grammar or the driver cannot start. RecordingError or ScenarioError if
     DIR is no recording or has no valid scenario.
@@ -56,10 +58,11 @@ def open_driver(
     chosen = DEFAULT_GROUPS if groups is None else frozenset(map(Group, groups))
     settings: _Settings = {"groups": chosen, "enter": enter, "events": events, "counters_s": counters_s}
     nvml = partial(_nvml, settings=settings)
+    node = partial(_node, clock=clock, groups=chosen, history_s=node_history_s)
     openers: Mapping[str, Callable[[], Driver]] = {
-        "auto": lambda: _auto(clock, nvml) if node_s is None else _node_first(clock, nvml, chosen, node_s),
+        "auto": lambda: _auto(clock, nvml) if node_s is None else _node_first(clock, nvml, node, node_s),
         "nvml": lambda: nvml(clock),
-        "node": lambda: _node(argument, clock, chosen),
+        "node": lambda: node(argument),
         "simulated": lambda: _simulated(argument, clock, settings),
         "replay": lambda: _replay(argument or "", clock),
         "smi": lambda: _smi(clock),
@@ -113,10 +116,10 @@ def _auto(clock: Clock, nvml: Callable[[Clock], Driver]) -> Driver:
 
 
 def _node_first(
-    clock: Clock, nvml: Callable[[Clock], NvmlDriver], groups: Collection[Group], interval_s: float
+    clock: Clock, nvml: Callable[[Clock], NvmlDriver], node: Callable[[str | None], NodeDriver], interval_s: float
 ) -> Driver:
     def covered() -> bool:
-        timeline = _covering(clock, groups, interval_s)
+        timeline = _covering(node, interval_s)
         if timeline is not None:
             timeline.close()
         return timeline is not None
@@ -126,7 +129,7 @@ def _node_first(
         driver.superseded = covered
         return driver
 
-    timeline = _covering(clock, groups, interval_s)
+    timeline = _covering(node, interval_s)
     if timeline is None:
         return _auto(clock, superseded_later)
     timeline.superseded = timeline.lacks_fresh_samples
@@ -148,17 +151,17 @@ def _nvml(clock: Clock, *, settings: _Settings) -> NvmlDriver:
     return NvmlDriver(clock=clock, **settings)
 
 
-def _node(argument: str | None, clock: Clock, groups: Collection[Group]) -> NodeDriver:
+def _node(argument: str | None, *, clock: Clock, groups: Collection[Group], history_s: float) -> NodeDriver:
     from gpu_profile.driver.node.driver import NodeDriver
     from gpu_profile.driver.node.table import directory_of
 
-    return NodeDriver(directory_of(argument, os.environ), clock=clock, groups=groups)
+    return NodeDriver(directory_of(argument, os.environ), clock=clock, groups=groups, history_s=history_s)
 
 
-def _covering(clock: Clock, groups: Collection[Group], interval_s: float) -> NodeDriver | None:
+def _covering(node: Callable[[str | None], NodeDriver], interval_s: float) -> NodeDriver | None:
     """The node's timeline if it can replace NVML: it is live, fine enough, and has every GPU that `/dev` shows."""
     try:
-        driver = _node(None, clock, groups)
+        driver = node(None)
     except GpuBackendError:
         return None
     if driver.interval_s <= interval_s and driver.covers_all_gpus:

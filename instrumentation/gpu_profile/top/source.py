@@ -27,6 +27,8 @@ from gpu_profile.units import NS_PER_S
 GROUPS: Final = frozenset({Group.CORE, Group.PCIE, Group.GPM})
 #: `auto` prefers the node's timeline if it has a sample at least this often, in s.
 NODE_S: Final = 1.0
+#: The history that is read from the node's timeline: a little more than the view shows, in s.
+HISTORY_S: Final = 65.0
 #: Rows of history: a little more than a minute of samples that a driver takes itself, every 10 ms at most.
 ROWS: Final = 7_000
 #: The longest wait for the driver's first answer, and the time of sampling before a single frame, in s.
@@ -58,7 +60,7 @@ class TopSource:
         self.spec = spec
         #: Why no driver could be opened, or its devices could not be chosen.
         self.error: GpuProfileError | None = None
-        self._opener = opener or (lambda: open_driver(spec, groups=GROUPS, node_s=max(interval_s, NODE_S)))
+        self._opener = opener or (lambda: _driver(spec, interval_s))
         self._choose = choose
         self._chosen: frozenset[str] | None = None
         self._clock = clock
@@ -99,8 +101,9 @@ class TopSource:
         self.check()
         if self.sampler.driver is None:
             raise self.error or GpuBackendError(self.sampler.problem)
-        time.sleep(FIRST_S + lag_s(self.sampler.driver))
-        self.sampler.flush()
+        if not lag_s(self.sampler.driver):  # the node's timeline has a minute of samples already
+            time.sleep(FIRST_S)
+            self.sampler.flush()
         end = time.monotonic() + ANSWER_S
         while self.scraper is not None and not self.scraper.answered and time.monotonic() < end:
             time.sleep(_LOOK_S)
@@ -197,6 +200,10 @@ class TopSource:
             return (self._proc / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
             return ""
+
+
+def _driver(spec: str, interval_s: float) -> Driver:
+    return open_driver(spec, groups=GROUPS, node_s=max(interval_s, NODE_S), node_history_s=HISTORY_S)
 
 
 def _source(driver: Driver | None) -> str:

@@ -103,5 +103,6 @@ def test_the_variables_are_those_of_the_library() -> None:
 
 
 def test_what_is_loaded_before_the_command_starts_is_little() -> None:
-    code = "import gpu_profile.cli, sys; print([m for m in ('numpy', 'pynvml', 'rich', 'torch') if m in sys.modules])"
+    heavy = "('numpy', 'pynvml', 'rich', 'textual', 'torch')"
+    code = f"import gpu_profile.cli, sys; print([m for m in {heavy} if m in sys.modules])"
     assert printed("-c", code) == "[]\n"

@@ -16,7 +16,7 @@ from gpu_profile.driver.node.table import NodeDevice, TableFile, TimelineTable, 
 from gpu_profile.driver.null import SilentDriver
 from gpu_profile.driver.protocol import Capability
 from gpu_profile.errors import DeviceLost, GpuBackendError
-from gpu_profile.units import NS_PER_S
+from gpu_profile.units import NS_PER_S, nanoseconds
 
 #: A table that was not touched for this long has lost its writer. A device without a new row for this long, or for
 #: `STALE_INTERVALS` of its intervals if that is longer, counts as lost.
@@ -35,6 +35,7 @@ _AVAILABLE: Final = Capability(available=True)
 class NodeDriver(SilentDriver):
     """Serves the samples that are written to the timeline in `directory` after it was opened.
 
+    `history_s`: also those of this time before, as far as the files have them.
     DeviceLost for a device that the writer reports as lost, or without new samples. GpuBackendError if there is no
     timeline, its writer is gone, or its writer has no driver. Signals of other `groups` are left out.
     """
@@ -46,6 +47,7 @@ class NodeDriver(SilentDriver):
         clock: Clock = SYSTEM_CLOCK,
         groups: Collection[Group] = DEFAULT_GROUPS,
         files: Path = Path("/dev"),
+        history_s: float = 0.0,
     ) -> None:
         self.directory: Final = directory
         self.name: Final = f"node:{directory}"
@@ -60,6 +62,7 @@ class NodeDriver(SilentDriver):
         self._capabilities: dict[str, tuple[NodeDevice, Mapping[Signal, Capability]]] = {}
         self._lost_before = 0
         self._opened_ns = clock.now_ns()
+        self._since_ns = self._opened_ns - nanoseconds(history_s) if history_s else None
         self._event_ns = clock.now_ns()
         table = self._table()
         self.version: Final = table.driver_version
@@ -214,7 +217,7 @@ class NodeDriver(SilentDriver):
                 self._refused[name] = f"{name}: of another device"
                 continue
             if reader.created_ns <= self._opened_ns:
-                reader.skip()  # all rows of a later file are new
+                reader.skip(self._since_ns)  # all rows of a later file are new
             readers[name] = reader
         ordered = {name: readers[name] for name in one.files if name in readers}
         self._readers[one.device.uuid] = ordered

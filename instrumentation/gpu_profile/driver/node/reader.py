@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import struct
+from bisect import bisect_left
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -50,10 +51,13 @@ class RingReader:
             stream.read_into(samples)
         return samples
 
-    def skip(self) -> None:
-        """Skip the rows from before the file was opened, except the newest of each stream."""
+    def skip(self, since_ns: int | None = None) -> None:
+        """Skip the rows that ended before `since_ns`; without it, all that existed when the file was opened.
+
+        The newest row of each stream is never skipped.
+        """
         for stream in self._streams:
-            stream.skip()
+            stream.skip(since_ns)
 
     @property
     def lost(self) -> int:
@@ -98,9 +102,13 @@ class _Cursor:
         self.newest_ns = self._end_of(newest) if newest else 0
         self._next = max(1, newest - stream.slots + 2)
 
-    def skip(self) -> None:
-        """Continue with the row that was the newest when the file was opened."""
-        self._next = max(self._next, self._first_newest)
+    def skip(self, since_ns: int | None) -> None:
+        """Continue with the first row since then, at the latest with the newest when the file was opened."""
+        number = self._first_newest
+        if since_ns is not None and number > self._next:
+            # Rows are in the order of time. A damaged one is taken for an old one.
+            number = self._next + bisect_left(range(self._next, number), since_ns, key=self._end_of)
+        self._next = max(self._next, number)
 
     def read_into(self, samples: list[Sample]) -> None:
         """Append the samples of the new rows."""

@@ -96,6 +96,15 @@ def test_rows_that_were_overwritten_unread_are_counted_also_when_their_file_is_g
     assert driver.lost_rows == lost
 
 
+def test_it_serves_the_past_too_for_one_who_asks(node: Node) -> None:
+    written = [node.write() for _ in range(100)]
+    driver = node.open(history_s=2.0)
+    past = driver.read(GPU, Tier.FAST)
+    assert past == written[-21:]
+    later = node.write()
+    assert driver.read(GPU, Tier.FAST) == [later]
+
+
 def test_a_file_that_cannot_be_opened_is_tried_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     last = node.write()
     driver = node.open()

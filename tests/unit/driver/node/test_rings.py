@@ -151,6 +151,24 @@ def test_one_who_comes_later_gets_all_that_is_there_or_only_the_newest(tmp_path:
     assert set(late.read()) == set(rounds(1, first=999)[0])
 
 
+def test_one_who_comes_later_may_begin_at_a_moment(tmp_path: Path) -> None:
+    ring = writer(tmp_path, USED, retention_s=10)
+    every = rounds(1000)
+    for samples in every:
+        ring.append(samples)
+
+    def values(since_ns: int) -> list[int]:
+        late = RingReader(tmp_path / ring.name)
+        late.skip(since_ns)
+        return [s.value for s in by_signal(late.read())[rows.NVLINK_RX]]
+
+    (moment,) = (s.t_end_ns for s in every[970] if s.signal is rows.NVLINK_RX)
+    assert values(moment) == [100 * i for i in range(970, 1000)]
+    assert values(moment + 1) == [100 * i for i in range(971, 1000)]
+    assert values(0) == [100 * i for i in range(900, 1000)], "all that there is"
+    assert values(1 << 62) == [99_900], "the newest in any case"
+
+
 def test_one_who_is_overtaken_goes_on_with_the_oldest_rows_and_says_how_many_it_lost(tmp_path: Path) -> None:
     ring = writer(tmp_path, USED, retention_s=10)
     reader = RingReader(tmp_path / ring.name)
