@@ -174,3 +174,60 @@ def test_a_long_recording_with_many_executions_is_drawn_at_once(browse: Callable
     assert found["most"] > 1
     assert "executions within" in found["many"]
     assert found["frame_ms"] >= 0
+
+
+def test_tables_sort_by_a_column_and_keep_the_rows_that_match(browse: Callable[..., dict[str, Any]]) -> None:
+    run = Run()
+    spans = [span._replace(name=f"{span.name} {i % 4}") for i, span in enumerate(run.recording().spans)]
+    found = browse(
+        replace(run.recording(), spans=tuple(spans)),
+        """
+        const table = [...document.querySelectorAll("table")].find(each => each.tBodies[0].rows.length > 7);
+        const heads = [...table.tHead.rows[0].cells];
+        const shown = () => [...table.tBodies[0].rows].filter(row => !row.hidden);
+        const place = name => heads.findIndex(each => each.textContent === name);
+        const column = name => shown().map(row => row.cells[place(name)].textContent);
+        const click = name => heads[place(name)].firstChild.click();
+        click("energy"); const falling = column("energy"), arrow = heads[place("energy")].ariaSort;
+        click("energy"); const rising = column("energy");
+        click("region"); const names = column("region");
+        const field = document.querySelector("input[type=search]");
+        field.value = "FORWARD"; field.dispatchEvent(new Event("input"));
+        return { falling, rising, names, arrow, kept: column("region") };
+        """,
+    )
+    scale = {"m": 1e-3, "k": 1e3}
+
+    def joules(cell: str) -> float:
+        number, unit = cell.lstrip("~").split()
+        return float(number) * scale.get(unit[:-1], 1.0)
+
+    known = [joules(cell) for cell in found["falling"] if cell != "–"]
+    assert len(known) > 4
+    assert known == sorted(known, reverse=True)
+    assert [joules(cell) for cell in found["rising"] if cell != "–"] == sorted(known)
+    assert found["rising"][len(known) :] == ["–"] * (len(found["rising"]) - len(known))
+    assert found["arrow"] == "descending"
+    assert found["names"] == sorted(found["names"])
+    assert [name.split()[0] for name in found["kept"]] == ["forward"] * 4
+
+
+def test_every_value_of_a_table_is_on_a_narrow_screen(browse: Callable[..., dict[str, Any]]) -> None:
+    found = browse(
+        two_devices(Run()),
+        """
+        const frame = document.createElement("iframe"), copy = document.documentElement.outerHTML;
+        frame.style.cssText = "width: 400px; border: 0";
+        document.body.append(frame);
+        const inner = frame.contentDocument;
+        inner.open(); inner.write("<!doctype html>" + copy.replace(/<script[^]*?<.script>/g, "")); inner.close();
+        const right = each => each.getBoundingClientRect().right, cells = [...inner.querySelectorAll("td")];
+        const regime = cells.find(cell => cell.dataset.name === "regime").getBoundingClientRect();
+        return { right: Math.max(...[...inner.querySelectorAll("body *")].map(right)), cells: cells.length,
+          regime: regime.width, wide: inner.documentElement.scrollWidth };
+        """,
+    )
+    assert found["cells"] > 20
+    assert found["regime"] > 0
+    assert found["right"] <= 400
+    assert found["wide"] <= 400

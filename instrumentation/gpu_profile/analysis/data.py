@@ -7,6 +7,7 @@ from typing import Final
 
 from gpu_profile.analysis.account import Analysis, RegionUse
 from gpu_profile.analysis.comparison import Comparison, Difference
+from gpu_profile.analysis.comparison_text import summary
 from gpu_profile.analysis.devices import DeviceUse
 from gpu_profile.analysis.gate import Gate, Outcome
 from gpu_profile.analysis.ranks import RegionRanks
@@ -206,6 +207,7 @@ def of_comparison(comparison: Comparison, judged: Sequence[tuple[Gate, Differenc
     """All of a comparison."""
     return {
         "schema_version": SCHEMA_VERSION,
+        "summary": summary(comparison),
         "differences": [_difference(each) for each in comparison.differences],
         "intervals": comparison.intervals,
         "run_to_run": comparison.run_to_run,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from gpu_profile.analysis.text import (
     region_table,
 )
 from gpu_profile.catalogue.samples import DeviceKind
+from gpu_profile.join.remedies import remedy
 from gpu_profile.join.summary import ACTIVITIES, RegionSummary
 from gpu_profile.recording import Recording
 from gpu_profile.regimes import Regime
@@ -34,7 +35,6 @@ from gpu_profile.units import NS_PER_S, percent, si
 
 #: Cards and lines beyond these appear only in the tables and in `--json`.
 _MOST_CARDS: Final = 48
-_MOST_LINES: Final = 60
 _MOST_SHARES: Final = 12
 _EVIDENCE: Final = {
     "busy": "GPU busy",
@@ -80,8 +80,7 @@ def render_page(analysis: Analysis, *, title: str, recording: Recording | None =
     With the analysed `recording`, executions are drawn inside one another and by device. Without it each region has one
     lane.
     """
-    simulated = any(process.driver.startswith("simulated") for process in analysis.processes)
-    mark = ' <span class="mark">SIMULATED</span>' if simulated else ""
+    mark = page.SIMULATED if is_simulated(analysis) else ""
     drawn = timeline(analysis, _lanes(analysis, recording))
     number = {region["name"]: i for i, region in enumerate(drawn["regions"])} if drawn else {}
     # Regimes colour the page only if they differ.
@@ -95,10 +94,15 @@ def render_page(analysis: Analysis, *, title: str, recording: Recording | None =
         *_ranks(analysis),
         *_why(analysis, number),
         *_devices(analysis),
-        *_list("What happened", happened(analysis)),
-        *_list("Missing results", reasons(analysis)),
+        *page.items("What happened", happened(analysis)),
+        *page.items("Missing results", reasons(analysis)),
     ]
     return page.document(title, body, by=by, drawn=drawn, mark=mark)
+
+
+def is_simulated(analysis: Analysis) -> bool:
+    """Whether any of its processes read simulated devices."""
+    return any(process.driver.startswith("simulated") for process in analysis.processes)
 
 
 def _lanes(analysis: Analysis, recording: Recording | None) -> list[Lanes]:
@@ -237,8 +241,7 @@ def _regions(analysis: Analysis, number: Mapping[str, int]) -> Iterator[str]:
         "".join(_region_cell(column, cell, use, number) for column, cell in zip(columns, row, strict=True))
         for use, row in zip(analysis.regions, rows, strict=True)
     ]
-    means = about(rows).strip()
-    note = f"<p>{escape(means)}</p>" if means else ""
+    note = "".join(f"<p>{escape(line)}</p>" for line in about(analysis, rows))
     yield f"<section><h2>Regions</h2>{page.table(columns, lines)}{note}</section>"
 
 
@@ -317,7 +320,8 @@ def _card(use: RegionUse, where: str, number: Mapping[str, int]) -> str:
         )
     mean_ns = None if use.kernels is None else use.kernels.mean_kernel_ns
     costs += [f"{si(mean_ns / NS_PER_S, 's')} per kernel"] if mean_ns is not None else []
-    next_step = f'<p class="next">{escape(verdict.advice)}</p>' if verdict.advice else ""
+    step = verdict.advice or (remedy(verdict.rule) if unknown else "")
+    next_step = f'<p class="next">{escape(step)}</p>' if step else ""
     return (
         f'<article class="card" style="{_style(use, number)}"><h3>{escape(use.summary.region)}{escape(where)}</h3>'
         f'<p><span class="regime">{verdict.regime}</span>{confidence}</p>{next_step}'
@@ -345,12 +349,3 @@ def _devices(analysis: Analysis) -> Iterator[str]:
         "".join(map(page.cell, DEVICE_COLUMNS, device_row(use, names[use.device.uuid]))) for use in analysis.devices
     ]
     yield f"<section><h2>Devices</h2>{page.table(DEVICE_COLUMNS, rows)}</section>"
-
-
-def _list(title: str, lines: Sequence[str]) -> Iterator[str]:
-    if not lines:
-        return
-    items = "".join(f"<li>{escape(line)}</li>" for line in lines[:_MOST_LINES])
-    if len(lines) > _MOST_LINES:
-        items += f"<li>and {len(lines) - _MOST_LINES:,} more; --json has all</li>"
-    yield f"<section><h2>{escape(title)}</h2><ul>{items}</ul></section>"

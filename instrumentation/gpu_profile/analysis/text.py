@@ -1,4 +1,4 @@
-"""An analysis, or a comparison, as plain text."""
+"""An analysis as plain text."""
 
 from __future__ import annotations
 
@@ -7,21 +7,25 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from gpu_profile.analysis.account import Analysis, RegionUse
-from gpu_profile.analysis.comparison import Comparison, Difference
 from gpu_profile.analysis.devices import DeviceUse
-from gpu_profile.analysis.gate import Gate, Outcome
 from gpu_profile.analysis.ranks import RegionRanks
 from gpu_profile.catalogue.samples import DeviceKind
+from gpu_profile.join.remedies import remedy
 from gpu_profile.regimes import Regime, Verdict
 from gpu_profile.regimes.kernel_work import KernelWorks
 from gpu_profile.regimes.operation import RegionOperations
 from gpu_profile.report import REGION_COLUMNS, region_row, text_table
-from gpu_profile.report.table import ABOUT, ABOUT_MEANS, UNKNOWN, fitted_table, printable, share
+from gpu_profile.report.table import ABOUT, ABOUT_MEANS, TWO_JOULES, UNKNOWN, fitted_table, folded, printable, share
 from gpu_profile.units import NS_PER_S, percent, si
 
 DEVICE_COLUMNS: Final = ("device", "name", "GPU busy", "covered", "energy", "mean power", "in no region", "uuid")
-#: The most lines of one kind.
+#: Columns of devices that a narrow terminal omits: the mean power is the energy over the time.
+_SPARE_OF_DEVICES: Final = ((7,), (5,), (3,), (6,))
+#: Columns that a narrow terminal omits are elsewhere.
+_MORE: Final = "--json has all"
+#: The most lines of one kind, and the most names in one of them.
 _MOST_LINES: Final = 12
+_MOST_NAMES: Final = 6
 #: Columns that a narrow terminal omits, the first first.
 _SPARE: Final = (
     *("p95", "busy time", "items/s", "on GPU", "FLOP/B", "B/s", "per kernel", "energy", "J/item", "FLOP/s", "kernels"),
@@ -46,12 +50,20 @@ _MOST_RANKS: Final = 8
 
 
 def labels(analysis: Analysis) -> dict[str, str]:
-    """A short name for each device with samples or regions, by UUID: a GPU's index, if no other GPU shares it."""
+    """A short name for each device with samples or regions, by UUID: a GPU's index, if no other GPU shares it.
+
+    A MIG instance, or a GPU of another node, has the first part of its UUID, or all of it if another's begins so too.
+    """
     gpus = [use.device for use in analysis.devices if use.device.kind is DeviceKind.GPU]
     often = Counter(device.index for device in gpus)
     uuids = [use.device.uuid for use in analysis.devices] + [use.summary.device.uuid for use in analysis.regions]
     indices = {gpu.uuid: str(gpu.index) for gpu in gpus if gpu.index is not None and often[gpu.index] == 1}
-    return {uuid: uuid for uuid in uuids} | indices
+    begun = Counter(map(_beginning, dict.fromkeys(uuids)))
+    return {uuid: _beginning(uuid) if begun[_beginning(uuid)] == 1 else uuid for uuid in uuids} | indices
+
+
+def _beginning(uuid: str) -> str:
+    return "-".join(uuid.split("-")[:2])
 
 
 def quantity(value: float | None, unit: str) -> str:
@@ -94,7 +106,7 @@ def _covered(use: DeviceUse) -> str:
 def device_row(use: DeviceUse, label: str) -> tuple[str, ...]:
     """One device, in the order of `DEVICE_COLUMNS`."""
     return (
-        label if label != use.device.uuid else UNKNOWN,
+        label or UNKNOWN,
         use.device.name or UNKNOWN,
         UNKNOWN if use.utilization is None else percent(use.utilization),
         _covered(use),
@@ -145,33 +157,58 @@ def region_table(analysis: Analysis) -> tuple[tuple[str, ...], list[tuple[str, .
 
 
 def reasons(analysis: Analysis, *, regions_only: bool = False) -> list[str]:
-    """Missing results with their reasons, a line each. `regions_only` leaves out devices on which no region ran."""
+    """Missing results with reasons and remedies, one line for each reason.
+
+    `regions_only` leaves out devices on which no region ran.
+    """
     names = labels(analysis)
-    lines = list(analysis.notes)
+    lines = dict.fromkeys(analysis.notes)
     ran = {use.summary.device.uuid for use in analysis.regions}
     devices = [use for use in analysis.devices if use.device.uuid in ran or not regions_only]
-    lines += [f"device {names[use.device.uuid]}: {reason}" for use in devices for reason in use.reasons]
+    alike: dict[str, list[str]] = {}
+    for device in devices:
+        for reason in device.reasons:
+            alike.setdefault(reason, []).append(names[device.device.uuid])
+    for reason, labelled in alike.items():
+        lines[f"device{'s' * (len(labelled) > 1)} {listed(labelled)}: {reason}"] = None
+    grouped: dict[tuple[str, str, str], list[str]] = {}
     for use in analysis.regions:
-        place = f"{use.summary.region} on device {names[use.summary.device.uuid] or 'not known'}"
-        by_reason: dict[str, list[str]] = {}
-        for what, _, why in (reason.partition(": ") for reason in use.reasons):
-            by_reason.setdefault(why, []).append(what)
-        lines += [f"{place}: {' and '.join(whats)}: {why}" for why, whats in by_reason.items()]
-        if use.verdict.regime is Regime.UNKNOWN and not use.reasons:
-            lines.append(f"{place}: regime: {use.verdict.rule}")
-    return list(dict.fromkeys(lines))
+        where = names[use.summary.device.uuid] or "not known"
+        for what, why in _missing(use):
+            grouped.setdefault((where, what, why), []).append(use.summary.region)
+    for (where, what, why), regions in grouped.items():
+        step = remedy(why)
+        lines[f"{listed(regions)} on device {where}: {what}: {why}{f' ({step})' if step else ''}"] = None
+    return list(lines)
+
+
+def _missing(use: RegionUse) -> list[tuple[str, str]]:
+    """A region's missing results with the reason of each; results with one reason together."""
+    by_reason: dict[str, list[str]] = {}
+    for what, _, why in (reason.partition(": ") for reason in use.reasons):
+        by_reason.setdefault(why, []).append(what)
+    if use.verdict.regime is Regime.UNKNOWN and not use.reasons:
+        by_reason[use.verdict.rule] = ["regime"]
+    return [(" and ".join(whats), why) for why, whats in by_reason.items()]
+
+
+def listed(names: Sequence[str], most: int = _MOST_NAMES) -> str:
+    """Names in a sentence: the first `most`, and how many more."""
+    kept = [*names] if len(names) <= most else [*names[: most - 1], f"{len(names) - most + 1} more"]
+    return " and ".join([part for part in (", ".join(kept[:-1]), kept[-1]) if part]) if kept else ""
 
 
 def advice(analysis: Analysis) -> list[str]:
-    """The next step for each region that has one: a line each."""
+    """The next step for the regions that have one: regions with the same step share a line."""
     names = labels(analysis)
     several = len(analysis.devices) > 1
-    lines = []
+    grouped: dict[tuple[str, str], list[str]] = {}
     for use in analysis.regions:
         if use.verdict.advice:
             where = f" on device {names[use.summary.device.uuid]}" if several else ""
-            lines.append(f"{use.summary.region}{where}: {use.verdict.regime}: {use.verdict.advice}")
-    return lines
+            step = f"{use.verdict.regime}: {use.verdict.advice}"
+            grouped.setdefault((where, step), []).append(use.summary.region)
+    return [f"{listed(regions)}{where}: {step}" for (where, step), regions in grouped.items()]
 
 
 def events(analysis: Analysis) -> list[str]:
@@ -199,17 +236,17 @@ def happened(analysis: Analysis) -> list[str]:
     return lines
 
 
-def render(analysis: Analysis) -> str:
-    """The whole analysis."""
+def render(analysis: Analysis, *, width: int | None = None) -> str:
+    """The whole analysis. Tables wider than `width` characters omit the least important columns."""
     names = labels(analysis)
-    parts = [headline(analysis)]
+    parts = [folded(headline(analysis), width)]
     if analysis.devices:
         rows = (device_row(use, names[use.device.uuid]) for use in analysis.devices)
-        parts.append(text_table(DEVICE_COLUMNS, rows, left=2))
-    parts += _regions(analysis)
-    parts += _section("What happened", happened(analysis))
-    parts += _section("What to do next", advice(analysis))
-    parts += _section("Missing results", reasons(analysis))
+        parts.append(fitted_table(DEVICE_COLUMNS, rows, _SPARE_OF_DEVICES, width=width, left=2, more=_MORE))
+    parts += _regions(analysis, width)
+    parts += section("What happened", happened(analysis), width)
+    parts += section("What to do next", advice(analysis), width)
+    parts += section("Missing results", reasons(analysis), width)
     return "\n\n".join(parts)
 
 
@@ -219,24 +256,34 @@ def render_regions(analysis: Analysis, *, width: int | None = None) -> str:
     If the table would be wider than `width` characters, it omits the least important columns.
     """
     parts = _regions(analysis, width)
-    parts += _section("What to do next", advice(analysis))
-    parts += _section("Missing results", reasons(analysis, regions_only=True))
+    parts += section("What to do next", advice(analysis), width)
+    parts += section("Missing results", reasons(analysis, regions_only=True), width)
     return "\n\n".join(parts)
 
 
-def _regions(analysis: Analysis, width: int | None = None) -> list[str]:
+def _regions(analysis: Analysis, width: int | None) -> list[str]:
     if not analysis.regions:
         return []
     columns, rows = region_table(analysis)
     spare = [[columns.index(column)] for column in _SPARE if column in columns]
-    table = fitted_table(columns, rows, spare, width=width)
+    table = fitted_table(columns, rows, spare, width=width, more=_MORE)
     ranks = rank_lines(analysis.ranks)
-    return [table + about(rows), *(["\n".join(ranks)] if ranks else [])]
+    notes = folded("\n".join(about(analysis, rows)), width)
+    return ["\n".join([table, *([notes] if notes else [])]), *(["\n".join(ranks)] if ranks else [])]
 
 
-def about(rows: Sequence[Sequence[str]]) -> str:
-    """The line below a table that explains its mark of uncertain shares, if it has one."""
-    return f"\n{ABOUT_MEANS}" if any(cell.startswith(ABOUT) for row in rows for cell in row) else ""
+def about(analysis: Analysis, rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines below a table of regions: its mark of uncertain shares, and its columns of joules if they differ."""
+    lines = [ABOUT_MEANS] if any(cell.startswith(ABOUT) for row in rows for cell in row) else []
+    return [*lines, *([TWO_JOULES] if any(map(_joules_differ, analysis.regions)) else [])]
+
+
+def _joules_differ(use: RegionUse) -> bool:
+    """Whether a region's energy, divided by its executions, differs from its energy per call."""
+    own, each = use.summary.energy_j, use.summary.call_energy_j
+    if own is None or each is None or not use.summary.executions:
+        return False
+    return si(own / use.summary.executions, "J") != si(each, "J")
 
 
 def rank_lines(regions: Sequence[RegionRanks]) -> list[str]:
@@ -272,14 +319,15 @@ def _rank_row(region: RegionRanks, ranks: Sequence[int]) -> tuple[str, ...]:
         si(region.mean_s, "s"),
         *most,
         f"rank {region.slowest.rank}",
-        _signed(region.excess) if region.excess < 1 else f"{1 + region.excess:.1f} ×",
+        signed(region.excess) if region.excess < 1 else f"{1 + region.excess:.1f} ×",
     )
 
 
-def _section(title: str, lines: Sequence[str]) -> list[str]:
+def section(title: str, lines: Sequence[str], width: int | None = None) -> list[str]:
+    """A title with lines below it, folded to `width`; nothing without lines."""
     if not lines:
         return []
-    shown = [f"  {line}" for line in lines[:_MOST_LINES]]
+    shown = [folded(f"  {line}", width, "    ") for line in lines[:_MOST_LINES]]
     if len(lines) > _MOST_LINES:
         shown.append(f"  and {len(lines) - _MOST_LINES:,} more; --json has all")
     return ["\n".join([title, *shown])]
@@ -309,80 +357,6 @@ def _judged(verdict: Verdict) -> tuple[str, str]:
     return str(verdict.regime), UNKNOWN if verdict.regime is Regime.UNKNOWN else percent(verdict.confidence, 0)
 
 
-# ---------------------------------------------------------------------- comparisons
-
-
-def render_comparison(comparison: Comparison, judged: Sequence[tuple[Gate, Difference, Outcome]]) -> str:
-    """Every difference, the regions of one side only, and the outcomes of the conditions."""
-    columns = ("region", "per call", "A", "B", "change", "interval", "")
-    # Shares of failures are listed only where there are any.
-    differences = [each for each in comparison.differences if each.unit != "1" or each.a or each.b]
-    parts = [text_table(columns, map(_difference_row, differences), left=2)]
-    gaps = [f"{each.region} {each.quantity}: {each.reason}" for each in differences if each.reason]
-    lines = [f"only in A: {region}" for region in comparison.only_a]
-    lines += [f"only in B: {region}" for region in comparison.only_b]
-    parts += ["\n".join(lines)] if lines else []
-    parts += [certainty(comparison)] if comparison.intervals else []
-    parts += _section("Missing results", [*comparison.notes, *gaps])
-    if judged:
-        parts.append("\n".join(judgement(*each) for each in judged))
-    return "\n\n".join(parts)
-
-
-def certainty(comparison: Comparison) -> str:
-    """How often the intervals are right, and on which assumption."""
-    shown = "The interval holds" if comparison.intervals == 1 else f"All {comparison.intervals} intervals hold"
-    return (
-        f"{shown} in 95 of 100 comparisons, if runs of one program differ by {percent(comparison.run_to_run)} "
-        "(standard deviation, --run-to-run)"
-    )
-
-
-def judgement(gate: Gate, difference: Difference, outcome: Outcome) -> str:
-    """The outcome of a condition, in one line."""
-    return f"{outcome}: {gate.text} ({gate.reason(difference) or _shown(difference)})"
-
-
-def _difference_row(difference: Difference) -> tuple[str, ...]:
-    change, interval, word = _change(difference), _interval(difference), ""
-    edges = difference.relative_interval or difference.interval
-    if edges is not None:
-        low, high = edges
-        word = "more" if low > 0 else "less" if high < 0 else "no difference shown"
-    values = (
-        percent(v) if difference.unit == "1" and v is not None else quantity(v, difference.unit)
-        for v in (difference.a, difference.b)
-    )
-    return (difference.region, difference.quantity, *values, change, interval, word)
-
-
-def _change(difference: Difference) -> str:
-    if difference.unit == "1":
-        return UNKNOWN if difference.change is None else _points(difference.change)
-    return UNKNOWN if difference.relative is None else _signed(difference.relative)
-
-
-def _interval(difference: Difference) -> str:
-    """The interval of the ratio, else of the difference."""
-    if difference.relative_interval is not None:
-        low, high = difference.relative_interval
-        return f"{_signed(low)} to {_signed(high)}"
-    if difference.interval is not None:
-        low, high = difference.interval
-        if difference.unit == "1":
-            return f"{_points(low)} to {_points(high)}"
-        return f"{si(low, difference.unit)} to {si(high, difference.unit)}"
-    return UNKNOWN
-
-
-def _shown(difference: Difference) -> str:
-    change = _change(difference)
-    return _interval(difference) if change == UNKNOWN else f"{change}, {_interval(difference)}"
-
-
-def _signed(ratio: float) -> str:
+def signed(ratio: float) -> str:
+    """A change as a percentage with its sign."""
     return f"{ratio * 100:+.1f} %"
-
-
-def _points(share: float) -> str:
-    return f"{share * 100:+.1f} pp"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,6 +26,7 @@ _device = click.option(
     "--device", "devices", multiple=True, metavar="UUID", help="Devices of executions that name none; repeatable."
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_html = click.option("--html", "--report", "html", metavar="PATH", help="Write a page that needs nothing else.")
 
 
 def _read(directory: Path) -> Recording:
@@ -46,10 +48,17 @@ def _analysis(recording: Recording, devices: tuple[str, ...]) -> Analysis:
         return analyse(recording, devices=devices)
 
 
+def _write(target: str, data: bytes) -> None:
+    with Output(target) as output:
+        if problem := output.write(data):
+            raise UsageError(problem)
+    click.echo(f"wrote {target}", err=True)
+
+
 @click.command()
 @click.argument("recording", type=_RECORDING)
 @_json
-@click.option("--html", "--report", "html", metavar="PATH", help="Write a page that needs nothing else.")
+@_html
 @click.option("--csv", metavar="PATH", help="Write the table of regions as CSV.")
 @click.option("--trace", metavar="PATH", help="Write a trace for ui.perfetto.dev.")
 @_device
@@ -63,6 +72,7 @@ def analyze(
     from gpu_profile.analysis.tables import regions_csv
     from gpu_profile.analysis.text import render
     from gpu_profile.report.as_json import to_json
+    from gpu_profile.report.table import terminal_width
 
     source = _read(recording)
     analysis = _analysis(source, devices)
@@ -74,14 +84,11 @@ def analyze(
     ]
     for target, make in files:
         if target is not None:
-            with Output(target) as output:
-                if problem := output.write(make()):
-                    raise UsageError(problem)
-            click.echo(f"wrote {target}", err=True)
+            _write(target, make())
     if as_json:
         click.echo(to_json(of_analysis(analysis)))
     elif all(target is None for target, _ in files):
-        click.echo(render(analysis))
+        click.echo(render(analysis, width=terminal_width(sys.stdout)))
 
 
 @click.command()
@@ -115,9 +122,17 @@ def classify(recording: Path, *, rules: Path, as_json: bool, devices: tuple[str,
     help="By how much runs of one program differ as a whole: a standard deviation.",
 )
 @_json
+@_html
 @_device
 def compare(
-    a: Path, b: Path, *, conditions: tuple[str, ...], run_to_run: float, as_json: bool, devices: tuple[str, ...]
+    a: Path,
+    b: Path,
+    *,
+    conditions: tuple[str, ...],
+    run_to_run: float,
+    as_json: bool,
+    html: str | None,
+    devices: tuple[str, ...],
 ) -> int:
     """Print how the regions of recording B differ from those of A.
 
@@ -125,10 +140,13 @@ def compare(
     """
     from gpu_profile.analysis import Outcome, parse_gate
     from gpu_profile.analysis import compare as compare_analyses
+    from gpu_profile.analysis.comparison_page import render_page
+    from gpu_profile.analysis.comparison_text import judgement, render_comparison
     from gpu_profile.analysis.data import of_comparison
-    from gpu_profile.analysis.text import judgement, render_comparison
+    from gpu_profile.analysis.page import is_simulated
     from gpu_profile.cli.outcome import no_collection
     from gpu_profile.report.as_json import to_json
+    from gpu_profile.report.table import terminal_width
 
     gates = [parse_gate(condition) for condition in conditions]
     with no_collection():
@@ -140,7 +158,13 @@ def compare(
     with no_collection():
         comparison = compare_analyses(*both, run_to_run=run_to_run / 100)
     judged = [(gate, difference, gate.judge(difference)) for gate in gates for difference in [gate.find(comparison)]]
-    click.echo(to_json(of_comparison(comparison, judged)) if as_json else render_comparison(comparison, judged))
+    if html is not None:
+        page = render_page(comparison, judged, names=(str(a), str(b)), simulated=any(map(is_simulated, both)))
+        _write(html, page.encode("utf-8", "xmlcharrefreplace"))
+    if as_json:
+        click.echo(to_json(of_comparison(comparison, judged)))
+    elif html is None:
+        click.echo(render_comparison(comparison, judged, width=terminal_width(sys.stdout)))
     for each in judged:
         if each[-1] is not Outcome.NOT:  # the log of a failed build must name the condition
             click.echo(f"gpu-profile: {judgement(*each)}", err=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import textwrap
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -13,12 +13,15 @@ import click
 
 from gpu_profile.cli.finding import Check, Finding, FindingState
 from gpu_profile.cli.options import backend_option
+from gpu_profile.report.table import folded, terminal_width
 
 #: A check that takes longer has failed.
 LIMIT_S: Final = 10.0
 #: Longer names (a MIG instance's UUID) do not widen the column.
 _WIDEST: Final = 20
 _GPUS: Final = "GPUs"
+#: The longest line of a remedy without a terminal.
+_COLUMNS: Final = 118
 
 
 @click.command()
@@ -61,7 +64,7 @@ def doctor(*, backend: str, as_json: bool) -> int:
             json.dumps({"ok": readable, "driver": backend, "findings": [_object(each) for each in findings]}, indent=2)
         )
     else:
-        click.echo(render(findings))
+        click.echo(render(findings, columns=terminal_width(sys.stdout)))
         click.echo(f"\n{'GPUs can be read.' if readable else 'No GPU can be read.'}")
     return 0 if readable else 1
 
@@ -95,16 +98,16 @@ def _take(own: list[Finding], name: str, check: Check) -> None:
         own.append(Finding(name, FindingState.FAILS, f"could not be looked at: {type(error).__name__}: {error}"))
 
 
-def render(findings: Sequence[Finding]) -> str:
-    """A line for each finding, with its remedy below."""
+def render(findings: Sequence[Finding], *, columns: int | None = None) -> str:
+    """Each finding with its remedy below, in lines of at most `columns` characters."""
     width = max((len(each.subject) for each in findings if len(each.subject) <= _WIDEST), default=0)
     lines = []
     for each in findings:
         head = f"{each.state:<8}{each.subject:<{width}}  "
-        lines.append(f"{head}{each.text}".rstrip())
+        indent = " " * (8 + width + 2)
+        lines.append(folded(f"{head}{each.text}".rstrip(), columns, indent))
         if each.to_do and each.state is not FindingState.OK:
-            indent = " " * (8 + width + 2)
-            lines.append(textwrap.fill(f"→ {each.to_do}", 118, initial_indent=indent, subsequent_indent=indent + "  "))
+            lines.append(folded(f"{indent}→ {each.to_do}", columns or _COLUMNS, indent + "  "))
     return "\n".join(lines)
 
 

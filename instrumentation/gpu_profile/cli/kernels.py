@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -66,9 +65,9 @@ def kernels(
         click.echo(_json(report, source, region, top))
     elif not wrote:
         from gpu_profile.kernels.render.text import render
+        from gpu_profile.report.table import terminal_width
 
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        click.echo(render(report, region=region, top=top, width=width))
+        click.echo(render(report, region=region, top=top, width=terminal_width(sys.stdout)))
         for reason, count in sorted(source.skipped.items()):
             click.echo(f"left out: {count:,} events ({reason})")
     if problems:

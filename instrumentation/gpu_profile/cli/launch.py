@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -141,6 +140,8 @@ def run(
 
 def _report(outcome: RunOutcome, outputs: dict[str, Output]) -> None:
     """Write the results. Errors become lines: the exit code is the command's."""
+    from gpu_profile.report.table import terminal_width
+
     makers = {"report": outcome.page, "trace": outcome.trace, "json": outcome.json_line, _STDOUT: outcome.json_line}
     for kind, output in outputs.items():
         try:
@@ -150,8 +151,7 @@ def _report(outcome: RunOutcome, outputs: dict[str, Output]) -> None:
         except Exception as error:  # noqa: BLE001 - the others are still to be written
             problem = f"{output.target}: not written: unexpected {type(error).__name__}: {error}"
         outcome.problems += [problem] if problem else []
-    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
-    text = outcome.text(width=width) if _STDOUT not in outputs else outcome.problem_lines()
+    text = outcome.text(width=terminal_width(sys.stderr)) if _STDOUT not in outputs else outcome.problem_lines()
     if text:
         click.echo(text, err=True)
 

@@ -103,8 +103,7 @@ def _value(value: float | None, unit: str, digits: int = 1) -> str:
 
 def _regions(analysis: Analysis) -> str:
     columns, rows = region_table(analysis)
-    note = about(rows).strip()
-    return _table(columns, rows) + (f"<p><small>{escape(note)}</small></p>" if note else "")
+    return _table(columns, rows) + "".join(f"<p><small>{escape(line)}</small></p>" for line in about(analysis, rows))
 
 
 def _steps(analysis: Analysis) -> str:

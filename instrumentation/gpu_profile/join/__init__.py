@@ -7,7 +7,8 @@ Read in this order:
   that average over a window) and `window_search` (the length of that window).
 - `unmixing/`: the rates of regions that are shorter than a window, from many executions.
 - `durations`: how long executions took on the host.
-- `summary`: all results for one region or one execution, and the evidence for its regime.
+- `summary`: all results for one region or one execution, and the evidence for its regime. `remedies`: the next step for
+  a result that is missing.
 
 Imports the history, the regimes and the catalogue. A new quantity of a region is a field of `summary.RegionSummary`,
 computed from `reading`, `busy` or `unmixing.pooling.Pool`.

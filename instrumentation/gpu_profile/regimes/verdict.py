@@ -20,6 +20,13 @@ _SENSORS: Final[frozenset[Basis]] = frozenset({"counters", "coarse"})
 _MANY: Final = 10
 #: A margin without any near answer: no share of the time is further away.
 _FAR: Final = -1.0
+_NO_SAMPLES: Final = "no samples cover the region"
+#: The ways out of `UNKNOWN`.
+_LONGER: Final = "run it longer, or more often: a sensor's windows take 100 ms or more"
+_TRACE: Final = "a trace of its kernels decides it: torch.profiler's by gpu-profile kernels"
+_DOUBLE: Final = "profile it alone with growth=True, which also times twice the work"
+#: The scores of sensors, for the list of missing ones.
+_MEASURED: Final = tuple(field.name for field in fields(Scores) if field.name not in ("trace", "growth"))
 #: THE table: the first rule that fires gives the verdict.
 RULES: Final[tuple[Rule, ...]] = (*SENSOR_RULES, *TRACE_RULES, *OPERATION_RULES)
 
@@ -43,6 +50,13 @@ class Verdict:
     runner_up: Regime | None = None
     scores: Scores | None = None
 
+    @property
+    def explanation(self) -> str:
+        """The advice. For `UNKNOWN` the reason, and the advice if there is one."""
+        if self.regime is not Regime.UNKNOWN:
+            return self.advice or self.rule
+        return "; ".join(part for part in (self.rule, self.advice) if part)
+
 
 def classify(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> Verdict:
     """Judge a region by the first rule that fires. Confidence grows with the margin, up to the limit of the basis.
@@ -53,19 +67,21 @@ def classify(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) ->
     if evidence.get("busy") is None or not evidence.coverage > 0:
         nonsense = evidence.get("busy") is None and "busy" in given.values
         reason = f"the busy share cannot be {given.values['busy']:g}" if nonsense else evidence.reason
-        return _unknown(evidence, reason or "no samples cover the region")
+        return _unknown(evidence, reason) if reason else _unknown(evidence, _NO_SAMPLES, advice=_LONGER)
     # One timed run of an operation is a measurement; one window of a sensor is not.
     if evidence.basis != "operation" and evidence.n < thresholds.least_n:
         unit = "GPU operation" if evidence.basis == "kernels" else "sensor window"
         many = "s" if evidence.n != 1 else ""
-        return _unknown(evidence, f"only {evidence.n} {unit}{many}, {thresholds.least_n} are needed")
+        step = "trace more executions of it" if evidence.basis == "kernels" else _LONGER
+        return _unknown(evidence, f"only {evidence.n} {unit}{many}, {thresholds.least_n} are needed", advice=step)
     scores = Scores.of(evidence, thresholds)
     margins = [(rule, rule.margin(scores, thresholds)) for rule in RULES if evidence.basis in rule.bases]
     first = next((i for i, (_, margin) in enumerate(margins) if margin is not None and margin >= 0), None)
     if first is None:
         near = ((margin, rule.regime) for rule, margin in margins if margin is not None and margin > _FAR)
         nearest = max(near, key=lambda each: each[0], default=None)
-        return _unknown(evidence, _unfit(scores, evidence, thresholds), scores, nearest[1] if nearest else None)
+        reason, step = _unfit(scores, evidence, thresholds)
+        return _unknown(evidence, reason, scores, nearest[1] if nearest else None, step)
     rule, own = margins[first]
     # An earlier rule that nearly fired is as near a threshold as the rule's own.
     missed = [
@@ -79,7 +95,8 @@ def classify(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) ->
     runner_up = max(others, key=lambda other: min(other[0], 0.0), default=(0.0, None))[1]
     enough = min(thresholds.sure_margin, rule.widest(thresholds))
     if evidence.basis in _SENSORS and margin < thresholds.least_margin and rule.regime is not Regime.IDLE:
-        return _unknown(evidence, f"too close to call: {rule.regime}, or {runner_up or 'another'}", scores, rule.regime)
+        reason = f"too close to call: {rule.regime}, or {runner_up or 'another'}"
+        return _unknown(evidence, reason, scores, rule.regime, _TRACE)
     return Verdict(
         regime=rule.regime,
         confidence=rule.hint(scores, thresholds) * _confidence(evidence, margin, enough, thresholds),
@@ -114,19 +131,34 @@ def _modifiers(scores: Scores, limits: Thresholds) -> str:
     )
 
 
-def _unfit(scores: Scores, evidence: Evidence, limits: Thresholds) -> str:
+def _unfit(scores: Scores, evidence: Evidence, limits: Thresholds) -> tuple[str, str]:
+    """Why no rule fits, and the next step."""
     if evidence.basis == "operation":
         unknown = [name for name, score in (("FLOPs", scores.compute), ("bytes", scores.memory)) if score is None]
         if unknown:
-            return evidence.reason or f"not known of it: {' and '.join(unknown)}"
-        return "neither FLOPs nor bytes explain the time: a run of twice the size tells whether launching does"
+            missing = " and ".join(unknown)
+            return (
+                evidence.reason or f"not known of it: {missing}",
+                f"state its {missing}: flops=…, bytes=…, or register_formula",
+            )
+        if scores.growth is None:
+            return "neither FLOPs nor bytes explain the time: launching may, or latency", _DOUBLE
+        return (
+            f"neither FLOPs nor bytes explain the time, and twice the size takes {percent(scores.growth, 0)} longer",
+            "",
+        )
     if scores.trace is not None:
-        return unfit(scores.trace, limits)
-    missing = [field.name for field in fields(scores) if getattr(scores, field.name) is None and field.name != "trace"]
-    return "no rule fits the evidence" + (f" (unknown: {', '.join(missing)})" if missing else "")
+        return unfit(scores.trace, limits), ""
+    missing = ", ".join(name for name in _MEASURED if getattr(scores, name) is None)
+    step = (
+        _TRACE if evidence.basis == "counters" else f"{_TRACE}; a GPU with activity counters (Hopper or newer) does too"
+    )
+    return "no rule fits the evidence" + (f" (unknown: {missing})" if missing else ""), step
 
 
-def _unknown(evidence: Evidence, reason: str, scores: Scores | None = None, runner_up: Regime | None = None) -> Verdict:
+def _unknown(
+    evidence: Evidence, reason: str, scores: Scores | None = None, runner_up: Regime | None = None, advice: str = ""
+) -> Verdict:
     return Verdict(
         regime=Regime.UNKNOWN,
         confidence=0.0,
@@ -135,6 +167,7 @@ def _unknown(evidence: Evidence, reason: str, scores: Scores | None = None, runn
         margin=0.0,
         n=evidence.n,
         coverage=evidence.coverage,
+        advice=advice,
         runner_up=runner_up,
         scores=scores,
     )

@@ -5,7 +5,7 @@ Read in this order:
 - `table`: plain aligned columns, a table that fits a terminal, and a region as a row. `as_csv`, `as_json`: the same for
   programs. `sparkline`: a series as one line of text.
 - `page`: the frame of an HTML page that works offline, with its parts (tiles, tables, legend). It embeds `page.css`,
-  `dark.css` and `page.js`; `timeline.js` draws its timeline.
+  `dark.css`, `page.js` and `tables.js` (sorting and searching); `timeline.js` draws its timeline.
 - `blocks`: the data of `timeline.js`, in a bounded number of rows: executions on lanes, signals as stretches.
 - `perfetto`: tracks, slices and counters of a Perfetto trace.
 

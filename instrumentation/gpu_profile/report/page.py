@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -15,6 +15,10 @@ from gpu_profile.regimes import Regime
 _WORDS: Final = frozenset(
     {"region", "device", "name", "uuid", "regime", "kernel", "operator", "copies", "memory", "counter"}
 )
+#: Lines of a section, at most.
+_MOST_LINES: Final = 60
+#: The mark of a page on simulated devices.
+SIMULATED: Final = ' <span class="mark">SIMULATED</span>'
 TIMELINE: Final = (
     '<section id="timeline" tabindex="0" aria-label="Timeline: arrows move, plus and minus zoom, 0 shows all">'
 )
@@ -39,7 +43,7 @@ def document(
     if drawn:
         parts.append(f'<script type="application/json" id="data">{_embedded(drawn)}</script>')
     style, dark = (asset(__package__, name) for name in ("page.css", "dark.css"))
-    scripts = "\n".join((asset(__package__, "timeline.js"), asset(__package__, "page.js"), script))
+    scripts = "\n".join((*(asset(__package__, name) for name in ("timeline.js", "page.js", "tables.js")), script))
     return (
         f'<!doctype html>\n<html lang="en" data-by="{by}">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -98,8 +102,18 @@ def tiles(shown: Iterable[tuple[str, str]]) -> str:
     return f'<div class="tiles">{boxes}</div>'
 
 
+def items(title: str, lines: Sequence[str]) -> Iterator[str]:
+    """A section of lines, at most `_MOST_LINES` of them; nothing without lines."""
+    if not lines:
+        return
+    shown = "".join(f"<li>{escape(line)}</li>" for line in lines[:_MOST_LINES])
+    if len(lines) > _MOST_LINES:
+        shown += f"<li>and {len(lines) - _MOST_LINES:,} more; --json has all</li>"
+    yield f"<section><h2>{escape(title)}</h2><ul>{shown}</ul></section>"
+
+
 def table(columns: Sequence[str], rows: Iterable[str]) -> str:
-    """A table, from rows of finished cells."""
+    """A table, from rows of finished cells. `tables.js` sorts and searches it."""
     head = "".join(f'<th scope="col" class="{_align(column)}">{escape(column)}</th>' for column in columns)
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
@@ -111,4 +125,4 @@ def cell(column: str, text: str) -> str:
 
 
 def _align(column: str) -> str:
-    return "left" if column in _WORDS else ""
+    return ("left uuid" if column == "uuid" else "left") if column in _WORDS else ""

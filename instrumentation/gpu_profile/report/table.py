@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import textwrap
 from collections.abc import Collection, Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final, TextIO
 
-from gpu_profile.join.summary import RegionSummary
-from gpu_profile.regimes import Regime, Verdict
+from gpu_profile.regimes import Regime
 from gpu_profile.units import percent, si
+
+if TYPE_CHECKING:
+    from gpu_profile.join.summary import RegionSummary
+    from gpu_profile.regimes import Verdict
 
 #: An unknown value.
 UNKNOWN: Final = "–"
@@ -16,6 +22,12 @@ ABOUT: Final = "~"
 ABOUT_MEANS: Final = f"{ABOUT} uncertain: shared out by time, as the region's own rate is not known"
 #: The accuracy of joules and watts, shown on every page (Yang et al., "Part-time Power Measurements", SC24).
 WHOSE_JOULES: Final = "Joules and watts are those of the board's own sensor: boards of one kind differ by up to 5 %"
+#: The two columns of joules, where they differ.
+TWO_JOULES: Final = (
+    "energy: a region's own part of the device's joules; per call: mean power times time, with the regions inside it"
+)
+#: Characters that a name keeps in a line: before columns are omitted for it, and if none is left to omit.
+_GOOD_NAME, _LEAST_NAME = 20, 12
 REGION_COLUMNS: Final = (
     "region",
     "calls",
@@ -75,20 +87,89 @@ def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: i
 
 
 def fitted_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], spare: Iterable[Collection[int]], *, width: int | None
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    spare: Iterable[Collection[int]],
+    *,
+    width: int | None,
+    left: int = 1,
+    more: str = "",
 ) -> str:
     """`text_table` without the columns that keep it from fitting into `width` characters.
 
-    `spare` are groups of column indices that are omitted together, the first group first. The others always stay.
+    `spare` are groups of column indices that are omitted together, the first group first. The others always stay, and
+    no value is cut: if the table is still too wide, names in the first `left` columns continue on the next line. `more`
+    says where the omitted columns are; a line below the table then lists them.
     """
     whole = list(rows)
     kept = list(range(len(columns)))
-    for places in ((), *spare):
+    steps = [(), *spare]
+    for step, places in enumerate(steps):
         kept = [place for place in kept if place not in places]
-        table = text_table([columns[place] for place in kept], ([row[place] for place in kept] for row in whole))
-        if width is None or max(map(len, table.splitlines())) <= width:
+        first = sum(place < left for place in kept)
+        head, shown = [columns[place] for place in kept], [[row[place] for place in kept] for row in whole]
+        table = text_table(head, shown, left=first)
+        if width is None or _width(table) <= width:
             break
-    return table
+        least = _LEAST_NAME if step == len(steps) - 1 else _GOOD_NAME
+        continued = text_table(head, _continued(shown, first, _width(table) - width, least), left=first)
+        if _width(continued) <= width or step == len(steps) - 1:
+            table = continued
+            break
+    omitted = ", ".join(name for place, name in enumerate(columns) if place not in kept)
+    return (
+        f"{table}\n{folded(f'not shown in {width} columns: {omitted} ({more})', width)}" if omitted and more else table
+    )
+
+
+def _width(text: str) -> int:
+    return max(map(len, text.splitlines()))
+
+
+def _continued(rows: Sequence[Sequence[str]], left: int, over: int, least: int) -> list[list[str]]:
+    """The rows with the widest of the first `left` columns narrower by `over`: its cells continue in further rows.
+
+    It keeps at least `least` characters.
+    """
+    if not rows or not left:
+        return [list(row) for row in rows]
+    widest = max(range(left), key=lambda place: max(len(row[place]) for row in rows))
+    room = max(least, max(len(row[widest]) for row in rows) - over)
+    result = []
+    for row in rows:
+        parts = _parts(row[widest], room)
+        result.append([*row[:widest], parts[0], *row[widest + 1 :]])
+        result += [[part if place == widest else "" for place in range(len(row))] for part in parts[1:]]
+    return result
+
+
+def _parts(name: str, room: int) -> list[str]:
+    """A name in lines of at most `room` characters, broken behind a separator if one is near the end of a line."""
+    parts = []
+    while len(name) > room:
+        cut = max(name.rfind(separator, 0, room) + 1 for separator in " ._/:-")
+        cut = cut if cut > room // 2 else room
+        parts.append(name[:cut].rstrip())
+        name = f"  {name[cut:].lstrip()}"
+    return [*parts, name]
+
+
+def folded(text: str, width: int | None, indent: str = "  ") -> str:
+    """`text` with the lines that are longer than `width` folded at spaces, continued after `indent`."""
+    if width is None:
+        return text
+    return "\n".join(
+        line if len(line) <= width else textwrap.fill(
+            line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
+        for line in text.splitlines()
+    )  # fmt: skip
+
+
+def terminal_width(stream: TextIO) -> int | None:
+    """Characters in a line of the terminal behind `stream`, or the variable COLUMNS. None: no limit."""
+    terminal = stream.isatty() or os.environ.get("COLUMNS", "").isdecimal()
+    return shutil.get_terminal_size().columns if terminal else None
 
 
 def printable(text: str) -> str:

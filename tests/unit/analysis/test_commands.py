@@ -117,6 +117,23 @@ def test_compare_ends_with_what_the_conditions_say(
     assert all(condition in out for condition in conditions)
 
 
+def test_compare_writes_a_page(recorded: Callable[[str], str], tmp_path: Path, capsys: Capture) -> None:
+    page = tmp_path / "change.html"
+    assert run(["compare", recorded("a"), recorded("b"), "--html", str(page)]) == 0
+    assert capsys.readouterr() == ("", f"wrote {page}\n")
+    assert "Changed: forward energy more" in page.read_text("utf-8")
+    assert run(["compare", recorded("a"), recorded("b"), "--html", str(tmp_path / "none" / "x.html")]) == 2
+
+
+def test_analyze_fits_the_terminal(
+    recorded: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(["analyze", recorded("a")]) == 0
+    assert run(["compare", recorded("a"), recorded("b")]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
 def newer_header() -> bytes:
     head = header()[:8] + (VERSION + 1).to_bytes(2, "little") + bytes(2)
     return head + zlib.crc32(head).to_bytes(4, "little")

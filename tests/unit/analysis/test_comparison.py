@@ -12,9 +12,9 @@ from support.analysis import GPU, T0, Run
 from gpu_profile.analysis import Comparison, Difference, Outcome, analyse, compare, parse_gate
 from gpu_profile.analysis.chance import correlation_time, share_edges, student_quantile
 from gpu_profile.analysis.comparison import of_sides
+from gpu_profile.analysis.comparison_text import render_comparison
 from gpu_profile.analysis.quantities import LEAST_CALLS
 from gpu_profile.analysis.runs import LATEST_NS
-from gpu_profile.analysis.text import render_comparison
 from gpu_profile.errors import UsageError
 from gpu_profile.recording import Recording, SpanRecord
 

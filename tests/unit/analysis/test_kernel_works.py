@@ -98,7 +98,7 @@ def test_kernels_have_columns_where_a_window_saw_some() -> None:
     assert "host wait" not in render(analyse(Run().recording()))
     narrow = render_regions(analyse(UNSAMPLED), width=50)
     assert "regime" in narrow
-    assert "host wait" not in narrow
+    assert "host wait" not in narrow.splitlines()[0]
 
 
 def test_what_kernels_do_not_tell_is_told_with_its_reason() -> None:

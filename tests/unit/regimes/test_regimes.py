@@ -112,6 +112,23 @@ def test_what_is_absent_is_not_taken_for_zero(values: dict[str, float]) -> None:
     assert verdict.rule.startswith("no rule fits the evidence (unknown: ")
 
 
+def test_an_unknown_regime_names_the_way_out() -> None:
+    operation = {"busy": 1.0, "compute": 0.1, "memory": 0.2}
+    ways = {
+        "growth=True": classify(Evidence("operation", operation, 1, 1.0)),
+        "bytes=…": classify(Evidence("operation", {"busy": 1.0, "compute": 0.1}, 1, 1.0)),
+        "trace of its kernels": judge(busy=1.0),
+        "run it longer": classify(Evidence("counters", {"busy": 1.0}, 1, 1.0)),
+        "or more often": classify(Evidence("counters", {}, 0, 0.0)),
+        "trace more executions": classify(Evidence("kernels", {"busy": 1.0}, 1, 1.0)),
+    }
+    for way, verdict in ways.items():
+        assert verdict.regime is Regime.UNKNOWN
+        assert way in verdict.advice
+        assert verdict.explanation == f"{verdict.rule}; {verdict.advice}"
+    assert "growth" not in judge(busy=1.0).rule  # sensors never measure it
+
+
 def test_a_reason_names_what_was_missing() -> None:
     assert "memory" in judge(busy=1.0, sm=0.9, fp32=0.9).rule
     assert "compute" not in judge(busy=1.0, sm=0.9, fp32=0.9).rule

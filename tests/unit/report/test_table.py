@@ -1,3 +1,5 @@
+from io import StringIO
+
 import pytest
 
 from gpu_profile.catalogue.samples import Device
@@ -5,7 +7,7 @@ from gpu_profile.join.summary import Durations, RegionSummary
 from gpu_profile.regimes import Regime, Verdict
 from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.report import REGION_COLUMNS, region_row, text_table
-from gpu_profile.report.table import UNKNOWN, fitted_table
+from gpu_profile.report.table import UNKNOWN, fitted_table, folded, terminal_width
 
 NOTHING = Evidence("coarse", {}, 0, 0.0)
 
@@ -118,3 +120,29 @@ def test_a_table_goes_without_the_columns_that_keep_it_from_fitting(width: int |
     table = fitted_table(("a", "bb", "ccc"), [("1", "2", "3")], [[1], [2]], width=width)
     assert table.splitlines()[0].split() == columns.split()
     assert len(set(map(len, table.splitlines()))) == 1
+
+
+def test_the_omitted_columns_are_named_where_they_can_be_found() -> None:
+    table = fitted_table(("a", "bb", "ccc"), [("1", "2", "3")], [[1], [2]], width=9, more="--json has all")
+    assert " ".join(table.split()).endswith("not shown in 9 columns: bb (--json has all)")
+
+
+def test_a_name_that_does_not_fit_continues_and_keeps_every_letter() -> None:
+    name = "attention.query_key_value.projection"
+    table = fitted_table(("region", "time"), [(name, "31.4 ms"), ("short", "1 s")], [], width=30)
+    assert max(map(len, table.splitlines())) <= 30
+    assert "".join(line[:21].strip() for line in table.splitlines()[2:4]) == name
+    assert "31.4 ms" in table.splitlines()[2]
+
+
+def test_long_lines_are_folded_and_short_ones_left_alone() -> None:
+    assert folded("one two three\nfour", 8) == "one two\n  three\nfour"
+    assert folded("one two three", None) == "one two three"
+    assert folded("MIG-4fcd5654-1bc6 is", 8) == "MIG-4fcd5654-1bc6\n  is"
+
+
+def test_a_pipe_has_no_width_unless_the_environment_gives_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert terminal_width(StringIO()) is None
+    monkeypatch.setenv("COLUMNS", "80")
+    assert terminal_width(StringIO()) == 80

@@ -47,6 +47,7 @@ _LEAST_SHARE, _HIGHEST = 1e-4, 300.0
 #: With fewer windows than this per unknown, the noise cannot be estimated.
 WINDOWS_PER_RATE: Final = 4
 _SURELY: Final = 1e200  #: prior precision of a coefficient that is taken to be 0
+_MOST_TIMES: Final = 100.0  #: a run that would have to be longer by more than this is not suggested
 _FEWEST_BLOCKS: Final = 6  #: blocks of windows that their correlation is estimated from
 _BEYOND: Final = 3.0  #: the windows contradict a prior if they move it by more standard deviations than this
 #: Degrees of freedom that the physical limit adds to the estimated variance of a group's unknowns.
@@ -349,14 +350,25 @@ class Fit:
         if self._too_wide(value, half_width):
             widths = self._widths(weights)
             cause = max(widths, key=widths.__getitem__)
-            return cause or f"not identifiable yet: ±{half_width:.3g} around {value:.3g}"
+            return (
+                cause
+                or f"not identifiable yet: ±{half_width:.3g} around {value:.3g}{self._patience(value, half_width)}"
+            )
         slack = _IMPOSSIBLE * half_width + self._next_to_nothing
         if value + slack < 0 or value - slack > self.most:
             return f"not identifiable: {value:.3g} ± {half_width:.3g} is not possible"
         return ""
 
     def _too_wide(self, rate: float, half_width: float) -> bool:
-        return not half_width <= WIDEST_HALF_WIDTH * max(abs(rate), self.mean, self._next_to_nothing)
+        return not half_width <= self._widest(rate)
+
+    def _widest(self, rate: float) -> float:
+        return WIDEST_HALF_WIDTH * max(abs(rate), self.mean, self._next_to_nothing)
+
+    def _patience(self, rate: float, half_width: float) -> str:
+        """How much longer a run must be: noise averages out with the root of the number of windows."""
+        times = (half_width / self._widest(rate)) ** 2 if self._widest(rate) > 0 else math.inf
+        return f"; about {math.ceil(times + 1e-9)} times as long a run is needed" if times < _MOST_TIMES else ""
 
     @property
     def _next_to_nothing(self) -> float:

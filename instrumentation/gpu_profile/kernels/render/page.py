@@ -84,7 +84,7 @@ def _headline(report: ReportData) -> str:
     if report.activity is None:
         return text.on_host(report)
     verdict = classify(evidence(report.activity))
-    return f"{verdict.regime}: {verdict.advice or verdict.rule}"
+    return f"{verdict.regime}: {verdict.explanation}"
 
 
 def _tiles(report: ReportData, *, causes: bool) -> Iterator[str]:

@@ -27,7 +27,7 @@ from gpu_profile.kernels.report import ReportData
 from gpu_profile.kernels.sums import KernelSum, longest_first
 from gpu_profile.regimes import Verdict, classify
 from gpu_profile.report import text_table
-from gpu_profile.report.table import printable
+from gpu_profile.report.table import fitted_table, folded, printable
 from gpu_profile.units import percent
 
 _ON_HOST: Final = "no GPU operation in it: the operators below ran on the CPU (record it with the GPU's activities)"
@@ -50,7 +50,13 @@ def render(report: ReportData, *, region: str | None = None, top: int = 10, widt
         parts = _detail(report, report.region(region), causes=causes, top=top, width=width)
     else:
         parts = _all(report, causes=causes, top=top, width=width)
-    return "\n".join([*cut(report), *parts, *notes(report)])
+    # Tables fit, or are wider than a line can be folded: their rows have several spaces in a row.
+    lines = "\n".join([*cut(report), *parts, *notes(report)]).splitlines()
+    return "\n".join(line if "  " in line.strip() else folded(line, width, _indent(line)) for line in lines)
+
+
+def _indent(line: str) -> str:
+    return " " * (len(line) - len(line.lstrip()) + 2)
 
 
 def cut(report: ReportData) -> list[str]:
@@ -153,7 +159,7 @@ def _row(name: str, ns: int | None, whole: int, of: str) -> tuple[str, str, str,
 def verdict_lines(verdict: Verdict) -> Iterator[str]:
     """The regime, the advice or else the rule, and the next nearest regime."""
     yield f"regime: {verdict.regime}{confidence(verdict)}"
-    yield f"  {verdict.advice or verdict.rule}"
+    yield f"  {verdict.explanation}"
     if verdict.runner_up is not None:
         yield f"  next: {verdict.runner_up}"
 
@@ -171,14 +177,8 @@ def _regions(report: ReportData, *, causes: bool, width: int | None) -> Iterator
 
 
 def _fitting(table: Sequence[Sequence[str]], spare: Sequence[Sequence[int]], width: int | None) -> str:
-    kept = list(range(len(table[0])))
-    for places in ((), *spare):
-        kept = [place for place in kept if place not in places]
-        head, *rows = ([row[place] for place in kept] for row in table)
-        text = text_table(head, rows)
-        if width is None or max(map(len, text.splitlines())) <= width:
-            break
-    return text
+    head, *rows = table
+    return fitted_table(head, rows, spare, width=width)
 
 
 def _detail(report: ReportData, r: RegionKernels, *, causes: bool, top: int, width: int | None) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gpu_profile.errors import UsageError
 from gpu_profile.regimes import Regime, Verdict
-from gpu_profile.report.table import UNKNOWN, text_table
+from gpu_profile.report.table import UNKNOWN, terminal_width, text_table
 from gpu_profile.roofline import headroom
 from gpu_profile.roofline.ceilings.ceilings import Ceilings
 from gpu_profile.roofline.machines.machine import Memory
@@ -166,7 +165,7 @@ class ModelProfile:
         return f"<ModelProfile of {self.model}: {si(self.whole.own_s, 's')}, {len(self.rows)} modules>"
 
     def __str__(self) -> str:
-        return self.text(width=shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
+        return self.text(width=terminal_width(sys.stdout))
 
     @property
     def regimes(self) -> dict[str, float]:
@@ -248,7 +247,8 @@ class ModelProfile:
         runs = "" if times.n == 1 else f", median of {times.n} ({si(times.low_s, 's')} to {si(times.high_s, 's')})"
         yield f"{self.model} on {self.machine}: {si(times.median_s, 's')}{runs}"
         confidence = "" if whole.confidence is None else f", confidence {percent(whole.confidence, 0)}"
-        yield f"  as a whole      {whole.regime}{confidence}: {whole.advice or whole.verdict.rule}"
+        step = whole.verdict.explanation if whole.confidence is None else whole.advice or whole.verdict.rule
+        yield f"  as a whole      {whole.regime}{confidence}: {step}"
         shares = ", ".join(f"{regime} {percent(share, 0)}" for regime, share in self.regimes.items() if share >= _LEAST)
         yield f"  time by regime  {shares}"
         yield f"  counted         {self._counted()}"

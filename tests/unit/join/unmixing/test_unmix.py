@@ -1,6 +1,7 @@
 """The model of the simulation study: idle power, regions of 2-20 ms in random order, 100 ms windows, 60 s, seeded."""
 
 import math
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -244,7 +245,23 @@ def test_noise_that_hides_a_rate_leaves_it_not_identifiable_yet(equations: Equat
     rng = np.random.default_rng(0)
     shares = np.column_stack([1 - (rare := rng.uniform(0, 0.02, 100)), rare])
     equations.add(shares, shares @ [100, 300] + rng.normal(0, 30, 100))
-    assert solve(equations)[1].reason.startswith("not identifiable yet: ±")
+    assert re.fullmatch(r"not identifiable yet: ±\S+ around \S+", solve(equations)[1].reason)
+
+
+def test_a_refusal_predicts_the_length_of_a_run_that_gives_the_rate(equations: Equations) -> None:
+    rng = np.random.default_rng(0)
+
+    def run(windows: int) -> str:
+        rare = rng.uniform(0, 0.2, windows)
+        shares = np.column_stack([1 - rare, rare])
+        equations.add(shares, shares @ [100, 300] + rng.normal(0, 100, windows))
+        return solve(equations)[1].reason
+
+    longer = re.search(r"^not identifiable yet: .*; about (\d+) times as long a run is needed$", run(100))
+    assert longer is not None
+    times = int(longer[1])
+    assert run(100 * (times // 3)).startswith("not identifiable yet")
+    assert not run(100 * 2 * times)
 
 
 def test_one_region_that_never_stops_needs_no_rest(equations: Equations) -> None:

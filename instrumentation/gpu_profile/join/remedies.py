@@ -1,0 +1,36 @@
+"""The next step for each reason of a missing rate, as in docs/troubleshooting.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from gpu_profile.join.unmixing.expected import CONTRADICTED, UNTRUSTED
+from gpu_profile.join.unmixing.probes import ProbeGroup
+from gpu_profile.join.unmixing.unmix import LOCK_STEP, ROUNDED, TIMING
+
+_LONGER: Final = "a longer run helps"
+#: Parts of reasons, and the remedy for them.
+_REMEDIES: Final[Mapping[str, str]] = {
+    "too few": _LONGER,
+    "no samples": _LONGER,
+    "not identifiable yet": _LONGER,
+    LOCK_STEP: "vary the pauses or batch sizes, give the regions a stream, or put one region around them",
+    TIMING: "vary the pauses or batch sizes, or run gpu-profile calibrate once",
+    CONTRADICTED: "run gpu-profile calibrate once",
+    UNTRUSTED: "run gpu-profile calibrate again",
+    ROUNDED: "vary the pauses or batch sizes",
+    ProbeGroup.TIMING: _LONGER,
+    ProbeGroup.PHASE: "put regions around the parts of this region",
+    ProbeGroup.LENGTH: "use one region for each kind of execution",
+    ProbeGroup.RUN_TIME: "analyse a shorter, steady part of the run",
+    ProbeGroup.AFTER: "give the regions a stream, or end them when their work is done",
+    ProbeGroup.IDLE: "put regions around the work in the pauses",
+    "the windows contradict steady rates": "put regions around the parts that change",
+    "is not possible": "give the regions a stream, and put regions around all work",
+}
+
+
+def remedy(reason: str) -> str:
+    """The next step for a missing rate with this `reason`; empty if none is known."""
+    return next((step for part, step in _REMEDIES.items() if part in reason), "")
