@@ -179,6 +179,9 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code: 0, 2 for wrong usage, 1 for other failures."""
     try:
         code = exporter.main(list(arguments), prog_name=_NAME, standalone_mode=False, obj=list(arguments))
+    except click.UsageError as error:
+        place = "" if error.ctx is None else f"; see {error.ctx.command_path} --help"
+        return _fail(f"{error.format_message().rstrip('.')}{place}", error.exit_code)
     except click.ClickException as error:
         return _fail(error.format_message(), error.exit_code)
     except GpuProfileError as error:

@@ -1,8 +1,20 @@
-"""The errors that gpu-profile raises for its users. Floor 0: imports nothing.
+"""The errors that gpu-profile raises for its users. Floor 0: imports no other module of ours.
 
 Each message is one line with the missing or wrong thing, its place and the remedy. A command prints it and exits with
-the class's `exit_code`, without a traceback.
+the class's `exit_code`, without a traceback. It has at most 200 characters: `few` shortens lists of names.
 """
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def few(names: Iterable[object], room: int = 100) -> str:
+    """Names in a message: at least one, and as many as fit into `room` characters. The rest is counted."""
+    listed = [*map(str, names)]
+    kept = max((n for n in range(1, len(listed) + 1) if len(", ".join(listed[:n])) <= room), default=1)
+    rest = f" and {len(listed) - kept} more" if len(listed) > kept else ""
+    return ", ".join(listed[:kept]) + rest
 
 
 class GpuProfileError(Exception):

@@ -20,6 +20,7 @@ from urllib.parse import unquote
 import click
 from click.types import BoolParamType
 
+from gpu_profile.errors import few
 from gpu_profile_exporter.config.address import Address, address
 
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -228,7 +229,7 @@ class Words(Text):
         value = tuple(dict.fromkeys(word for word in words if word))
         for word in value:
             if word not in (choices := self.choices()):
-                raise ValueError(f"unknown {shown(word)}: one of {', '.join(choices)}{nearest(word, choices)}")
+                raise ValueError(f"unknown {shown(word)}: one of {few(choices, 80)}{nearest(word, choices)}")
         return value
 
     @property

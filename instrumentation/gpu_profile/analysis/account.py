@@ -13,7 +13,7 @@ from gpu_profile.analysis.devices import UNSAMPLED, DeviceUse, device_use, devic
 from gpu_profile.analysis.ranks import RegionRanks, by_rank, missing
 from gpu_profile.analysis.runs import DeviceWork, RecordedWork, Runs, gather
 from gpu_profile.catalogue.samples import Device, Event
-from gpu_profile.errors import UsageError
+from gpu_profile.errors import UsageError, few
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.summary import Durations, RegionSummary, summarise
 from gpu_profile.join.unmixing.activities import Activities
@@ -98,8 +98,7 @@ def analyse(
     }
     unknown = [uuid for uuid in devices if uuid not in timelines]
     if unknown:
-        there = ", ".join(timelines) or "no device"
-        raise UsageError(f"the recording has no samples of {', '.join(unknown)}; it has {there}")
+        raise UsageError(f"the recording has no samples of {few(unknown, 60)}; it has {few(timelines) or 'no device'}")
     work = gather(recording.spans, next(iter(timelines), ""), devices=devices)
     notes = [*recording.problems, *impossible, *work.notes]
     if not timelines:

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 from gpu_profile.analysis.account import Analysis
 from gpu_profile.analysis.chance import Edges, normal_quantile
 from gpu_profile.analysis.quantities import QUANTITIES, CallEstimate, quantities_of
-from gpu_profile.errors import UsageError
+from gpu_profile.errors import UsageError, few
 
 #: The probability that any interval of a comparison misses the truth.
 ALPHA: Final = 0.05
@@ -138,7 +138,7 @@ def compare(a: Analysis, b: Analysis, *, run_to_run: float = RUN_TO_RUN) -> Comp
     if not common:
         raise UsageError(
             "the recordings have no region in common: "
-            f"the first has {', '.join(a.runs) or 'none'}, the second {', '.join(b.runs) or 'none'}"
+            f"the first has {few(a.runs, 60) or 'none'}, the second {few(b.runs, 60) or 'none'}"
         )
     pairs = [pair for region in common for pair in _pairs(region, a, b)]
     alpha = ALPHA / max(1, sum(pair.may_differ for pair in pairs))

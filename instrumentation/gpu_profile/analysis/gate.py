@@ -17,7 +17,7 @@ from typing import Final
 
 from gpu_profile.analysis.comparison import Comparison, Difference
 from gpu_profile.analysis.quantities import QUANTITIES
-from gpu_profile.errors import UsageError
+from gpu_profile.errors import UsageError, few
 
 _PREFIXES: Final = {"": 1.0, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6}
 _EXAMPLE: Final = "write it like 'decode.energy > +5%'"
@@ -84,7 +84,7 @@ class Gate:
 
 def _near(word: str, names: Sequence[str]) -> str:
     close = get_close_matches(word, names, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"there is {', '.join(names)}"
+    return f"did you mean {close[0]!r}?" if close else f"there is {few(names, 80)}"
 
 
 def parse_gate(text: str) -> Gate:

@@ -86,6 +86,9 @@ def run(arguments: Sequence[str], *, last: bool = False) -> int:
     """
     try:
         code = commands.main(args=list(arguments), prog_name=_NAME, standalone_mode=False, obj=LAST if last else None)
+    except click.UsageError as error:
+        place = "" if error.ctx is None else f"; see {error.ctx.command_path} --help"
+        return _fail(f"{error.format_message().rstrip('.')}{place}", error.exit_code)
     except click.ClickException as error:
         return _fail(error.format_message(), error.exit_code)
     except GpuProfileError as error:

@@ -10,7 +10,7 @@ import click
 
 from gpu_profile.cli.devices import chooser
 from gpu_profile.cli.options import backend_option, device_option
-from gpu_profile.errors import UsageError
+from gpu_profile.errors import UsageError, few
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,8 +63,10 @@ def _one(devices: Sequence[Device]) -> Device:
     from gpu_profile.catalogue.samples import DeviceKind
 
     if len(devices) != 1:
-        named = ", ".join(device.uuid for device in devices) or "none"
-        raise UsageError(f"calibrate takes one GPU at a time: name one of {named} with --device")
+        if not devices:
+            raise UsageError("there is no GPU to calibrate: choose another --driver")
+        named = few(device.uuid for device in devices)
+        raise UsageError(f"calibrate takes one GPU at a time: choose it with --device; there are {named}")
     if devices[0].kind is DeviceKind.MIG:
         raise UsageError(f"{devices[0].uuid} is a MIG instance, which has no power reading: calibrate a whole GPU")
     return devices[0]

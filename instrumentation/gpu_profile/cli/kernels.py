@@ -123,7 +123,7 @@ def _counted(path: Path) -> list[RangeCounters]:
     counters = [record for record in Trace(path) if isinstance(record, RangeCounters)]
     if not counters:
         raise UsageError(
-            f"{path}: no hardware counters in it. PyTorch's profiler records them with profiler_metrics if it was "
-            "built for that, and builds for CUDA 13.0 are not; gpu_profile.kernels.sample_counters needs no such build"
+            f"{path.name}: no hardware counters in it: record them with PyTorch's profiler_metrics, which not every "
+            "build has, or with gpu_profile.kernels.sample_counters"
         )
     return counters

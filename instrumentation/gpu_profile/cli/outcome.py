@@ -152,7 +152,8 @@ class RunOutcome:
         )
 
     def _unwatched(self) -> str:
-        return f"no GPU was read: {self._watch.why_unread}"
+        why = self._watch.why_unread
+        return why if why.startswith("no GPU") else f"no GPU was read: {why}"
 
     @property
     def _signal(self) -> signal.Signals | None:

@@ -13,7 +13,7 @@ from gpu_profile.cli.devices import chooser
 from gpu_profile.cli.ending import end_signals
 from gpu_profile.cli.options import Finite, backend_option, device_option, interval_option
 from gpu_profile.cli.watch import DeviceWatch
-from gpu_profile.errors import RecordingError, UsageError
+from gpu_profile.errors import RecordingError, UsageError, few
 from gpu_profile.units import si
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _groups(words: Sequence[str]) -> Collection[str]:
     names = [*map(str, Group), "all"]
     for word in words:
         if word not in names:
-            raise UsageError(f"--collect: unknown group {word!r}; one of {', '.join(names)}")
+            raise UsageError(f"--collect: unknown group {word!r}; one of {few(names, 80)}")
     return ALL_GROUPS if "all" in words else LIBRARY_GROUPS | set(map(Group, set(words)))
 
 

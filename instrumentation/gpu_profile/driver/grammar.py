@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -99,7 +100,7 @@ def _parse(spec: str) -> tuple[str, str | None]:
 def _auto(clock: Clock, nvml: Callable[[Clock], Driver]) -> Driver:
     failures = []
     openers: Sequence[tuple[str, Callable[[Clock], Driver]]] = (
-        ("NVML (libnvidia-ml.so.1, through nvidia-ml-py)", nvml),
+        ("NVML (libnvidia-ml.so.1)", nvml),
         ("nvidia-smi", _smi),
     )
     for source, opener in openers:
@@ -108,10 +109,13 @@ def _auto(clock: Clock, nvml: Callable[[Clock], Driver]) -> Driver:
         except StaleLibraryError:
             raise  # nvidia-smi loads the same library; only a restart of the process helps
         except GpuBackendError as error:
-            failures.append(f"{source}: {error}")
+            # The remedy is the same for both, and comes last.
+            cause = re.split("[;:] install", str(error))[0].removeprefix("NVML: ")
+            cause = re.sub(r"^could not be started \(LIBRARY_NOT_FOUND\): ", "", cause)
+            named = source.partition(" ")[0] if "libnvidia-ml" in cause else source
+            failures.append(cause if cause.startswith(named) else f"{named} {cause}")
     raise GpuBackendError(
-        f"no GPU driver. Looked for {'; '.join(failures)}. "
-        "Without a GPU, choose the driver none, simulated or replay:DIR"
+        f"no GPU driver: {'; '.join(failures)}. Install the NVIDIA driver, or choose none, simulated or replay:DIR"
     )
 
 

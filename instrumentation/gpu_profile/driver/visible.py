@@ -21,12 +21,11 @@ from operator import index
 from typing import Final, Protocol, SupportsIndex, TypeAlias
 
 from gpu_profile.catalogue.samples import Device, DeviceKind
-from gpu_profile.errors import UsageError
+from gpu_profile.errors import UsageError, few
 
 VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
 ORDER: Final = "CUDA_DEVICE_ORDER"
 #: An error names at most this many devices.
-_MOST_NAMED: Final = 8
 
 #: Nine digits exceed the number of devices of any node, and `int` always accepts them.
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,9}")
@@ -323,9 +322,8 @@ def _bus(text: str) -> tuple[int, ...] | None:
 
 
 def _named(names: Iterable[str]) -> str:
-    listed = list(names)
-    rest = f" and {len(listed) - _MOST_NAMED} more" if len(listed) > _MOST_NAMED else ""
-    return f"there are {', '.join(listed[:_MOST_NAMED])}{rest}" if listed else "the driver lists no GPU"
+    listed = few(names)
+    return f"there are {listed}" if listed else "the driver lists no GPU"
 
 
 def _count(number: int, noun: str) -> str:

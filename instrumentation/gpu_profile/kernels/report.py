@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from gpu_profile.kernels.records import Allocation, RangeCounters, Record
 from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.region_sums import Adder
 from gpu_profile.kernels.sums import KernelSum
+
+#: Characters of the names that a message suggests.
+_MOST_HINTS: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,8 @@ class ReportData:
             if region.name == name:
                 return region
         near = get_close_matches(name, self._outermost, 3, 0.4) or list(self._outermost)[:3]
+        while len(near) > 1 and sum(map(len, near)) > _MOST_HINTS:
+            del near[-1]
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ": there are no regions in it"
         raise UsageError(f"{self.source}: no region {name!r}{hint}")
 

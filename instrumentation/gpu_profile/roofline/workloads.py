@@ -8,7 +8,7 @@ from math import isqrt
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from gpu_profile.errors import UsageError
+from gpu_profile.errors import UsageError, few
 from gpu_profile.roofline.machines.machine import Machine
 from gpu_profile.roofline.machines.torch_machine import load_torch
 
@@ -143,7 +143,7 @@ def check_workload(name: str, dtype: str = "float32") -> None:
     if name not in WORKLOADS:
         near = get_close_matches(name, WORKLOADS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise UsageError(f"unknown operation {name!r}: there are {', '.join(WORKLOADS)}{hint}")
+        raise UsageError(f"unknown operation {name!r}: there are {few(WORKLOADS, 80)}, see --list{hint}")
     if dtype not in _DTYPES:
         raise UsageError(f"unknown data type {dtype!r}: there are {', '.join(_DTYPES)}")
 
