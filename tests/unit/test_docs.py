@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,8 +58,12 @@ OWN_VALUES = {"gpu_profile.scope", "gpu_profile.coverage"}
 OTHER_NAMES = {"gpu_profile.drivers"}
 
 
+#: Stands before a block of Python that the tests run. In the info string of the fence, mkdocs would not know the block.
+MARK = "<!-- run -->"
+
+
 class Block(NamedTuple):
-    """A fenced block: where, its info string, its text, and the block after it on the page."""
+    """A fenced block: where, its info string with `run` if `MARK` is before it, its text, and the block after it."""
 
     page: Path
     line: int
@@ -81,9 +86,13 @@ def blocks(*infos: str) -> list[Block]:
     found: list[Block] = []
     for page in PAGES:
         following = None
-        for token in reversed([token for token in tokens(page) if token.type == "fence"]):
-            following = Block(page, (token.map or [0])[0] + 1, token.info, token.content, following)
-            if token.info in infos:
+        for before, token in reversed([*pairwise([None, *tokens(page)])]):
+            if token is None or token.type != "fence":
+                continue
+            marked = before is not None and before.type == "html_block" and before.content.strip() == MARK
+            info = f"{token.info} run" if marked else token.info
+            following = Block(page, (token.map or [0])[0] + 1, info, token.content, following)
+            if info in infos:
                 found.append(following)
     return found
 
@@ -135,6 +144,21 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
 def test_every_picture_is_shown_somewhere() -> None:
     shown = {(page.parent / target).resolve() for page in PAGES for target in targets(page)}
     assert set((DOCS / "images").iterdir()) <= shown
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_fence_is_one_for_mkdocs_too(page: Path) -> None:
+    """Python-Markdown takes a fence for prose if anything follows the language."""
+    assert [
+        token.info for token in tokens(page) if token.type == "fence" and not re.fullmatch(r"\w*", token.info)
+    ] == []
+    lines = page.read_text(encoding="utf-8").splitlines()
+    marks = [number for number, line in enumerate(lines) if line.strip() == MARK]
+    assert all(lines[number + 1 : number + 3] == ["", "```python"] for number in marks)
+
+
+def test_marked_blocks_are_found() -> None:
+    assert len(blocks("python run")) >= 19
 
 
 @pytest.mark.parametrize("block", named("python", "python run"))
