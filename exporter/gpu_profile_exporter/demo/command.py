@@ -25,7 +25,7 @@ from gpu_profile.cli.ending import end_signals
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.errors import GpuProfileError
 from gpu_profile.report import REGION_COLUMNS, text_table
-from gpu_profile.report.table import fitted_table
+from gpu_profile.report.table import TWO_JOULES, fitted_table, folded, terminal_width
 from gpu_profile.units import percent, si
 from gpu_profile_exporter.demo.comparison import MOST_EXECUTIONS
 from gpu_profile_exporter.reader.launcher import module_paths
@@ -45,6 +45,9 @@ _COLOURS: Final = {
 }
 #: Indices of the columns to omit on a narrow terminal, in this order.
 _SPARE: Final = [[REGION_COLUMNS.index(name)] for name in ("p95", "busy time", "energy", "mean", "per call", "calls")]
+
+#: The columns of errors by the two joins.
+_JOINS: Final = ("by device intervals", "by host intervals")
 
 Message = dict[str, Any]
 
@@ -271,15 +274,19 @@ def _table(message: Message, watch: _Watch) -> list[str]:
 def _report(last: Message, *, simulated: bool) -> str:
     if not last.get("rows"):
         return f"no region was joined: {last.get('problem') or 'the service said nothing'}"
-    lines = [text_table(REGION_COLUMNS, last["rows"])]
+    width = terminal_width(sys.stdout)
+    lines = [fitted_table(REGION_COLUMNS, last["rows"], _SPARE, width=width), folded(TWO_JOULES, width)]
     if last.get("span"):
         lines.append(f"\none of {last['spans']} exported spans, as an OpenTelemetry backend receives it:")
         lines += [f"  {key} = {value}" for key, value in last["span"].items()]
     if last.get("comparison"):
         lines.append(
-            "\nagainst the simulator's truth (GPU busy time and energy by region; the GPU runs behind the host):"
+            folded(
+                "\nagainst the simulator's truth (GPU busy time and energy by region; the GPU runs behind the host):",
+                width,
+            )
         )
-        lines.append(comparison_table(last["comparison"]))
+        lines.append(comparison_table(last["comparison"], width=width))
     elif simulated:
         lines.append(
             "\nnot compared with the simulator's truth: that takes the service's last word, "
@@ -288,12 +295,12 @@ def _report(last: Message, *, simulated: bool) -> str:
     return "\n".join(lines)
 
 
-def comparison_table(rows: list[Message]) -> str:
-    """The table of `RegionComparison` rows as dicts: the truth and the errors of the two joins."""
-    columns = (
-        "region", "true busy", "by device intervals", "by host intervals",
-        "true energy", "by device intervals", "by host intervals",
-    )  # fmt: skip
+def comparison_table(rows: list[Message], *, width: int | None = None) -> str:
+    """The truth and the errors of the two joins, from `RegionComparison` rows as dicts.
+
+    One table for time and energy, or one for each if `width` is less.
+    """
+    columns = ("region", "true busy", *_JOINS, "true energy", *_JOINS)
     table = []
     for row in rows:
         cells = [row["region"]]
@@ -302,7 +309,13 @@ def comparison_table(rows: list[Message]) -> str:
             cells.append(si(true, unit))
             cells += [_error(row[f"{how}_{what}"], true, unit) for how in ("device", "host")]
         table.append(cells)
-    return text_table(columns, table)
+    whole = text_table(columns, table)
+    if width is None or max(map(len, whole.splitlines())) <= width:
+        return whole
+    halves = ((0, 1, 2, 3), (0, 4, 5, 6))
+    return "\n\n".join(
+        text_table([columns[i] for i in half], ([row[i] for i in half] for row in table)) for half in halves
+    )
 
 
 def _error(value: float | None, true: float, unit: str) -> str:

@@ -197,7 +197,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(options: argparse.Namespace, stopped: list[bool]) -> int:
     work = open_workload(options.directory)
     configure(backend=f"simulated:{options.directory}" if options.directory else None, stream=work.stream_of_thread)
-    server = serve_metrics(options.metrics)
+    server = serve_metrics(options.metrics, address="127.0.0.1")
     spans = SpanSample()
     provider = TracerProvider(resource=Resource.create({"service.name": "gpu-profile-demo"}))
     provider.add_span_processor(GpuSpanProcessor(BatchSpanProcessor(spans, schedule_delay_millis=500)))

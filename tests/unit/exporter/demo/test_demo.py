@@ -18,7 +18,7 @@ from gpu_profile.regions.session.session import Session
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import nanoseconds
-from gpu_profile_exporter.demo import command
+from gpu_profile_exporter.demo import command, service
 from gpu_profile_exporter.demo.comparison import HostTwin, RegionComparison, compare
 from gpu_profile_exporter.demo.service import SpanSample, Status, open_workload, status
 from gpu_profile_exporter.demo.workload import DemoWorkload
@@ -81,6 +81,30 @@ def test_the_comparison_is_a_table_of_errors() -> None:
         "decode 2.00 s −5.0 % −99.0 % 1.00 kJ +1.0 % not given",
         "tokenize 0 s exact +98.1 ms (truth: none) 0 J +12.0 J (truth: none) not given",
     ]
+
+
+def test_the_summary_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    times = ["1,648", "43.9 µs", "68.8 µs", "100.0 % ±0.3", "4.47 s"]
+    row = ["postprocess", *times, "~2.05 kJ", "1.25 J", "OVERHEAD_BOUND", "89 %"]
+    comparison = [asdict(RegionComparison("postprocess", 0.0, 0.0, 0.0981, 0.0, 12.0, None))]
+    text = command._report({"rows": [row], "comparison": comparison}, simulated=True)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "+98.1 ms (truth: none)" in text
+    assert "+12.0 J (truth: none)" in text
+
+
+def test_the_service_listens_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, object] = {}
+
+    def serve(port: int, **options: object) -> None:
+        asked.update(options, port=port)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(service, "serve_metrics", serve)
+    with pytest.raises(KeyboardInterrupt):
+        service.main(["--metrics", "0"])
+    assert asked == {"address": "127.0.0.1", "port": 0}
 
 
 def test_device_intervals_find_the_busy_time_and_energy_that_host_intervals_miss(tmp_path: Path) -> None:
