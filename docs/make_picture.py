@@ -19,17 +19,12 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
+from gpu_profile.regimes.palette import COLOURS
+
 PICTURE: Final = Path(__file__).parent / "images" / "demo.svg"
 WIDTH: Final = 127
 #: What stands for each regime; errors of the comparison below 5 % are good.
-COLOURS: Final = {
-    "COMPUTE_BOUND": "bold green",
-    "MEMORY_BOUND": "bold cyan",
-    "HOST_BOUND": "bold yellow",
-    "OVERHEAD_BOUND": "bold magenta",
-    "IDLE": "bold white",
-    "UNKNOWN": "dim",
-}
+STYLES: Final = {str(regime): f"bold {colour.terminal}" for regime, colour in COLOURS.items()}
 THEME: Final = TerminalTheme(
     (17, 20, 24),
     (214, 219, 226),
@@ -84,7 +79,7 @@ def coloured(line: str) -> Text:
     text = Text(line)
     text.highlight_regex("^(region .*|─[─ ]*)$", "dim")
     text.highlight_regex("^SIMULATED GPUs", "bold yellow")
-    for regime, style in COLOURS.items():
+    for regime, style in STYLES.items():
         text.highlight_regex(rf"\b{regime}\b", style)
     return text
 

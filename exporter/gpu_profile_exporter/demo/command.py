@@ -24,6 +24,7 @@ from gpu_profile.catalogue.samples import DeviceKind
 from gpu_profile.cli.ending import end_signals
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.errors import GpuProfileError
+from gpu_profile.regimes.palette import COLOURS
 from gpu_profile.report import REGION_COLUMNS, text_table
 from gpu_profile.report.table import TWO_JOULES, fitted_table, folded, terminal_width
 from gpu_profile.units import percent, si
@@ -37,12 +38,7 @@ if TYPE_CHECKING:
 EXPORTER_PORT, SERVICE_PORT = 9400, 9464
 #: Longest wait for the service's first message and for each later one.
 _START_S, _SILENCE_S = 30, 60
-_COLOURS: Final = {
-    "COMPUTE_BOUND": "green",
-    "MEMORY_BOUND": "cyan",
-    "HOST_BOUND": "yellow",
-    "OVERHEAD_BOUND": "magenta",
-}
+_COLOURS: Final = {str(regime): colour.terminal for regime, colour in COLOURS.items()}
 #: Indices of the columns to omit on a narrow terminal, in this order.
 _SPARE: Final = [[REGION_COLUMNS.index(name)] for name in ("p95", "busy time", "energy", "mean", "per call", "calls")]
 

@@ -28,6 +28,7 @@ from gpu_profile.errors import GpuProfileError
 from gpu_profile.monitor import GpuMonitor
 from gpu_profile.monitor.gpu_summary import GpuSummary
 from gpu_profile.recording import read_recording
+from gpu_profile.regimes.palette import COLOURS
 from gpu_profile.regions.region import region
 from gpu_profile.regions.session import process
 from gpu_profile.regions.session.recorder import Recorder
@@ -36,15 +37,7 @@ from gpu_profile.report.table import WHOSE_JOULES
 #: Shows a value under the cell.
 display: Callable[[object], object] = IPython.display.display
 #: Colours of regimes, for light and dark backgrounds.
-_COLOURS: Final = {
-    **dict.fromkeys(("HOST_BOUND",), "#d9730d"),
-    **dict.fromkeys(("TRANSFER_BOUND", "COMMUNICATION_BOUND"), "#c2478e"),
-    **dict.fromkeys(("OVERHEAD_BOUND",), "#8e5bc9"),
-    **dict.fromkeys(("LATENCY_BOUND",), "#2a83d1"),
-    **dict.fromkeys(("MEMORY_BOUND",), "#17948a"),
-    **dict.fromkeys(("COMPUTE_BOUND",), "#37934a"),
-    **dict.fromkeys(("BALANCED",), "#6d9128"),
-}
+_COLOURS: Final = {str(regime): colour.either for regime, colour in COLOURS.items()}
 _WORDS: Final = ("region", "device", "regime", "name")
 _MOST_LINES: Final = 8
 

@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from gpu_profile.regimes import Regime
+from gpu_profile.regimes.palette import COLOURS
 
 #: Columns of words, aligned to the left.
 _WORDS: Final = frozenset(
@@ -42,7 +43,7 @@ def document(
     ]
     if drawn:
         parts.append(f'<script type="application/json" id="data">{_embedded(drawn)}</script>')
-    style, dark = (asset(__package__, name) for name in ("page.css", "dark.css"))
+    style, dark = asset(__package__, "page.css") + _regimes("light"), asset(__package__, "dark.css") + _regimes("dark")
     scripts = "\n".join((*(asset(__package__, name) for name in ("timeline.js", "page.js", "tables.js")), script))
     return (
         f'<!doctype html>\n<html lang="en" data-by="{by}">\n<head>\n<meta charset="utf-8">\n'
@@ -52,6 +53,11 @@ def document(
         + "\n".join(parts)
         + f"\n<script>{scripts}</script>\n</body>\n</html>\n"
     )
+
+
+def _regimes(ground: Literal["light", "dark"]) -> str:
+    """The regimes' colours as variables of CSS."""
+    return f":root {{ {'; '.join(f'--r-{regime}: {getattr(each, ground)}' for regime, each in COLOURS.items())} }}\n"
 
 
 @cache

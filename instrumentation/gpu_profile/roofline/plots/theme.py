@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from gpu_profile.errors import UsageError
+from gpu_profile.regimes import Regime
+from gpu_profile.regimes.palette import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +23,7 @@ _PREFIXES: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")
 
 
 class Theme(NamedTuple):
-    """A figure's colours. The colours of regimes also differ in lightness, for readers who do not see the hues."""
+    """A figure's colours. Marks have shapes of their own (`MARKERS`), for readers who do not see the hues."""
 
     surface: str
     ink: str
@@ -31,37 +33,6 @@ class Theme(NamedTuple):
     regimes: Mapping[str, str]
 
 
-#: After Okabe and Ito's palette for colour-blind readers (https://jfly.uni-koeln.de/color/).
-LIGHT: Final = Theme(
-    surface="#ffffff",
-    ink="#1c2024",
-    soft="#60646c",
-    faint="#b4b8c1",
-    grid="#e6e8ec",
-    regimes={
-        "OVERHEAD_BOUND": "#e69f00",
-        "MEMORY_BOUND": "#0072b2",
-        "COMPUTE_BOUND": "#d55e00",
-        "LATENCY_BOUND": "#cc79a7",
-        "BALANCED": "#009e73",
-        "UNKNOWN": "#8b8d98",
-    },
-)
-DARK: Final = Theme(
-    surface="#14161a",
-    ink="#edeef0",
-    soft="#a9adb6",
-    faint="#555b66",
-    grid="#2b2f36",
-    regimes={
-        "OVERHEAD_BOUND": "#f0c04a",
-        "MEMORY_BOUND": "#56b4e9",
-        "COMPUTE_BOUND": "#ff7a45",
-        "LATENCY_BOUND": "#dd9cc2",
-        "BALANCED": "#2fc79a",
-        "UNKNOWN": "#8b8d98",
-    },
-)
 #: The shape of each regime's marks, so that colour is not needed to distinguish regimes.
 MARKERS: Final[Mapping[str, str]] = {
     "OVERHEAD_BOUND": "v",
@@ -71,6 +42,18 @@ MARKERS: Final[Mapping[str, str]] = {
     "BALANCED": "P",
     "UNKNOWN": "X",
 }
+
+
+def _regimes(ground: Literal["light", "dark"]) -> Mapping[str, str]:
+    return {name: getattr(COLOURS[Regime[name]], ground) for name in MARKERS}
+
+
+LIGHT: Final = Theme(
+    surface="#ffffff", ink="#1c2024", soft="#60646c", faint="#b4b8c1", grid="#e6e8ec", regimes=_regimes("light")
+)
+DARK: Final = Theme(
+    surface="#14161a", ink="#edeef0", soft="#a9adb6", faint="#555b66", grid="#2b2f36", regimes=_regimes("dark")
+)
 
 
 def blank(width: float, height: float, theme: Theme) -> Figure:
