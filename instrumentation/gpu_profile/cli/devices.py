@@ -10,18 +10,18 @@ if TYPE_CHECKING:
     from gpu_profile.catalogue.samples import Device
 
 
-def chooser(specs: Sequence[str], *, visible: bool) -> Callable[[Sequence[Device]], Sequence[Device]]:
+def chooser(specs: Sequence[str], *, visible: bool, driver: str = "") -> Callable[[Sequence[Device]], Sequence[Device]]:
     """A function that picks devices from a driver's: the ones in `specs`, without any all of them.
 
     With `visible`, the default is the devices in CUDA_VISIBLE_DEVICES, if it is set. The function raises UsageError for
-    missing devices.
+    missing devices. `driver`: the driver's name or specification; simulated devices have ordinals of their own.
     """
 
     def choose(devices: Sequence[Device]) -> Sequence[Device]:
-        from gpu_profile.driver.visible import VARIABLE, Visible
+        from gpu_profile.driver.visible import VARIABLE, Visible, shown
         from gpu_profile.errors import UsageError
 
-        seen = Visible(devices, os.environ)
+        seen = Visible(devices, shown(devices, os.environ, simulated=driver.startswith("simulated")))
         if specs:
             return seen.resolve(specs)
         if visible and devices and VARIABLE in os.environ:

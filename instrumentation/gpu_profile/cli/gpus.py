@@ -72,7 +72,7 @@ def _devices(spec: str, backend: Driver) -> Iterator[Finding]:
         yield Finding("GPUs", FindingState.FAILS, f"{said}: no device", to_do, versions)
         return
     yield Finding("GPUs", FindingState.OK, f"{len(devices)} through {said}", data={**versions, "devices": len(devices)})
-    yield from _visible(devices)
+    yield from _visible(devices, simulated=backend.name.startswith("simulated"))
     for device in devices:
         try:
             started = time.perf_counter()
@@ -105,17 +105,17 @@ def _nvml_version(backend: Driver) -> str:
     return version.decode() if isinstance(version, bytes) else str(version)
 
 
-def _visible(devices: Sequence[Device]) -> Iterator[Finding]:
-    from gpu_profile.driver.visible import ORDER, VARIABLE, Visible
+def _visible(devices: Sequence[Device], *, simulated: bool) -> Iterator[Finding]:
+    from gpu_profile.driver.visible import ORDER, VARIABLE, Visible, shown
 
-    seen = Visible(devices, os.environ)
+    environment = shown(devices, os.environ, simulated=simulated)
+    seen = Visible(devices, environment)
     value = os.environ.get(VARIABLE)
     said = f"{VARIABLE} is not set" if value is None else f"{VARIABLE}={value!r}"
     said += f", {ORDER}={os.environ[ORDER]}" if ORDER in os.environ else ""
     listed = ", ".join(f"{n}: {_name(device)}" for n, device in enumerate(seen.devices))
-    why = "; ".join(
-        part for part in (seen.reason if seen.reason != f"{VARIABLE}={value!r}" else "", seen.assumed) if part
-    )
+    reason = "" if seen.reason == f"{VARIABLE}={environment.get(VARIABLE)!r}" else seen.reason
+    why = "; ".join(part for part in (reason, seen.assumed) if part)
     yield Finding(
         "CUDA sees",
         FindingState.OK if seen.devices else FindingState.MISSING,

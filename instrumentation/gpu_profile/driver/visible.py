@@ -25,8 +25,6 @@ from gpu_profile.errors import UsageError, few
 
 VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
 ORDER: Final = "CUDA_DEVICE_ORDER"
-#: An error names at most this many devices.
-
 #: Nine digits exceed the number of devices of any node, and `int` always accepts them.
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,9}")
 _BUS: Final = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", re.IGNORECASE)
@@ -63,6 +61,16 @@ class FrameworkDevice(Protocol):
 
 
 Spec: TypeAlias = "str | SupportsIndex | Device | FrameworkDevice | Iterable[Spec]"
+
+
+def shown(devices: Sequence[Device], environ: Mapping[str, str], *, simulated: bool) -> Mapping[str, str]:
+    """The environment as CUDA reads it. A simulated node has no CUDA: its GPUs without MIG instances are visible.
+
+    `CUDA_VISIBLE_DEVICES` decides if it is set. A `SimulatedQueue` numbers these GPUs in the same way.
+    """
+    divided = {device.parent for device in devices}
+    whole = [one.uuid for one in devices if one.kind is DeviceKind.GPU and one.uuid not in divided]
+    return {**({VARIABLE: ",".join(whole)} if simulated and whole else {}), **environ}
 
 
 class Visible:

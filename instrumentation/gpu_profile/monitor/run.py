@@ -14,9 +14,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Signal
-from gpu_profile.catalogue.samples import Device, DeviceKind, Interval, Sample
+from gpu_profile.catalogue.samples import Device, Interval, Sample
 from gpu_profile.driver import lag_s, live_driver
-from gpu_profile.driver.visible import VARIABLE, Visible
+from gpu_profile.driver.visible import Visible, shown
 from gpu_profile.errors import GpuBackendError, GpuProfileError
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.busy import settled
@@ -138,7 +138,9 @@ class Run:
                 _log.warning("gpu-profile: a run continues without measurements: %s", problem)
 
     def _resolve(self, sampler: Sampler) -> list[tuple[int | str, Device | None]]:
-        visible, current = Visible(sampler.listed, _environment(sampler)), current_device()
+        simulated = sampler.driver is not None and live_driver(sampler.driver).startswith("simulated")
+        visible = Visible(sampler.listed, shown(sampler.listed, os.environ, simulated=simulated))
+        current = current_device()
         labelled: list[tuple[int | str, Device | None]] = []
         for label, spec in zip(self.options.labels, self.options.devices, strict=True):
             devices = visible.resolve(spec, current=current)
@@ -291,14 +293,6 @@ class Run:
             timeline.release(start_ns)
         self._anchored.clear()
         self._hold.release()
-
-
-def _environment(sampler: Sampler) -> dict[str, str]:
-    """The environment as CUDA reads it. On a simulated node its default shows the GPUs without MIG instances."""
-    simulated = sampler.driver is not None and live_driver(sampler.driver).startswith("simulated")
-    divided = {device.parent for device in sampler.listed}
-    whole = [d.uuid for d in sampler.listed if d.kind is DeviceKind.GPU and d.uuid not in divided]
-    return {**({VARIABLE: ",".join(whole)} if simulated and whole else {}), **os.environ}
 
 
 def _ordinal(visible: Sequence[Device], device: Device) -> int | str:

@@ -171,7 +171,7 @@ def refused(arguments: Sequence[str]) -> str:
 def test_the_command_takes_one_whole_gpu_that_can_be_read_often(tmp_path: Path) -> None:
     two = simulated.create(tmp_path / "two", '[[device]]\nmodel = "A10G"\n[[device]]\nmodel = "A10G"\n')
     assert "one GPU at a time" in refused(["--backend", f"simulated:{two}"])
-    assert "one GPU at a time: name one of none" in refused(["--backend", "none"])
+    assert "there is no GPU to calibrate" in refused(["--backend", "none"])
 
 
 # ---------------------------------------------------------------------- what must not be

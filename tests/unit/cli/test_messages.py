@@ -1,7 +1,8 @@
 """Every message on a user's mistake: one line, at most 200 characters, one prefix, and the way out."""
 
+import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -119,6 +120,16 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "recording": str(tmp / "recording"),
         "traces": str(TRACES),
     }
+
+
+@pytest.fixture(autouse=True)
+def _logging() -> Iterator[None]:
+    """The exporter sets up the root logger."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture

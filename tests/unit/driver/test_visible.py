@@ -1,4 +1,5 @@
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,9 +8,12 @@ from support.nodes import HALF, node_of
 from unit.driver.devices import GPUS, MIXED, MIXED_MODELS, UUIDS, gpu, slices, visible
 
 from gpu_profile.catalogue.samples import Device
+from gpu_profile.cli.devices import chooser
 from gpu_profile.driver import simulated
+from gpu_profile.driver.grammar import open_driver
 from gpu_profile.driver.nvml import NvmlDriver
-from gpu_profile.driver.visible import Visible
+from gpu_profile.driver.simulated import SimulatedQueue
+from gpu_profile.driver.visible import VARIABLE, Visible, shown
 from gpu_profile.errors import UsageError
 from gpu_profile.recording.rank import Rank, rank
 from gpu_profile.testing import FakeClock
@@ -249,3 +253,17 @@ def test_the_devices_of_a_simulated_node_are_resolved_as_the_nvml_driver_lists_t
     assert found.resolve("cuda:0") == found.resolve("nvml:1:0") == [first]
     assert found.resolve(cut.pci_bus_id) == found.resolve("nvml:1") == [cut]
     assert found.resolve(["nvml:1:1", 0]) == [second, first]
+
+
+def test_ordinals_of_a_simulated_node_are_those_of_its_queues(tmp_path: Path) -> None:
+    node = simulated.create(tmp_path / "node")
+    with closing(open_driver(f"simulated:{node}")) as driver:
+        devices = list(driver.devices())
+    for ordinal in (0, 1):
+        with SimulatedQueue(node, device=ordinal) as queue:
+            (chosen,) = chooser([str(ordinal)], visible=True, driver=f"simulated:{node}")(devices)
+            assert chosen.uuid == queue.device_uuid
+            (resolved,) = Visible(devices, shown(devices, {}, simulated=True)).resolve(ordinal)
+            assert resolved.uuid == queue.device_uuid
+    assert shown(devices, {VARIABLE: "1"}, simulated=True) == {VARIABLE: "1"}
+    assert shown(devices, {}, simulated=False) == {}

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
-from gpu_profile.catalogue.samples import Device, DeviceKind
-from gpu_profile.driver.visible import VARIABLE, Spec, Visible
+from gpu_profile.catalogue.samples import Device
+from gpu_profile.driver.visible import Spec, Visible, shown
 from gpu_profile.errors import UsageError
 from gpu_profile.recording.rank import rank
 
@@ -58,11 +58,7 @@ class Placement:
     def _update(self, listed: Sequence[Device], used: Sequence[str] | None, simulated: bool) -> None:
         if tuple(listed) != self._listed:
             self._listed = tuple(listed)
-            divided = {device.parent for device in listed}
-            gpus = (device.uuid for device in listed if device.kind is DeviceKind.GPU)
-            whole = ",".join(uuid for uuid in gpus if uuid not in divided)
-            shown = {VARIABLE: whole} if simulated and whole else {}
-            self._visible = Visible(self._listed, {**shown, **self._environ})
+            self._visible = Visible(self._listed, shown(listed, self._environ, simulated=simulated))
             self._resolved.clear()
             self.version += 1
         if used is not None:
