@@ -19,6 +19,7 @@ from gpu_profile.errors import GpuProfileError, UsageError
 from gpu_profile.monitor.gpu_summary import GpuSummary, summarise_run
 from gpu_profile.recording import Recording, read_recording
 from gpu_profile.report.as_json import to_json
+from gpu_profile.report.table import folded
 from gpu_profile.units import seconds, si
 
 if TYPE_CHECKING:
@@ -125,7 +126,10 @@ class RunOutcome:
 
     def text(self, *, width: int | None = None) -> str:
         """The results as text. `width`: the terminal's, for a narrower table of regions."""
-        parts = [self._devices(), render_regions(self.regions, width=width) if self.regions is not None else ""]
+        parts = [
+            folded(self._devices(), width),
+            render_regions(self.regions, width=width) if self.regions is not None else "",
+        ]
         return "\n\n".join(part for part in [*parts, self.problem_lines()] if part)
 
     def problem_lines(self) -> str:

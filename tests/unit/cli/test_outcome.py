@@ -29,6 +29,11 @@ def test_a_command_that_ends_before_the_first_reading_gets_one_line_for_each_gpu
     assert lines == [f"[GPU {i}] NVIDIA H200: nothing measured, 1.00 ms are too short for readings" for i in range(5)]
 
 
+def test_lines_of_devices_fold_to_the_terminal() -> None:
+    text = outcome(MS, looked_back(0)).text(width=40)
+    assert text.splitlines() == ["[GPU 0] NVIDIA H200: nothing measured,", "  1.00 ms are too short for readings"]
+
+
 def test_only_the_device_that_was_read_in_time_has_a_report() -> None:
     read = Timeline(Device("GPU-a", index=0, name="NVIDIA H200"), [GRAPHICS, ENERGY])
     for at in range(0, 1000, 100):
