@@ -10,13 +10,14 @@ from typing import Any, Final
 
 from gpu_profile.errors import UsageError
 from gpu_profile.regions.region import region
+from gpu_profile.roofline.counting.builtins import plain
 from gpu_profile.roofline.machines.machine import Timing
-from gpu_profile.roofline.measurement import RunCount
+from gpu_profile.roofline.measurement import COUNTING_SHARE, RunCount
 from gpu_profile.roofline.models.hooks import Submodule, submodules, watched
 from gpu_profile.roofline.models.module_work import NEEDS, ModuleCounter, work_without_running
 from gpu_profile.roofline.models.profile import ModelProfile, ModuleRow
 from gpu_profile.roofline.models.stopwatch import Lap, Stopwatch
-from gpu_profile.roofline.models.timers import timer_for
+from gpu_profile.roofline.models.timers import HostTimer, timer_for
 from gpu_profile.roofline.position import Position, place
 from gpu_profile.roofline.profiler import GPUProfiler
 from gpu_profile.roofline.repeats import Repeats
@@ -52,19 +53,26 @@ class ModelRun:
         self._stopwatch = Stopwatch(timer_for(machine))
         self._laps: dict[Submodule, list[Lap]] = {}
         self._works: dict[Submodule, Work] = {}
+        #: The work of modules as it was counted in a run.
+        self._counted: dict[Submodule, Work] = {}
         #: Timings of the whole model, by run.
         self._timings: list[Timing] = []
 
     def profile(self, runs: RunCount) -> ModelProfile:
         """Run the model as `runs` specifies, and return its profile."""
-        for _ in range(runs.warmup):
-            self._machine.run(self._call)
+        for done in range(runs.warmup):
+            if done and done == runs.warmup - 1:
+                # Not in the first one, which may compile the model: that must not happen with hooks.
+                self._count()
+            else:
+                self._machine.run(self._call)
         output: Any = None
         for _ in range(runs.repeats):
             output = None  # release it first: two outputs may exceed the device's memory
             output = self._timed()
-        if runs.passes > 1:
+        if runs.passes > 1 and any(map(_needs_a_run, self._works.values())):
             self._count()
+            self._works = {submodule: self._completed(submodule, work) for submodule, work in self._works.items()}
         return self._result(output)
 
     def _call(self) -> Any:
@@ -73,8 +81,10 @@ class ModelRun:
     def _timed(self) -> Any:
         watch, root = self._stopwatch, self._submodules[0]
         watch.start()
+        counter = self._counter()
         with ExitStack() as hooks:
             hooks.enter_context(watched(self._submodules, watch))
+            hooks.enter_context(counter or nullcontext())
             device, regions = self._machine.region_device, self._profiler.regions
             with region(self._name, device=device) if regions else nullcontext() as execution:
                 output, timing = self._machine.run(self._call)
@@ -83,7 +93,8 @@ class ModelRun:
                 # Remove the hooks first: a module with hooks counts as the user's code, whose work is unknown.
                 hooks.close()
                 watch.stop()
-                whole_s = watch.laps[root].total_s if root in watch.laps else timing.device_s
+                counting_s = self._counted_in(counter, timing)
+                whole_s = watch.laps[root].total_s if root in watch.laps else max(0.0, timing.device_s - counting_s)
                 self._timings.append(_timing(whole_s, timing.faults))
                 self._keep(watch.laps)
                 if execution is not None:
@@ -98,20 +109,41 @@ class ModelRun:
         for submodule, lap in latest.items():
             laps = self._laps.setdefault(submodule, [])
             if not laps or laps[-1].kinds != lap.kinds:
-                self._works[submodule] = work_without_running(submodule, lap, self._machine.kind)
+                work = work_without_running(submodule, lap, self._machine.kind)
+                self._works[submodule] = self._completed(submodule, work)
             laps.append(lap)
 
+    def _completed(self, submodule: Submodule, work: Work) -> Work:
+        """The counted work if `work` has to be counted in a run, else `work`."""
+        return self._counted.get(submodule, work) if _needs_a_run(work) else work
+
     def _count(self) -> None:
-        """Count modules of unknown work in a separate run. Other modules keep their work from the timed runs."""
-        if not any(map(_needs_a_run, self._works.values())):
-            return
+        """Run the model only to count the work of its modules."""
         with ModuleCounter() as counter, watched(self._submodules, counter):
             self._machine.run(self._call)
-        counted = counter.works()
-        self._works = {
-            submodule: counted.get(submodule, work) if _needs_a_run(work) else work
-            for submodule, work in self._works.items()
-        }
+        self._counted = counter.works()
+
+    def _counter(self) -> ModuleCounter | None:
+        """The counter for a timed run: only the first one, and only if the host is the device. Counting can be
+        subtracted from the host's time, but would delay the launches on another device.
+        """
+        timer = self._stopwatch.timer
+        if self._timings or self._counted or not isinstance(timer, HostTimer) or _is_plain(self._model):
+            return None
+        self._stopwatch.beside = counter = ModuleCounter(COUNTING_SHARE)
+        timer.excluded = lambda: counter.counting_s
+        return counter
+
+    def _counted_in(self, counter: ModuleCounter | None, timing: Timing) -> float:
+        """Keep the counted work, if counting took a small share of the timed run. Returns the seconds of counting."""
+        if counter is None:
+            return 0.0
+        self._stopwatch.beside = None
+        self._counted = counter.works()
+        if (share := counter.counting_s / timing.host_s if timing.host_s > 0 else 1.0) >= COUNTING_SHARE:
+            dear = unknown_work(f"{NEEDS}: counting took {percent(share, 0)} of the run", method="counted")
+            self._counted = dict.fromkeys(self._counted, dear)
+        return counter.counting_s
 
     def _result(self, output: Any) -> ModelProfile:
         rows = [self._row(submodule, laps) for submodule, laps in self._laps.items()]
@@ -204,6 +236,14 @@ class ModelRun:
 
 def _timing(seconds: float, faults: int) -> Timing:
     return Timing(seconds, seconds, faults)
+
+
+def _is_plain(model: Any) -> bool:
+    """Whether all work of the model can be computed without a run."""
+    try:
+        return plain(model)
+    except Exception:  # noqa: BLE001 - an attribute of the user's may raise anything
+        return False
 
 
 def _needs_a_run(work: Work) -> bool:
