@@ -18,6 +18,12 @@ from gpu_profile.roofline.work import Work
 torch: Any = pytest.importorskip("torch")
 N = 64
 SQUARE = torch.eye(N) + 0.1
+EYE = torch.eye(N).to_sparse()
+
+
+def ctc() -> Any:
+    logits, targets = torch.zeros(20, 1, 5), torch.ones(1, 3, dtype=torch.long)
+    return torch.nn.functional.ctc_loss(logits, targets, [20], [3], reduction="sum")
 
 
 def attention() -> Any:
@@ -27,15 +33,31 @@ def attention() -> Any:
 
 
 CASES: dict[str, tuple[Callable[[], object], int]] = {
+    "lstsq": (lambda: torch.linalg.lstsq(SQUARE, SQUARE)[0] + 1, N * N),
+    "pinv": (lambda: torch.linalg.pinv(SQUARE) + 1, N * N),
+    "ctc": (lambda: ctc() + 1, 1),
+    "sparse times sparse": (lambda: torch.sparse.mm(EYE, EYE).to_dense() + 1, N * N),
+}
+
+#: Each is followed by an operation that is counted anyway: the whole is the sum.
+WHOLES: dict[str, tuple[Callable[[], object], int]] = {
     "bilinear": (
         lambda: torch.nn.functional.bilinear(torch.ones(8, N), torch.ones(8, N), torch.ones(32, N, N), torch.ones(32)),
-        8 * 32,
+        2 * (8 * 32 * N * N + 8 * 32 * N) + 8 * 32,
     ),
-    "inv": (lambda: torch.linalg.inv(SQUARE) + 1, N * N),
-    "solve": (lambda: torch.linalg.solve(SQUARE, SQUARE) + 1, N * N),
-    "svd": (lambda: torch.linalg.svd(SQUARE)[0] + 1, N * N),
-    "attention": (attention, 8 * N),
+    "inv": (lambda: torch.linalg.inv(SQUARE) + 1, 2 * N**3 + N * N),
+    "solve": (lambda: torch.linalg.solve(SQUARE, SQUARE) + 1, round(2 * N**3 / 3) + 2 * N**3 + N * N),
+    "svd": (lambda: torch.linalg.svd(SQUARE)[0] + 1, 21 * N**3 + N * N),
+    "attention": (attention, 8 * (8 * N * N + 4 * N) + 4 * 8 * 8 * N + 4 * 8 * 8 + 8 * N),
 }
+
+
+@pytest.mark.parametrize("case", WHOLES)
+def test_the_whole_of_a_composite_is_the_sum_of_all_its_parts(profiler: GPUProfiler, case: str) -> None:
+    function, whole = WHOLES[case]
+    found = profiler.profile_operation(function, passes=2)
+    assert (found["flops"], found["flops_at_least"]) == (whole, None)
+    assert found["counted"]["coverage"] == 1.0
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -56,9 +78,9 @@ def test_coverage_is_by_bytes_and_not_by_how_many_operations_there_are(profiler:
     small, large = torch.ones(2), torch.eye(512)
 
     def mostly_unknown() -> None:
-        for _ in range(99):
+        for _ in range(100):
             small + 1
-        torch.linalg.inv(large)
+        torch.linalg.pinv(large)
 
     found = profiler.profile_operation(mostly_unknown, passes=2)["counted"]
     assert found["operations"] > 100
@@ -95,7 +117,7 @@ def test_spans_and_regions_carry_the_flag() -> None:
 
 class Head(torch.nn.Module):  # type: ignore[misc]
     def forward(self, x: Any) -> Any:
-        return torch.linalg.inv(x @ x.T + torch.eye(len(x))) + 1
+        return torch.linalg.pinv(x @ x.T + torch.eye(len(x))) + 1
 
 
 def test_a_model_s_table_and_values_flag_it(profiler: GPUProfiler) -> None:

@@ -10,11 +10,13 @@ Read in this order:
 - `recorder`: the log of dispatched operations, one row for each distinct one (an `operands.OperatorCall`), with the
   memory that they touched (`footprint`).
 - `totals`: adds up FLOPs by formula, and bytes by `traffic`, to a `Work`.
-- `registry`: the formula of an operation: the user's, else that of `products` or `arithmetic`.
+- `registry`: the formula of an operation: the user's, else that of `products`, `decompositions` or `arithmetic`; with
+  sparse tensors that of `sparse`.
 
-`operands`, `traffic`, `products`, `arithmetic`, `footprint` and `registry` need no PyTorch. A new formula is a row in
-the table of `products` (matrix products, in the precision of their factors) or of `arithmetic` (all others), with its
-line in that module's docstring. An operation that reads only a part of an argument also needs a row in `traffic`.
+Only `dry_run`, `fake_tensors`, `builtins`, `counter`, `compiled` and `recorder` need PyTorch. A new formula is a row in
+the table of `products` (matrix products, in the precision of their factors), `decompositions` (linear algebra),
+`sparse`, or `arithmetic` (all others), with its line in that module's docstring. An operation that reads only a part
+of an argument also needs a row in `traffic`.
 """
 
 from gpu_profile.roofline.counting.registry import register_formula

@@ -14,6 +14,8 @@ sorting and random numbers are none, and neither is arithmetic on integers.
 | norms, backward | 10 n; + 2 n for the weight's gradient, n for the bias's |
 | pooling | each output: the elements of its window, one less for the maximum; backward likewise |
 | interpolation | linear 3 m, bilinear 7 m, trilinear 15 m, bicubic 31 m; nearest none |
+| grid_sample | as interpolation; + for the place and weights of each point 22, nearest 10, bicubic 66; volumes 55, 15 |
+| cdist by pairs, pdist | per pair of d numbers: p = 2 3 d, p = 1 or infinite 3 d - 1, p = 0 d - 1, other p 4 d |
 | FFT | 5 n log2 n of complex numbers (van Loan 1992); half of it if one side is real |
 | Adam, fused | 12 per parameter; + 2 for weight decay, + 1 for AMSGrad; SGD 2, + 2 for decay, + 2 for momentum |
 
@@ -23,7 +25,7 @@ A complex addition is 2 real ones, a multiplication 6, a division 11; complex tr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import log2, prod
+from math import inf, log2, prod
 from typing import Any, Final
 
 from gpu_profile.roofline.counting.operands import Operand, OperatorCall, operands
@@ -140,6 +142,27 @@ def _adaptive(less: int) -> Formula:
     return flops
 
 
+#: Modes of interpolation (linear, nearest, cubic) -> operations for each output, and for each point. A place is scaled
+#: with 4 operations per axis and rounded. A weight is a product of differences, or of cubic polynomials.
+_PLANE: Final = {0: (7, 22), 1: (0, 10), 2: (31, 66)}
+_VOLUME: Final = {0: (15, 55), 1: (0, 15)}
+
+
+def _grid_sample(call: OperatorCall) -> int:
+    grid, outputs = call["grid"], call.result.numel()
+    each, point = (_PLANE if grid.shape[-1] == 2 else _VOLUME)[call.get("interpolation_mode", 0)]
+    return outputs * each + int(prod(grid.shape[:-1])) * point
+
+
+def _distance(p: float, width: int) -> int:
+    return {0.0: width - 1, 1.0: 3 * width - 1, inf: 3 * width - 1, 2.0: 3 * width}.get(p, 4 * width) if width else 0
+
+
+def _distances(call: OperatorCall) -> int:
+    width = call.operand("x1", "self").shape[-1]
+    return int(call.result.numel() * _distance(float(call["p"]), width))
+
+
 def _fft(share: float) -> Formula:
     def flops(call: OperatorCall) -> int:
         x, out = _first(call), call.result
@@ -224,6 +247,8 @@ _FORMULAS: Final[tuple[tuple[str, Formula], ...]] = (
     ("upsample_bilinear2d _upsample_bilinear2d_aa", _results(7)),
     ("upsample_trilinear3d", _results(15)),
     ("upsample_bicubic2d _upsample_bicubic2d_aa", _results(31)),
+    ("grid_sampler_2d grid_sampler_3d cudnn_grid_sampler", _grid_sample),
+    ("_cdist_forward _pdist_forward", _distances),
     ("_fft_c2c", _fft(1.0)),
     ("_fft_r2c _fft_c2r", _fft(0.5)),
     ("native_dropout _fused_dropout native_dropout_backward", lambda call: 2 * call.result.numel()),

@@ -35,6 +35,12 @@ _copying = threading.Lock()
 _missing: Final = object()
 _function_modes: Final = torch._C._len_torch_function_stack
 
+#: Functions that compute no vectors, except while PyTorch is observed -> the operation that they run otherwise.
+_DIRECT: Final[Mapping[Any, Any]] = {
+    torch.linalg.svdvals: partial(torch.ops.aten._linalg_svd, compute_uv=False),
+    torch.linalg.eigvalsh: partial(torch.ops.aten._linalg_eigh, compute_v=False),
+}
+
 #: Types of attributes that count as settings of a module.
 _SETTINGS: Final = frozenset({bool, int, float, str, tuple})
 
@@ -135,7 +141,7 @@ def _counted(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
         # Without warnings: the run itself gives them. Filters are global to the process, hence one thread at a time.
         with _copying, warnings.catch_warnings(), unlogged():
             warnings.simplefilter("ignore")
-            call = fakes.module(function) if isinstance(function, _Module) else function
+            call = fakes.module(function) if isinstance(function, _Module) else _DIRECT.get(function, function)
             given, named = fakes.value(tuple(args)), fakes.value(dict(kwargs))
             with fakes.mode, Mode(record, types=WITHOUT_DATA):
                 call(*given, **named)

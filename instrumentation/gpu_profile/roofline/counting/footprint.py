@@ -26,8 +26,13 @@ class Footprint:
         if len(touched) > self._most:
             self._join()
 
+    def lose(self) -> None:
+        """From now on the size is unknown."""
+        self._lost = True
+        self._touched.clear()
+
     def size(self) -> int | None:
-        """Bytes of all distinct memory. None if there were too many addresses."""
+        """Bytes of all distinct memory. None if there were too many addresses, or if some are unknown."""
         if self._lost:
             return None
         return sum(distinct for _, _, distinct in self._joined())
@@ -48,5 +53,4 @@ class Footprint:
         joined = self._joined()
         self._touched = {start: (end - start, distinct) for start, end, distinct in joined}
         if len(self._touched) > self._most // 2:
-            self._lost = True
-            self._touched.clear()
+            self.lose()

@@ -12,6 +12,7 @@ class Operand(NamedTuple):
     """A tensor without its data. `strides` are in elements. `dtype` is PyTorch's name, such as `float32`.
 
     `memory` numbers the distinct addresses in one operation: operands that begin at the same address share a number.
+    A sparse tensor has no strides, but `nonzeros`, its stored elements, and `stored`, their bytes with the indices.
     """
 
     shape: tuple[int, ...]
@@ -20,6 +21,8 @@ class Operand(NamedTuple):
     itemsize: int
     is_cuda: bool = False
     memory: int = 0
+    nonzeros: int | None = None
+    stored: int = 0
 
     @property
     def ndim(self) -> int:
@@ -43,6 +46,8 @@ class Operand(NamedTuple):
     @property
     def span(self) -> int:
         """Bytes from the begin of the first element to the end of the last one."""
+        if self.nonzeros is not None:
+            return self.stored
         if 0 in self.shape:
             return 0
         last = sum((size - 1) * abs(stride) for size, stride in zip(self.shape, self.strides, strict=True))
@@ -51,6 +56,8 @@ class Operand(NamedTuple):
     @property
     def touched(self) -> int:
         """Bytes of the distinct elements: broadcast dimensions and overlapping windows count once."""
+        if self.nonzeros is not None:
+            return self.stored
         if 0 in self.shape:
             return 0
         distinct = prod(size for size, stride in zip(self.shape, self.strides, strict=True) if stride)
@@ -91,6 +98,11 @@ class OperatorCall:
         for name, value in self.values.items():
             for each in operands(value):
                 yield name, each
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether an argument or a result is a sparse tensor."""
+        return any(each.nonzeros is not None for each in (*self.outputs, *(each for _, each in self.inputs())))
 
     @property
     def results(self) -> tuple[Operand, ...]:

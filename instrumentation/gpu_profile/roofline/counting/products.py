@@ -15,6 +15,10 @@ data sheets. A complex multiplication and addition are 6 and 2.
 | attention, backward | per query head: 2 · pairs · (3 · key + 2 · value); scores once more, then four products |
 | recurrent layers | per step and direction: 2 · gates · hidden · (inputs + hidden); biases; arithmetic of the cell |
 | recurrent layers, backward | twice the forward |
+| multi-head attention and encoder layers, fused | their linear layers, attention, and for an encoder layer the rest |
+| bilinear layer | 2 · (products of the first input with the weight) + 2 · (those of that with the second input) |
+| cdist by products | 2 · pairs · (width + 2) + 2 · elements in + 2 · pairs: |x|² − 2xy + |y|², limited to 0, its root |
+| affine grid | 2 · results · (dimensions + 1) |
 
 At the borders of a convolution all elements of the kernel count. The pairs of attention are queries · keys; if it is
 causal, only keys at or before the query. If attention runs as one operation, its softmax and dropout do not count
@@ -153,6 +157,41 @@ def _cell_arithmetic(mode: int) -> Formula:
     return flops
 
 
+def _multi_head_attention(call: OperatorCall) -> int:
+    query, key, heads = call["query"], call["key"], int(call["num_head"])
+    (queries, width), keys = query.shape[-2:], key.shape[-2]
+    rows, others = prod(query.shape[:-1]), prod(key.shape[:-1])
+    projected = (rows + 2 * others) * (2 * width * width + width) + rows * (2 * width * width + width)
+    attention = 2 * (rows // queries if queries else 0) * heads * queries * keys * 2 * (width // heads)
+    averaged = rows * heads * keys if call["need_weights"] and call["average_attn_weights"] else 0
+    return int(projected + attention + averaged)
+
+
+def _trilinear(call: OperatorCall) -> int:
+    """The sum over the first two factors, then the one over their result and the third, as PyTorch computes it."""
+    factors = []
+    for name, expanded in (("i1", "expand1"), ("i2", "expand2"), ("i3", "expand3")):
+        shape = list(call[name].shape)
+        for dimension in sorted(call[expanded]):
+            shape.insert(dimension, 1)
+        factors.append(shape)
+    first, second, third = factors
+    both = [max(sizes) for sizes in zip(first, second, strict=True)]
+    summed = set(call["sumdim"]) & set(call["expand3"])
+    left = [1 if dimension in summed else size for dimension, size in enumerate(both)]
+    products = prod(both) + prod(max(sizes) for sizes in zip(left, third, strict=True))
+    return _complex(2 * products, call["i1"])
+
+
+def _distances(call: OperatorCall) -> int:
+    x, y, pairs = call["x1"], call["x2"], call.result.numel()
+    return int(2 * pairs * (x.shape[-1] + 2) + 2 * (x.numel() + y.numel()) + 2 * pairs)
+
+
+def _affine_grid(call: OperatorCall) -> int:
+    return 2 * call.result.numel() * (call.result.shape[-1] + 1)
+
+
 def _encoder_layer(call: OperatorCall) -> int:
     src, heads = call["src"], int(call["num_heads"])
     length, width = src.shape[-2:]
@@ -200,6 +239,10 @@ _FORMULAS: Final[tuple[tuple[str, Formula], ...]] = (
     ("_thnn_fused_lstm_cell", _cell_arithmetic(2)),
     ("_thnn_fused_gru_cell", _cell_arithmetic(3)),
     ("_transformer_encoder_layer_fwd", _encoder_layer),
+    ("_native_multi_head_attention", _multi_head_attention),
+    ("_trilinear", _trilinear),
+    ("_euclidean_dist", _distances),
+    ("affine_grid_generator", _affine_grid),
 )
 
 #: Full name of an operation -> its formula.
@@ -209,7 +252,20 @@ PRODUCTS: Final[Mapping[str, Formula]] = {f"aten.{name}": flops for names, flops
 CONVOLUTIONS: Final = frozenset(name for name in PRODUCTS if "conv" in name or "rnn" in name)
 
 #: Names of arguments, in the order of search: the first one's data type is the format of a product's arithmetic.
-FACTORS: Final = ("mat1", "mat", "batch1", "query", "input", "src", "self", "hidden_gates", "grad_output")
+FACTORS: Final = (
+    "mat1",
+    "mat",
+    "batch1",
+    "query",
+    "input",
+    "src",
+    "self",
+    "hidden_gates",
+    "grad_output",
+    "i1",
+    "x1",
+    "theta",
+)
 
 
 def factor(call: OperatorCall) -> Operand | None:

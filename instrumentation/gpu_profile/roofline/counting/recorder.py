@@ -17,6 +17,7 @@ DISTINCT: Final = 8192
 _Tensor: Final = torch.Tensor
 #: Marks a tensor's row among an operation's arguments.
 _TENSOR: Final = object()
+_STRIDED: Final = torch.strided
 _OPERATOR: Final = torch._ops.OpOverload
 
 
@@ -49,7 +50,7 @@ class OperationLog:
                 row(out if type(out) in (tuple, list) else (out,), addresses),
             )
             entry = self._counts.get(key)
-        except Exception:  # noqa: BLE001 - for example a sparse or nested tensor without address: unknown work
+        except Exception:  # noqa: BLE001 - for example a nested tensor without address: unknown work
             name = operation_name(function)
             self._opaque[name] = self._opaque.get(name, 0) + 1
             return
@@ -64,6 +65,9 @@ class OperationLog:
         row: list[Any] = []
         for each in values:
             if isinstance(each, _Tensor):
+                if each.layout is not _STRIDED:
+                    row.append(self._sparse(each, addresses))
+                    continue
                 address = each.data_ptr() if not self._fake else self._address(each)
                 number = addresses.setdefault(address or -id(each), len(addresses))
                 row.append((_TENSOR, each.shape, each.stride(), each.dtype, each.is_cuda, number))
@@ -72,6 +76,22 @@ class OperationLog:
             else:
                 row.append(each)
         return tuple(row)
+
+    def _sparse(self, tensor: Any, addresses: dict[int, int]) -> tuple[Any, ...]:
+        """The row of a sparse tensor. Raises for other layouts. The distinct memory is unknown from now on, because
+        the indices are in memory of their own.
+        """
+        if tensor.layout is torch.sparse_coo:
+            parts = [tensor._values(), tensor._indices()]
+        elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+            parts = [tensor.values(), tensor.crow_indices(), tensor.col_indices()]
+        else:
+            parts = [tensor.values(), tensor.ccol_indices(), tensor.row_indices()]
+        self._footprint.lose()
+        values = parts[0]
+        number = addresses.setdefault(values.data_ptr() or -id(tensor), len(addresses))
+        stored = sum(each.numel() * each.element_size() for each in parts)
+        return _TENSOR, tensor.shape, (), tensor.dtype, tensor.is_cuda, number, values.numel(), stored
 
     def _address(self, tensor: Any) -> int:
         """A made-up address for a tensor without data, unique by its storage, which is kept so that its id stays so."""
@@ -123,8 +143,9 @@ def _tensors(value: Any) -> Iterable[Operand]:
 
 
 def _operand(row: Any) -> Operand:
-    _, shape, strides, dtype, is_cuda, number = row
-    return Operand(tuple(shape), tuple(strides), str(dtype).removeprefix("torch."), dtype.itemsize, is_cuda, number)
+    _, shape, strides, dtype, is_cuda, number, *sparse = row
+    name = str(dtype).removeprefix("torch.")
+    return Operand(tuple(shape), tuple(strides), name, dtype.itemsize, is_cuda, number, *sparse)
 
 
 def _restored(value: Any) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from gpu_profile.roofline.counting.arithmetic import arithmetic
+from gpu_profile.roofline.counting.decompositions import DECOMPOSITIONS
 from gpu_profile.roofline.counting.operands import OperatorCall
 from gpu_profile.roofline.counting.products import PRODUCTS
 from gpu_profile.roofline.work import MOST
@@ -123,7 +124,7 @@ def registered_callable(function: Any) -> Registered | None:
 
 def formula(name: str) -> Callable[[OperatorCall], int] | None:
     """The project's own formula for an operation such as `aten.mm`. None if there is none."""
-    return PRODUCTS.get(name) or arithmetic(name)
+    return PRODUCTS.get(name) or DECOMPOSITIONS.get(name) or arithmetic(name)
 
 
 def checked(count: Any) -> int:

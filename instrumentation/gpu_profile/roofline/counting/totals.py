@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from gpu_profile.roofline.counting.operands import OperatorCall
 from gpu_profile.roofline.counting.products import CONVOLUTIONS, PRODUCTS, factor
 from gpu_profile.roofline.counting.registry import Registered, asked, checked, formula, registered_operation
+from gpu_profile.roofline.counting.sparse import SPARSE
 from gpu_profile.roofline.counting.traffic import traffic
 from gpu_profile.roofline.precision import Precision, precision_of
 from gpu_profile.roofline.work import Method, Work
@@ -85,7 +86,7 @@ class Totals:
             parts += [f"the formula registered for {_names(failed)} failed"] if failed else []
             why.setdefault("flops", f"{' and '.join(parts)}{at_least}")
         if self._opaque:
-            why.setdefault("bytes", f"tensors without plain memory (sparse, nested, …) in {_names(self._opaque)}")
+            why.setdefault("bytes", f"tensors without plain memory (nested, quantised, …) in {_names(self._opaque)}")
         return Work(
             flops=None if "flops" in why else self._flops,
             at_least=self._flops if "flops" in why and self._flops else None,
@@ -102,7 +103,7 @@ class Totals:
         )
 
     def _precision(self, call: OperatorCall) -> Precision | None:
-        if call.name not in PRODUCTS:
+        if call.name not in PRODUCTS or call.is_sparse:
             return precision_of(call.results[0].dtype) if call.results else None
         operand = factor(call)
         if operand is None:
@@ -113,7 +114,7 @@ class Totals:
 
 
 def _flops(call: OperatorCall) -> int | None:
-    count = formula(call.name)
+    count = SPARSE.get(call.name) if call.is_sparse else formula(call.name)
     return None if count is None else count(call)
 
 

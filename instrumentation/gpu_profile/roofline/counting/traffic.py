@@ -47,6 +47,10 @@ _SELECTS: Final = {
     "aten._embedding_bag_forward_only": "weight",
 }
 
+#: Operations that read places of an image, and how many elements along each axis: linear, nearest, cubic.
+_SAMPLERS: Final = frozenset({"aten.grid_sampler_2d", "aten.grid_sampler_3d", "aten.cudnn_grid_sampler"})
+_SAMPLED: Final = {0: 2, 1: 1, 2: 4}
+
 #: In-place operation -> (argument with as many elements as it changes of `self`, whether it also reads these).
 _SCATTERS: Final = {
     "aten.scatter_": ("index", False),
@@ -106,9 +110,12 @@ def _changed(call: OperatorCall) -> Iterator[Operand]:
 
 
 def _selected(call: OperatorCall, name: str, operand: Operand) -> int:
+    selected: int
+    if name in ("input", "self") and call.name in _SAMPLERS:
+        selected = call.result.numel() * _SAMPLED[call.get("interpolation_mode", 0)] ** (call.result.ndim - 2)
+        return min(operand.touched, selected * operand.itemsize)
     if _SELECTS.get(call.name) != name:
         return operand.touched
-    selected: int
     if call.name.startswith("aten._embedding_bag"):
         selected = call["indices"].numel() * operand.shape[-1]
     else:

@@ -116,12 +116,12 @@ def test_vmap_and_grad_count_what_they_dispatch() -> None:
     assert gradient.flops == 3 * 128 + 15 + 16  # the product, its sum, two products back and their sum
 
 
-def test_sparse_and_nested_tensors_leave_bytes_absent_with_the_operation_named() -> None:
-    dense = torch.eye(4)
-    sparse = dense.to_sparse()
-    work = counted(lambda: torch.mm(sparse, dense))
-    assert (work.flops, work.bytes, work.unknown) == (None, None, {"aten.mm": 1})
-    assert "aten.mm" in work.reasons["bytes"]
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype")
+def test_nested_tensors_leave_bytes_absent_with_the_operation_named() -> None:
+    nested = torch.nested.nested_tensor([torch.eye(4), torch.eye(3)])
+    work = counted(lambda: torch.relu(nested))
+    assert (work.flops, work.bytes, work.unknown) == (None, None, {"aten.relu": 1})
+    assert "aten.relu" in work.reasons["bytes"]
 
 
 def test_tensors_of_other_classes_are_counted_by_the_plain_ones_that_they_are_made_of() -> None:
@@ -212,9 +212,9 @@ def test_a_formula_that_fails_is_told_once(caplog: pytest.LogCaptureFixture) -> 
     assert "no_such_thing" in line
     caplog.clear()
     register_formula(torch.ops.aten.tanh, flops=lambda x: 1 // 0)
-    work = counted(lambda: torch.linalg.inv(torch.tanh(torch.eye(4))))
+    work = counted(lambda: torch.linalg.pinv(torch.tanh(torch.eye(4))))
     assert "ZeroDivisionError" in caplog.text  # it is another one
-    why = "no formula for aten.linalg_inv_ex and the formula registered for aten.tanh failed"
+    why = "no formula for aten.linalg_pinv and the formula registered for aten.tanh failed"
     assert work.reasons["flops"] == why
 
 
