@@ -6,8 +6,9 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, cast
@@ -106,15 +107,18 @@ class JsonStream:
 
     def elements(self) -> Iterator[Any]:
         """The elements of the array that comes next."""
+        return chain.from_iterable(self._parts())
+
+    def _parts(self) -> Iterator[Sequence[Any]]:
         self.take("[", "'['")
         if self.peek() == "]":
             self._at += 1
             return
         while True:
-            yield self.value()
+            yield (self.value(),)
             between = _between(self._buffer, self._at - 1)
             while between and (values := self._batch(between[0])):
-                yield from values
+                yield values
             if self.peek() == "]":
                 self._at += 1
                 return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ class Trace:
     def __iter__(self) -> Iterator[Record]:
         self.base_ns, self.skipped = 0, Counter()
         makers, named = MAKERS.get, self.ranges_named
-        for event in self._events():
+        for event in chain.from_iterable(self._arrays()):
             if type(event) is not dict:
                 self.skipped["not an object"] += 1
                 continue
@@ -58,18 +59,19 @@ class Trace:
             if named is not None and type(record) is Operator and record.name == named:
                 yield Range(*record[:4])
 
-    def _events(self) -> Iterator[Any]:
+    def _arrays(self) -> Iterator[Iterator[Any]]:
+        """The events of each array in the file: there is one, unless the file is damaged."""
         with JsonStream(self.path) as stream:
             first = stream.peek()
             if first == "[":
-                yield from stream.elements()
+                yield stream.elements()
             elif first == "{":
                 yield from self._members(stream)
             else:
                 raise stream.fail("the file is empty" if not first else "neither a JSON object nor an array")
             stream.finish()
 
-    def _members(self, stream: JsonStream) -> Iterator[Any]:
+    def _members(self, stream: JsonStream) -> Iterator[Iterator[Any]]:
         has_events = False
         stream.take("{", "'{'")
         more = stream.peek() != "}"
@@ -80,7 +82,7 @@ class Trace:
             stream.take(":", "':'")
             if key == "traceEvents":
                 has_events = True
-                yield from stream.elements()
+                yield stream.elements()
             else:
                 value = stream.value()
                 if key == "baseTimeNanoseconds" and type(value) is int and 0 <= value < LATEST:

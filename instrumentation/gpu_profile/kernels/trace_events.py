@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from functools import lru_cache
 from math import isfinite
 from typing import Any, Final
 
@@ -23,6 +24,8 @@ _LARGEST: Final = 1 << 50
 _LONGEST: Final = 1 << 53
 _NS_PER_US: Final = 1000
 _MOST_DEVICES: Final = 1 << 31
+#: Names whose kind is remembered.
+_NAMES: Final = 4096
 _STEP: Final = "ProfilerStep#"
 #: PyTorch's own annotations; before 2022 in the category of operators.
 _ANNOTATIONS: Final = (_STEP, "enumerate(DataLoader)#", "Optimizer.step#", "Optimizer.zero_grad#")
@@ -40,15 +43,25 @@ class UnusableError(Exception):
 
 def _kernel(event: Event) -> Operation:
     name = _text(event.get("name"))
-    low = name.lower()
-    # NVIDIA's and AMD's libraries of collectives: their kernels contain the library's name.
-    return _operation(event, Kind.COMMUNICATION if "nccl" in low or "rccl" in low else Kind.KERNEL, name)
+    return _operation(event, _kind_of_kernel(name), name)
 
 
 def _copy(event: Event) -> Operation:
     name = _text(event.get("name"))
+    return _operation(event, _kind_of_copy(name), name)
+
+
+@lru_cache(_NAMES)
+def _kind_of_kernel(name: str) -> Kind:
+    # NVIDIA's and AMD's libraries of collectives: their kernels contain the library's name.
     low = name.lower()
-    return _operation(event, Kind.COPY if "dtod" in low or "devicetodevice" in low else Kind.TRANSFER, name)
+    return Kind.COMMUNICATION if "nccl" in low or "rccl" in low else Kind.KERNEL
+
+
+@lru_cache(_NAMES)
+def _kind_of_copy(name: str) -> Kind:
+    low = name.lower()
+    return Kind.COPY if "dtod" in low or "devicetodevice" in low else Kind.TRANSFER
 
 
 def _set(event: Event) -> Operation:
@@ -59,27 +72,29 @@ def _operation(event: Event, kind: Kind, name: str) -> Operation:
     arguments = _arguments(event)
     start, end = _interval(event)
     get = arguments.get
-    occupancy = _number(get("est. achieved occupancy %"))
+    stream, moved = get("stream", event.get("tid")), get("bytes")
+    occupancy, blocks = get("est. achieved occupancy %"), get("blocks per SM")
+    node, graph = get("graph node id"), get("graph id")
+    percent = None if occupancy is None else _number(occupancy)
     return Operation(
         kind,
         _device(get("device", event.get("pid"))),
-        _thread(get("stream", event.get("tid"))),
+        _thread(stream),
         start,
         end,
         name,
         _correlation(arguments),
-        _amount(get("bytes"), _LARGEST),
+        None if moved is None else _amount(moved, _LARGEST),
         # The profiler's estimate is a whole number of per cent.
-        occupancy / 100 if occupancy is not None and occupancy <= 100 else None,
-        _number(get("blocks per SM")),
-        bool(_amount(get("graph node id")) or _amount(get("graph id"))),
+        percent / 100 if percent is not None and percent <= 100 else None,
+        None if blocks is None else _number(blocks),
+        (node is not None or graph is not None) and bool(_amount(node) or _amount(graph)),
     )
 
 
 def _call(event: Event) -> Call | None:
-    arguments = _arguments(event)
-    correlation = _correlation(arguments)
-    if correlation is None:
+    arguments = event.get("args")
+    if type(arguments) is not dict or (correlation := _correlation(arguments)) is None:
         return None
     start, end = _interval(event)
     name = _text(event.get("name"))
@@ -187,8 +202,17 @@ def nanoseconds(value: Any, missing: str) -> int:
 
 
 def _interval(event: Event) -> tuple[int, int]:
-    start = nanoseconds(event.get("ts"), "no start time")
-    length = nanoseconds(event.get("dur"), "no duration")
+    ts, dur = event.get("ts"), event.get("dur")
+    if type(ts) is str and type(dur) is str and ts[-4:-3] == "." == dur[-4:-3] and (ts[-3:] + dur[-3:]).isdecimal():
+        # Today's form of both: three decimals. Anything unusual about them is left to the checks below.
+        try:
+            start, length = int(ts.replace(".", "", 1)), int(dur.replace(".", "", 1))
+        except ValueError:
+            length = -1
+        if 0 <= length <= _LONGEST and -LATEST < start < LATEST:
+            return start, start + length
+    start = nanoseconds(ts, "no start time")
+    length = nanoseconds(dur, "no duration")
     if length < 0:
         raise UnusableError("negative duration")
     if length > _LONGEST:
@@ -250,5 +274,10 @@ def _finite(value: Any) -> float | None:
 
 def _number(value: Any) -> float | None:
     """A number from 0 on; there is text like "inf", too."""
-    number = None if value is None else _finite(value)
-    return number if number is not None and 0 <= number < LATEST else None
+    if type(value) is not str and type(value) is not int:
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if 0 <= number < LATEST else None

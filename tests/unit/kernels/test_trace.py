@@ -1,5 +1,6 @@
 import json
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,10 @@ import pytest
 from support.traces import CALL, KERNEL, US, event_trace, one_record, write
 
 from gpu_profile.errors import UsageError
+from gpu_profile.kernels import trace_events
 from gpu_profile.kernels.records import Call, Kind, Operation, Operator
 from gpu_profile.kernels.trace import Trace
+from gpu_profile.kernels.trace_events import UnusableError, nanoseconds
 
 
 def operation(tmp_path: Path, change: Any) -> Operation:
@@ -238,3 +241,23 @@ def test_a_trace_may_be_named_by_text(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": [CALL, KERNEL]}))
     assert [*Trace(str(path))] == [*Trace(path)] != []
+
+
+@pytest.mark.parametrize(
+    "ts", ["12.345", "1_2.345", "-12.345", "12._45", "12.34 ", "1.2.345", "1e2.345", ".345", "12", 12]
+)
+@pytest.mark.parametrize("dur", ["6.789", "0.000", "-6.789", "6.7e9", "6.78 ", "9" * 20 + ".000", "", 6])
+def test_an_interval_is_exactly_its_start_and_its_duration_in_whatever_form(ts: object, dur: object) -> None:
+    def told(read: Callable[[], object]) -> object:
+        try:
+            return read()
+        except UnusableError as problem:
+            return str(problem)
+
+    def apart() -> object:
+        start, length = nanoseconds(ts, "no start time"), nanoseconds(dur, "no duration")
+        if length < 0:
+            raise UnusableError("negative duration")
+        return start, start + length
+
+    assert told(lambda: trace_events._interval({"ts": ts, "dur": dur})) == told(apart)

@@ -6,6 +6,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from itertools import islice
+from math import nan
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -145,17 +146,18 @@ class RecordArrays:
         self.launched: tuple[Numbers, Numbers] = made[Launched][0], made[Launched][1]
 
     def _operation(self, r: Operation) -> tuple[Any, ...]:
+        kind, device, stream, start, end, name, correlation, moved, occupancy, blocks, graph = r
         return (
-            CODES[r.kind],
-            self._streams[r.device, r.stream],
-            r.start_ns,
-            r.end_ns,
-            r.correlation or 0,  # no call has the id 0
-            self._names[r.name],
-            NONE if r.bytes is None else r.bytes,
-            np.nan if r.occupancy is None else r.occupancy,
-            np.nan if r.blocks is None else r.blocks,
-            r.graph,
+            CODES[kind],
+            self._streams[device, stream],
+            start,
+            end,
+            correlation or 0,  # no call has the id 0
+            self._names[name],
+            NONE if moved is None else moved,
+            nan if occupancy is None else occupancy,
+            nan if blocks is None else blocks,
+            graph,
         )
 
     def _call(self, r: Call) -> tuple[Any, ...]:
