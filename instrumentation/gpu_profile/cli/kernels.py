@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -43,19 +43,16 @@ def kernels(
 ) -> None:
     """Sum up the GPU operations of a trace that PyTorch's profiler saved, by region.
 
-    TRACE is a Chrome trace, .json or .json.gz. If it is damaged, the readable part is shown, and the exit code is 2.
+    TRACE is a Chrome trace, .json or .json.gz, or - for standard input. If it is damaged, the readable part is shown,
+    and the exit code is 2. Of a folder with the traces of a run's ranks, each is shown, and the slowest is named.
     """
-    from gpu_profile.cli.outcome import no_collection
-    from gpu_profile.kernels.trace import Trace
-    from gpu_profile.kernels.views import report_of
-
-    source = Trace(trace)
-    problems: list[UsageError] = []
-    with no_collection():
-        counted = None if counters is None else _counted(counters)
-        report = report_of(_until_problem(source, problems), source=str(trace), counted=counted)
-        if problems:
-            report = replace(report, cut=str(problems[0]))
+    if trace.is_dir():
+        given = {"--region": region, "--html": html, "--csv": csv, "--perfetto": perfetto, "--counters": counters}
+        if one := [name for name, value in given.items() if value is not None]:
+            raise UsageError(f"{trace}: {', '.join(one)} is for one trace, not for a folder: name one of its files")
+        _folder(trace, as_json=as_json, top=top)
+        return
+    source, report, problems = _read(trace, None if counters is None else _counted(counters))
     if report.activity is None and not report.on_host:
         raise problems[0] if problems else UsageError(f"{trace}: {_nothing(report, source)}")
     if region is not None:
@@ -72,6 +69,66 @@ def kernels(
             click.echo(f"left out: {count:,} events ({reason})")
     if problems:
         raise UsageError(f"{problems[0]}; the output covers the part before")
+
+
+def _read(path: Path, counted: list[RangeCounters] | None = None) -> tuple[Trace, KernelReport, list[UsageError]]:
+    """A trace with its report, and the reason why it ends early, if it does."""
+    from gpu_profile.cli.outcome import no_collection
+    from gpu_profile.kernels.trace import Trace
+    from gpu_profile.kernels.views import report_of
+
+    source = Trace(path)
+    problems: list[UsageError] = []
+    with no_collection():
+        report = report_of(_until_problem(source, problems), source=str(path), counted=counted)
+    return source, replace(report, cut=str(problems[0])) if problems else report, problems
+
+
+def _folder(folder: Path, *, as_json: bool, top: int) -> None:
+    """Show the traces of a run's ranks: which one is the slowest, a table of all, and each by itself."""
+    from gpu_profile.kernels import ranks
+    from gpu_profile.kernels.render.document import document
+    from gpu_profile.kernels.render.ranks import render_ranks, slowest_document
+    from gpu_profile.kernels.render.text import render
+    from gpu_profile.report.as_json import to_json
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    files, numbers, sums = list[Path](), list[int | None](), list[ranks.RankSums]()
+    texts, documents, left_out = dict[str, str](), dict[str, dict[str, Any]](), list[str]()
+    for path in ranks.traces_in(folder):
+        source, report, problems = _read(path)
+        left_out += map(str, problems)
+        if report.activity is None:
+            left_out += [] if problems else [f"{path}: {_nothing(report, source)}"]
+            continue
+        files.append(path)
+        numbers.append(source.rank)
+        sums.append(ranks.RankSums(path.name, report.activity, report.kernels, report.cut))
+        # The report itself, with all records of the rank, is not kept.
+        if as_json:
+            documents[path.name] = document(report, top=top) | {"skipped": dict(source.skipped)}
+        else:
+            texts[path.name] = render(report, top=top, width=width)
+    names = dict(zip([each.rank for each in sums], ranks.named(files, numbers), strict=True))
+    sums = ranks.in_order([replace(each, rank=names[each.rank]) for each in sums])
+    slowest = ranks.slowest(sums)
+    order = sorted(names, key=lambda file: [each.rank for each in sums].index(names[file]))
+    if as_json:
+        every = [{"rank": names[file], **documents[file]} for file in order]
+        whole: dict[str, Any] = {
+            "schema_version": 1,
+            "source": str(folder),
+            "slowest": slowest_document(slowest),
+            "ranks": every,
+        }
+        click.echo(to_json(whole | {"problems": left_out}))
+    else:
+        click.echo(render_ranks(sums, slowest, incomplete=left_out, width=width))
+        for file in order:
+            click.echo(f"\n── rank {names[file]} ──\n{texts[file]}")
+    if left_out:
+        more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
+        raise UsageError(f"{left_out[0]}{more}; the output covers the rest")
 
 
 def _nothing(report: KernelReport, source: Trace) -> str:

@@ -8,6 +8,7 @@ Read in this order:
 - `joining/`: records in columns, each operation with its call, its region, and the idle time before it.
 - `activity` (sums of a whole trace), `region` and `region_sums` (of each region), made of `sums`. `memory/` and
   `counters/` add the parts that not every recording has.
+- `ranks`: the slowest rank of a distributed run, and what differs.
 - `report`: all of a recording. `views` and `render/` show it, as `gpu-profile kernels` does.
 - `windows/`: when a running program is recorded: around a block, or at intervals. `claim` allows one open window at a
   time, and none in a forked child. `executions` reports the executions that run meanwhile.

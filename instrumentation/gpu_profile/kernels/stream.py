@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterator, Sequence
@@ -31,7 +32,7 @@ _between = re.compile(r"\}[ \t\n\r]*,[ \t\n\r]*\{").match
 
 
 class JsonStream:
-    """A JSON file, gzip or plain, read in windows.
+    """A JSON file, gzip or plain, read in windows. `-` is standard input.
 
     Fractions are returned as text, so that the caller can convert them exactly. Any defect of the file raises
     `UsageError` with the path, the byte (of the JSON text, after decompression) and the reason. All values before the
@@ -49,18 +50,20 @@ class JsonStream:
         self._ended = False
         self._problem = ""
         try:
-            with path.open("rb") as plain:
-                packed = plain.read(2) == _GZIP_MAGIC
-            opened = gzip.open(path) if packed else path.open("rb")  # noqa: SIM115 - closed by `__exit__`
+            # Standard input is read through a descriptor of its own, which can be closed.
+            plain = os.fdopen(os.dup(0), "rb") if str(path) == "-" else path.open("rb")
+            packed = plain.peek(2)[:2] == _GZIP_MAGIC
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror or error}") from error
-        self._file = cast("BinaryIO", opened)
+        self._plain = plain
+        self._file = cast("BinaryIO", gzip.GzipFile(fileobj=plain) if packed else plain)
 
     def __enter__(self) -> JsonStream:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._file.close()
+        self._plain.close()
 
     def peek(self) -> str:
         """The next character that is no white space; "" at the end."""

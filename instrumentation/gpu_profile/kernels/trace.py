@@ -19,24 +19,27 @@ from gpu_profile.kernels.trace_events import LATEST, MAKERS, UnusableError
 
 
 class Trace:
-    """A trace file, `.json` or `.json.gz`. Iterating over it yields all its records, also repeatedly.
+    """A trace file, `.json` or `.json.gz`. Iterating over it yields all its records, also repeatedly. The path `-` is
+    standard input, which can be read once.
 
     Iterating raises `UsageError` where the file is damaged or no trace; records that were yielded until then are valid.
     An event that cannot be used is left out and counted by reason in `skipped`. An operator with the name
     `ranges_named` is yielded as a range, too.
 
-    `base_ns` is the offset from the trace's times to nanoseconds since the epoch; 0 if the trace has none. It is valid
-    after the end of the iteration, because it may be at the end of the file.
+    `rank` is the process's number in a distributed program; None if the trace has none.
+    `base_ns` is the offset from the trace's times to nanoseconds since the epoch; 0 if the trace has none. Both are
+    valid after the end of the iteration, because they may be at the end of the file.
     """
 
     def __init__(self, path: str | Path, *, ranges_named: str | None = None) -> None:
         self.path = Path(path)
         self.ranges_named = ranges_named
         self.base_ns = 0
+        self.rank: int | None = None
         self.skipped: Counter[str] = Counter()
 
     def __iter__(self) -> Iterator[Record]:
-        self.base_ns, self.skipped = 0, Counter()
+        self.base_ns, self.rank, self.skipped = 0, None, Counter()
         makers, named = MAKERS.get, self.ranges_named
         for event in chain.from_iterable(self._arrays()):
             if type(event) is not dict:
@@ -87,6 +90,8 @@ class Trace:
                 value = stream.value()
                 if key == "baseTimeNanoseconds" and type(value) is int and 0 <= value < LATEST:
                     self.base_ns = value
+                elif key == "distributedInfo" and type(value) is dict and type(rank := value.get("rank")) is int:
+                    self.rank = rank
             more = stream.peek() == ","
             if more:
                 stream.take(",", "','")

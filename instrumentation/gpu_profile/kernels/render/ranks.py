@@ -1,0 +1,72 @@
+"""The ranks of a distributed run as text and as JSON values: a row for each, and the slowest one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from gpu_profile.kernels.ranks import NOTABLE, PARTS, RankSums, Slowest
+from gpu_profile.kernels.render.cells import time
+from gpu_profile.kernels.render.names import labels
+from gpu_profile.report.table import fitted_table, printable
+from gpu_profile.units import percent
+
+_COLUMNS: Final = ("rank", "own time", *PARTS, "communication", "of it exposed", "span")
+_SPARE: Final = ((7,), (6,), (5,), (3,), (8,))
+#: How many parts and kernels of the slowest rank are named, if each is this share of the difference.
+_NAMED: Final = 3
+_SHARE: Final = 0.1
+
+
+def render_ranks(
+    ranks: Sequence[RankSums], last: Slowest | None, *, incomplete: Sequence[str] = (), width: int | None = None
+) -> str:
+    """The sentences on the slowest rank and on `incomplete` traces, and the table of all that have GPU operations."""
+    rows = [
+        (
+            printable(each.rank) + (" (cut short)" if each.cut else ""),
+            time(each.own_ns),
+            *(time(part(each.activity)) for part in PARTS.values()),
+            time(each.activity.communication_ns),
+            time(each.activity.exposed_communication_ns),
+            time(each.activity.span_ns),
+        )
+        for each in ranks
+    ]
+    warnings = [f"INCOMPLETE: {printable(each)}" for each in incomplete]
+    table = ["", fitted_table(_COLUMNS, rows, _SPARE, width=width)] if rows else []
+    return "\n".join([*warnings, *_sentences(last), *table])
+
+
+def _sentences(last: Slowest | None) -> Iterator[str]:
+    if last is None:
+        yield "no slowest rank: that takes at least two whole traces with GPU operations"
+        return
+    if not last.notable:
+        yield f"no rank is slower: own times differ from their median by less than {percent(NOTABLE, 0)}"
+        return
+    share = f" ({percent(last.excess_ns / last.others_ns, 0)})" if last.others_ns else ""
+    own, more = time(last.own_ns), time(last.excess_ns)
+    yield f"slowest rank: {printable(last.rank)}, with {own} of own time, {more}{share} more than the others' median"
+    if parts := _largest(last.parts, last.excess_ns):
+        yield f"it differs in: {', '.join(f'{name} +{time(ns)}' for name, ns in parts)}"
+    if kernels := _largest(last.kernels, last.excess_ns):
+        short = labels(name for name, _ in kernels)
+        yield f"kernels: {', '.join(f'{short[name]} +{time(ns)}' for name, ns in kernels)}"
+
+
+def _largest(longer: Sequence[tuple[str, int]], excess_ns: int) -> list[tuple[str, int]]:
+    return [(name, ns) for name, ns in longer[:_NAMED] if ns >= _SHARE * excess_ns]
+
+
+def slowest_document(last: Slowest | None) -> dict[str, Any] | None:
+    """The slowest rank as JSON values. None if it is unknown or no slower than the others."""
+    if last is None or not last.notable:
+        return None
+    return {
+        "rank": last.rank,
+        "own_s": last.own_ns / 1e9,
+        "others_s": last.others_ns / 1e9,
+        "parts": {name: ns / 1e9 for name, ns in last.parts},
+        "kernels": {name: ns / 1e9 for name, ns in last.kernels[:10]},
+    }
