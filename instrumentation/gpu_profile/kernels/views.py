@@ -30,6 +30,13 @@ class KernelReport(ReportData):
 
         return document(self, region=region, top=top)
 
+    def _repr_html_(self) -> str:
+        """The page, as notebooks display it."""
+        from gpu_profile.kernels.render.page import render_page
+        from gpu_profile.report.page import framed
+
+        return framed(render_page(self, title=self.source or "gpu-profile"))
+
     def save(self, path: str | Path) -> Path:
         """Write text (`.txt`), values (`.json`), kernels by region (`.csv`), a page (`.html`) or Perfetto's trace
         (`.pftrace`), by the name's suffix. UsageError for another suffix, or a file that cannot be written.

@@ -61,6 +61,14 @@ def _regimes(ground: Literal["light", "dark"]) -> str:
 
 
 @cache
+def framed(page: str, *, height: int = 640) -> str:
+    """A page inside of another one, such as a notebook: it keeps its own styles and scripts."""
+    return (
+        f'<iframe sandbox="allow-scripts" style="width:100%;height:{height}px;border:0" '
+        f'srcdoc="{escape(page, quote=True)}"></iframe>'
+    )
+
+
 def asset(package: str, name: str) -> str:
     """A file beside the modules of a package."""
     return files(package).joinpath(name).read_text(encoding="utf-8")

@@ -1,4 +1,6 @@
+import re
 from dataclasses import replace
+from html import unescape
 
 import numpy as np
 import pytest
@@ -237,3 +239,9 @@ def test_whatever_a_recording_holds_its_page_trace_and_tables_are_valid(spans: l
         assert unpacked(lanes, "n").sum() == lanes["executions"]
     assert b"".join(perfetto_packets(recording, analysis))
     assert regions_csv(analysis).count("\n") == len(analysis.regions) + 1
+
+
+def test_a_notebook_displays_the_page_in_a_frame_of_its_own() -> None:
+    analysis = analyse(Run().recording())
+    (frame,) = re.findall(r'<iframe sandbox="allow-scripts" [^>]*srcdoc="([^"]*)"></iframe>', analysis._repr_html_())
+    assert unescape(frame) == render_page(analysis, title="gpu-profile")

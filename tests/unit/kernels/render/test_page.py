@@ -1,4 +1,5 @@
 import re
+from html import unescape
 from typing import Any
 
 import numpy as np
@@ -154,3 +155,9 @@ def test_of_very_many_regions_those_with_the_longest_busy_time_have_names_in_the
     assert {"step", "load", "forward", "other: region"} <= {*names}
     host = drawn(text)["groups"][1]["lanes"][0]
     assert int(unpacked(host, "n").sum()) == 3_006
+
+
+def test_a_notebook_displays_the_page_in_a_frame_of_its_own() -> None:
+    found = report()
+    (frame,) = re.findall(r'<iframe sandbox="allow-scripts" [^>]*srcdoc="([^"]*)"></iframe>', found._repr_html_())
+    assert unescape(frame) == render_page(found, title=found.source or "gpu-profile")

@@ -1,0 +1,34 @@
+"""`analyse` for users: an `Analysis` that notebooks display as its page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+from gpu_profile.analysis import account
+from gpu_profile.recording import Recording
+from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds
+
+
+class AnalysisReport(account.Analysis):
+    """An `Analysis` with its view in notebooks."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        from gpu_profile.analysis.page import render_page
+        from gpu_profile.report.page import framed
+
+        return framed(render_page(self, title="gpu-profile"))
+
+
+def analyse(
+    recording: Recording, *, thresholds: Thresholds = DEFAULT_THRESHOLDS, devices: Sequence[str] = ()
+) -> AnalysisReport:
+    """Join, pool and judge a recording.
+
+    `devices`: UUIDs of the devices on which executions ran that name none. Default: the devices that their process
+    expected, else the recording's first GPU. UsageError if the recording has no samples of one of the `devices`.
+    """
+    analysis = account.analyse(recording, thresholds=thresholds, devices=devices)
+    return AnalysisReport(*(getattr(analysis, each.name) for each in fields(analysis)))
