@@ -91,8 +91,9 @@ def _folder(folder: Path, *, as_json: bool, top: int) -> None:
     from gpu_profile.kernels.render.ranks import render_ranks, slowest_document
     from gpu_profile.kernels.render.text import render
     from gpu_profile.report.as_json import to_json
+    from gpu_profile.report.table import terminal_width
 
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    width = terminal_width(sys.stdout)
     files, numbers, sums = list[Path](), list[int | None](), list[ranks.RankSums]()
     texts, documents, left_out = dict[str, str](), dict[str, dict[str, Any]](), list[str]()
     for path in ranks.traces_in(folder):
