@@ -5,6 +5,7 @@ need; `--hypothesis-profile=explore` looks for new examples.
 """
 
 import gc
+import os
 import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -33,7 +34,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Let tests and their programs hear signals that a shell or `nohup` has its jobs ignore."""
+    """Let tests and their programs hear signals that a shell or `nohup` has its jobs ignore, and choose their width."""
+    os.environ.pop("COLUMNS", None)  # set by pytest-xdist
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
