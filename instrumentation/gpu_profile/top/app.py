@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from importlib.resources import files
 from typing import ClassVar, Final
 
 from rich.text import Text
@@ -24,6 +22,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from gpu_profile.errors import UsageError
+from gpu_profile.regimes.palette import COLOURS
 from gpu_profile.top.cells import TextLine, fit
 from gpu_profile.top.frame import TopFrame, ViewState, draw
 from gpu_profile.top.snapshot import TopSnapshot
@@ -61,9 +60,8 @@ _TONES: Final = {
 
 
 def regime_colours() -> Mapping[str, str]:
-    """The colours of regimes on dark ground, from the style sheet of the reports."""
-    sheet = files("gpu_profile.report").joinpath("dark.css").read_text(encoding="utf-8")
-    return dict(re.findall(r"--r-([A-Z_]+): (#[0-9a-f]{6})", sheet))
+    """The colours of regimes on dark ground."""
+    return {str(regime): colour.dark for regime, colour in COLOURS.items()}
 
 
 class HelpScreen(ModalScreen[None]):

@@ -131,7 +131,7 @@ def test_where_the_driver_lists_nothing_that_is_what_is_said(spec: object) -> No
 
 def test_an_error_names_a_few_devices_of_many() -> None:
     many = [Device(f"GPU-{number:08x}", index=number) for number in range(20)]
-    with pytest.raises(UsageError, match=r"GPU-00000007 and 12 more$"):
+    with pytest.raises(UsageError, match=r"GPU-00000006 and 13 more$"):
         Visible(many, {}).resolve("GPU-ff")
 
 

@@ -60,6 +60,7 @@ def test_the_whole_of_a_composite_is_the_sum_of_all_its_parts(profiler: GPUProfi
     assert found["counted"]["coverage"] == 1.0
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 @pytest.mark.parametrize("case", CASES)
 def test_the_part_is_flagged_and_no_verdict_rests_on_it(profiler: GPUProfiler, case: str) -> None:
     function, part = CASES[case]

@@ -53,7 +53,7 @@ def test_values_differ_repeat_themselves_and_leave_the_programs_random_numbers_a
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("matmull", 10), r"unknown operation 'matmull': there are cos, .*attention; did you mean 'matmul'\?$"),
+        (("matmull", 10), r"unknown operation 'matmull': there are cos, .*; did you mean 'matmul'\?$"),
         (("", 10), "unknown operation ''"),
         (("cos", 0), "the size of an input is at least 1, not 0"),
     ],

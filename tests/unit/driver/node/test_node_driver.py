@@ -304,7 +304,7 @@ def auto(node: Node, monkeypatch: pytest.MonkeyPatch) -> Callable[[float | None]
         try:
             return open_driver("auto", clock=node.clock, node_s=node_s).name
         except GpuBackendError as error:
-            return str(error).partition(".")[0]
+            return str(error).partition(":")[0]
 
     return choose
 
