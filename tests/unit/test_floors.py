@@ -72,3 +72,12 @@ def test_a_class_name_is_unique_unless_it_is_the_same_concept() -> None:
                 modules[node.name].append(str(code.relative_to(ROOT)))
     assert {name: places for name, places in modules.items() if len(places) > 1}.keys() == SHARED.keys()
     assert len(SHARED) <= 12
+
+
+def test_no_module_is_longer_than_400_lines() -> None:
+    lengths = {
+        code: len(code.read_text().splitlines())
+        for root in ("instrumentation", "exporter")
+        for code in ROOT.glob(f"{root}/**/*.py")
+    }
+    assert {str(code.relative_to(ROOT)): n for code, n in lengths.items() if n > 400} == {}

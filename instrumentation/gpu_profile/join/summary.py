@@ -18,8 +18,8 @@ from gpu_profile.join.reading import LATEST_GPM_NS, WIDEST_WINDOW, Reading, read
 from gpu_profile.join.unmixing.meter import Metered
 from gpu_profile.join.unmixing.pooled import Pooled
 from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.join.unmixing.rate import Rate
 from gpu_profile.join.unmixing.throttling import throttle_counters
-from gpu_profile.join.unmixing.unmix import Rate
 from gpu_profile.regimes import Verdict
 from gpu_profile.regimes.evidence import Basis, Evidence
 from gpu_profile.units import NS_PER_S

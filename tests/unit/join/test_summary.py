@@ -11,7 +11,7 @@ from gpu_profile.join.summary import Durations, read_span, span_evidence, summar
 from gpu_profile.join.unmixing.activities import DeviceExecution
 from gpu_profile.join.unmixing.meter import Metered
 from gpu_profile.join.unmixing.pooling import Pool
-from gpu_profile.join.unmixing.unmix import Rate
+from gpu_profile.join.unmixing.rate import Rate
 from gpu_profile.units import NS_PER_S
 
 MS = 1_000_000

@@ -11,7 +11,7 @@ own rate. Many windows give linear equations. Read in this order:
 - `design`: the equations of windows under a timing; `equations`: their sums over all windows; `least_squares`: their
   solution within bounds.
 - `shrinkage`: the solution with each violation as large as the readings support.
-- `unmix`: rates, confidence intervals and refusals; `undetermined`: rates that only physics bounds.
+- `unmix`: a `rate` with its confidence interval or refusal; `undetermined`: rates that only physics bounds.
 - `scan`: a rough trial of many timings; `likelihood`: the likelihood of readings under a timing; `timing_search`: the
   search for the sensor's lag and window.
 - `correction`: corrects the timing by its probes; `pauses`: points at which the search may yield to the program.
@@ -20,6 +20,6 @@ own rate. Many windows give linear equations. Read in this order:
 - `meter`: long executions by the energy counter alone; `throttling`: time with the clocks held down.
 - `mixture`: one family's windows and the regions in them; `pooling`: all of a device's, `pooled` by region.
 
-Imports the history and the catalogue. Outside `join`, only `pooling.Pool`, the activities for it, and `unmix.Rate` are
+Imports the history and the catalogue. Outside `join`, only `pooling.Pool`, the activities for it, and `rate.Rate` are
 needed.
 """

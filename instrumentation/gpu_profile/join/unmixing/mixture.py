@@ -23,12 +23,13 @@ from gpu_profile.join.unmixing.equations import Equations, sized
 from gpu_profile.join.unmixing.expected import DevicePrior
 from gpu_profile.join.unmixing.family import IMMEDIATE, SignalFamily
 from gpu_profile.join.unmixing.probes import Probe, ProbeKind, choose, slots_of
+from gpu_profile.join.unmixing.rate import Rate
 from gpu_profile.join.unmixing.sensor import Sensor
 from gpu_profile.join.unmixing.shares import CountedShare, Share, Shares, Targets, drawn, targets
 from gpu_profile.join.unmixing.stamps import StampErrors, Stamps
 from gpu_profile.join.unmixing.timing_search import Search
 from gpu_profile.join.unmixing.timings import LONGEST_LAG_NS, shapes
-from gpu_profile.join.unmixing.unmix import Fit, Rate
+from gpu_profile.join.unmixing.unmix import Fit
 from gpu_profile.join.unmixing.watch import ResidualWatch
 from gpu_profile.units import NS_PER_S
 

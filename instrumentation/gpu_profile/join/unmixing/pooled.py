@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from gpu_profile.catalogue import Signal
 from gpu_profile.join.unmixing.meter import Metered
+from gpu_profile.join.unmixing.rate import Rate
 from gpu_profile.join.unmixing.shares import Share
-from gpu_profile.join.unmixing.unmix import Rate
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,11 @@ from gpu_profile.join.unmixing.family import FAMILIES, SUPERSEDED
 from gpu_profile.join.unmixing.meter import Meter
 from gpu_profile.join.unmixing.mixture import PATIENCE_NS, Mixture
 from gpu_profile.join.unmixing.pooled import Pooled
+from gpu_profile.join.unmixing.rate import Rate
 from gpu_profile.join.unmixing.region_columns import OTHER, RegionColumns
 from gpu_profile.join.unmixing.sensor import Sensor
 from gpu_profile.join.unmixing.shares import CountedShare, Share
 from gpu_profile.join.unmixing.throttling import Throttling
-from gpu_profile.join.unmixing.unmix import Rate
 from gpu_profile.units import NS_PER_S
 
 #: Pieces of active time that are kept during a search for the timing. Above that, the oldest windows are dropped.

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ import numpy.typing as npt
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.probes import Prior, ProbeGroup, ProbeKind, groups_of
+from gpu_profile.join.unmixing.rate import WIDEST_HALF_WIDTH, Rate, not_yet
 from gpu_profile.join.unmixing.shrinkage import CERTAIN, Posterior, omitted, shrink, shrink_without
 from gpu_profile.join.unmixing.stamps import StampErrors
 from gpu_profile.join.unmixing.undetermined import Undetermined
@@ -32,8 +33,6 @@ Z95: Final = 1.959964
 #: 97.5 % quantiles of Student's t, for 1 to 15 degrees of freedom.
 _T95: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 _LEAST_WIDTH: Final = 0.003  #: no half-width is below this share of its rate
-#: A rate is given if its half-width is below this share of the rate or of the signal's mean, whichever is larger.
-WIDEST_HALF_WIDTH: Final = 0.25
 #: Half-widths are never judged against less than this share of the highest possible rate.
 _NOTHING: Final = 0.005
 #: Rates count as steady if errors of stamps explain from this share to this multiple of the residuals of steady rates.
@@ -47,7 +46,6 @@ _LEAST_SHARE, _HIGHEST = 1e-4, 300.0
 #: With fewer windows than this per unknown, the noise cannot be estimated.
 WINDOWS_PER_RATE: Final = 4
 _SURELY: Final = 1e200  #: prior precision of a coefficient that is taken to be 0
-_MOST_TIMES: Final = 100.0  #: a run that would have to be longer by more than this is not suggested
 _FEWEST_BLOCKS: Final = 6  #: blocks of windows that their correlation is estimated from
 _BEYOND: Final = 3.0  #: the windows contradict a prior if they move it by more standard deviations than this
 #: Degrees of freedom that the physical limit adds to the estimated variance of a group's unknowns.
@@ -65,21 +63,6 @@ _TIMING: Final = (ProbeKind.LAG, ProbeKind.WINDOW)
 Variances = Mapping[ProbeGroup, float]  #: the variance of each group's unknowns
 #: The simplest rate outside regions that intervals include.
 Idle = Literal["varies", "steady", "none"]
-
-
-class Rate(NamedTuple):
-    """A region's rate of a signal while it is active: value, half-width of its 95 % interval, number of windows.
-
-    `reason` says why the value must not be used; it is empty if it may. `method` is "unmixed" for rates from the
-    equations. It is "overlap" for the mean of the windows that overlap the region: then the half-width also covers the
-    rest of those windows.
-    """
-
-    value: float
-    half_width: float
-    n: int
-    reason: str = ""
-    method: Literal["unmixed", "overlap"] = "unmixed"
 
 
 class Fit:
@@ -350,10 +333,7 @@ class Fit:
         if self._too_wide(value, half_width):
             widths = self._widths(weights)
             cause = max(widths, key=widths.__getitem__)
-            return (
-                cause
-                or f"not identifiable yet: ±{half_width:.3g} around {value:.3g}{self._patience(value, half_width)}"
-            )
+            return cause or not_yet(value, half_width, self._widest(value))
         slack = _IMPOSSIBLE * half_width + self._next_to_nothing
         if value + slack < 0 or value - slack > self.most:
             return f"not identifiable: {value:.3g} ± {half_width:.3g} is not possible"
@@ -364,11 +344,6 @@ class Fit:
 
     def _widest(self, rate: float) -> float:
         return WIDEST_HALF_WIDTH * max(abs(rate), self.mean, self._next_to_nothing)
-
-    def _patience(self, rate: float, half_width: float) -> str:
-        """How much longer a run must be: noise averages out with the root of the number of windows."""
-        times = (half_width / self._widest(rate)) ** 2 if self._widest(rate) > 0 else math.inf
-        return f"; about {math.ceil(times + 1e-9)} times as long a run is needed" if times < _MOST_TIMES else ""
 
     @property
     def _next_to_nothing(self) -> float:

@@ -10,8 +10,9 @@ import pytest
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.probes import Probe, ProbeKind
+from gpu_profile.join.unmixing.rate import Rate
 from gpu_profile.join.unmixing.stamps import StampErrors
-from gpu_profile.join.unmixing.unmix import LOCK_STEP, ROUNDED, Fit, Rate
+from gpu_profile.join.unmixing.unmix import LOCK_STEP, ROUNDED, Fit
 
 WINDOW_MS = 100.0
 K = 6
