@@ -8,8 +8,8 @@ The packages in the order in which data pass them:
 - `regions`: named parts of a program, from a call to a span with GPU attributes.
 
 `recording` (the file format) and `report` (the forms of output) are beside them. Above them are `monitor` (one measured
-run), `kernels` (GPU operations by region), `roofline` (an operation against ceilings), `calibration` (the response of
-sensors), `analysis` (recordings) and `top` (the live view). Users enter by `integrations`, by the command in `cli`, or
+run, and the live view), `kernels` (GPU operations by region), `roofline` (an operation against ceilings), `calibration`
+(the response of sensors) and `analysis` (recordings). Users enter by `integrations`, by the command in `cli`, or
 by the names below. These load on first use, so that importing the package costs a service nothing. A package imports
 only from packages before it; `pyproject.toml` has the order. At the bottom are `units`, `clock`, `errors`, `protobuf`
 and `user_cache`; at the top is `testing`, a clock for tests of services. `CONTRIBUTING.md` has the same map, and the

@@ -15,7 +15,7 @@ from gpu_profile.cli.options import backend_option, device_option, interval_opti
 from gpu_profile.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpu_profile.top.source import TopSource
+    from gpu_profile.monitor.top.source import TopSource
 
 #: The width of a frame that is printed, where there is no terminal.
 _WIDTH: Final = 80
@@ -36,8 +36,8 @@ def top(*, driver_spec: str, interval: float, devices: tuple[str, ...], url: str
     keys. It ends no process.
     """
     from gpu_profile.driver.grammar import check_spec
-    from gpu_profile.top.scraper import check_url
-    from gpu_profile.top.source import TopSource
+    from gpu_profile.monitor.top.scraper import check_url
+    from gpu_profile.monitor.top.source import TopSource
 
     check_spec(driver_spec)
     url = None if url is None else check_url(url)
@@ -58,7 +58,7 @@ def _require_terminal() -> None:
 
 
 def _print(source: TopSource) -> int:
-    from gpu_profile.top.frame import ViewState, draw
+    from gpu_profile.monitor.top.frame import ViewState, draw
 
     source.start()
     try:
@@ -72,7 +72,7 @@ def _print(source: TopSource) -> int:
 
 def _live(source: TopSource) -> int:
     try:
-        from gpu_profile.top.app import TopApp
+        from gpu_profile.monitor.top.app import TopApp
     except ImportError as error:
         raise UsageError(
             f"the live view needs Textual, which cannot be loaded ({error}): pip install 'gpu-profile[top]'; "

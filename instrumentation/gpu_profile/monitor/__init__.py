@@ -7,6 +7,7 @@ Read in this order:
   loops. `holds`: requests for samples, and the samplers of drivers other than the process's own.
 - `gpu_summary`: a run's samples as one `GpuSummary`, which formats itself as text, a dictionary and JSON. `trace`:
   utilisation that the device's history no longer contains.
+- `top/`: the live view of a terminal, `gpu-profile top`.
 
 Imports the regions, the sampling, the drivers and the join. It shares the sampler of the regions' session. The command
 line and the integrations for pytest and notebooks use it. Another number of a run is a field of `GpuSummary`, filled

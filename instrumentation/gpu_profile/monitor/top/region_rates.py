@@ -9,7 +9,7 @@ from typing import Final
 
 from gpu_profile.catalogue import Metric, label
 from gpu_profile.catalogue import metrics as rows
-from gpu_profile.top.snapshot import RegionLine
+from gpu_profile.monitor.top.snapshot import RegionLine
 from gpu_profile.units import NS_PER_S
 
 #: The length of time over which rates are taken, in ns.

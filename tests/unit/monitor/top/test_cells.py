@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpu_profile.top.cells import StyledText, TableColumn, cell_width, fit, plain, safe, table_lines, wrapped
+from gpu_profile.monitor.top.cells import StyledText, TableColumn, cell_width, fit, plain, safe, table_lines, wrapped
 
 #: Text of two alphabets, wide and combining characters, emoji, and characters that control a terminal.
 TEXTS = st.text(st.sampled_from("ab é漢字ｆ한e\u0301क्षि❤\ufe0f🚀…–\x1b\n\t\u202e\ud800[]"), max_size=30) | st.text(

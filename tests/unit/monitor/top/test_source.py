@@ -6,18 +6,18 @@ import pytest
 from support.drivers import A, B, FakeDriver, wait_for
 from support.exporter import step_for
 from unit.driver.node.rings import GPU, OTHER, listed, put, table, writer
-from unit.top.scene import TopScene
+from unit.monitor.top.scene import TopScene
 
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, ProcessUse, Sample
 from gpu_profile.driver import Driver
 from gpu_profile.driver.node.driver import NodeDriver
 from gpu_profile.errors import GpuBackendError, UsageError
+from gpu_profile.monitor.top import source as module
+from gpu_profile.monitor.top.frame import NO_URL
+from gpu_profile.monitor.top.snapshot import HolderLine, ProcessLine, TopSnapshot
+from gpu_profile.monitor.top.source import TopSource
 from gpu_profile.testing import FakeClock
-from gpu_profile.top import source as module
-from gpu_profile.top.frame import NO_URL
-from gpu_profile.top.snapshot import HolderLine, ProcessLine, TopSnapshot
-from gpu_profile.top.source import TopSource
 
 
 def test_a_snapshot_has_devices_processes_and_regions(scene: TopScene) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.top.scene import TopScene
-from unit.top.test_cells import TEXTS
+from unit.monitor.top.scene import TopScene
+from unit.monitor.top.test_cells import TEXTS
 
-from gpu_profile.top.cells import cell_width, plain
-from gpu_profile.top.frame import ViewState, draw
-from gpu_profile.top.snapshot import (
+from gpu_profile.monitor.top.cells import cell_width, plain
+from gpu_profile.monitor.top.frame import ViewState, draw
+from gpu_profile.monitor.top.snapshot import (
     BIN_NS,
     BINS,
     DeviceLine,
@@ -23,9 +23,9 @@ from gpu_profile.top.snapshot import (
     RegionLine,
     TopSnapshot,
 )
-from gpu_profile.top.tables import TABLES
+from gpu_profile.monitor.top.tables import TABLES
 
-PAGE = Path(__file__).parents[3] / "docs" / "top.md"
+PAGE = Path(__file__).parents[4] / "docs" / "top.md"
 NUMBERS = st.none() | st.floats(0, 1e15) | st.just(0.0)
 HISTORIES = st.builds(
     lambda first, bins: LastMinute(first, [mean for mean, _ in bins], [ns for _, ns in bins]),

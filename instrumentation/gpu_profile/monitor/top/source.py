@@ -16,11 +16,11 @@ from gpu_profile.driver.grammar import open_driver
 from gpu_profile.driver.node.table import TableFile, TimelineTable, pid_namespace
 from gpu_profile.driver.own_process import own_ids
 from gpu_profile.errors import GpuBackendError, GpuProfileError, UsageError
+from gpu_profile.monitor.top.frame import NO_URL
+from gpu_profile.monitor.top.readings import device_label, device_line
+from gpu_profile.monitor.top.scraper import RegionScraper
+from gpu_profile.monitor.top.snapshot import HolderLine, ProcessLine, TopSnapshot
 from gpu_profile.sampling.sampler import DeviceState, Sampler
-from gpu_profile.top.frame import NO_URL
-from gpu_profile.top.readings import device_label, device_line
-from gpu_profile.top.scraper import RegionScraper
-from gpu_profile.top.snapshot import HolderLine, ProcessLine, TopSnapshot
 from gpu_profile.units import NS_PER_S
 
 #: The signals that the view shows.

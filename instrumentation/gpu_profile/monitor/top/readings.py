@@ -14,9 +14,9 @@ from gpu_profile.catalogue import BUSY_SOURCES, Signal, Tier, signals
 from gpu_profile.catalogue.samples import Device, DeviceKind, Interval
 from gpu_profile.history.timeline import Column, Timeline
 from gpu_profile.join.reading import read
+from gpu_profile.monitor.top.snapshot import BIN_NS, BINS, DeviceLine, LastMinute
 from gpu_profile.sampling.rounds import RARE_S, SLOW_S
 from gpu_profile.sampling.sampler import DeviceState
-from gpu_profile.top.snapshot import BIN_NS, BINS, DeviceLine, LastMinute
 from gpu_profile.units import NS_PER_S, nanoseconds
 
 #: The age from which a newest reading is too old to show, besides the driver's own lag and intervals, in s.

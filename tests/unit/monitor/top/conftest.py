@@ -2,7 +2,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from unit.top.scene import TopScene
+from unit.monitor.top.scene import TopScene
 
 
 @pytest.fixture

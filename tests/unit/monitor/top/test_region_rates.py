@@ -1,7 +1,7 @@
 import pytest
-from unit.top.scene import COUNTED, exposition
+from unit.monitor.top.scene import COUNTED, exposition
 
-from gpu_profile.top.region_rates import RegionRates
+from gpu_profile.monitor.top.region_rates import RegionRates
 from gpu_profile.units import NS_PER_S
 
 

@@ -9,9 +9,9 @@ import pytest
 from textual.pilot import Pilot
 
 from gpu_profile.errors import UsageError
+from gpu_profile.monitor.top.app import TopApp, regime_colours
+from gpu_profile.monitor.top.snapshot import DeviceLine, ProcessLine, RegionLine, TopSnapshot
 from gpu_profile.regimes import Regime
-from gpu_profile.top.app import TopApp, regime_colours
-from gpu_profile.top.snapshot import DeviceLine, ProcessLine, RegionLine, TopSnapshot
 
 SNAPSHOT = TopSnapshot(
     source="simulated",

@@ -22,10 +22,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from gpu_profile.errors import UsageError
+from gpu_profile.monitor.top.cells import TextLine, fit
+from gpu_profile.monitor.top.frame import TopFrame, ViewState, draw
+from gpu_profile.monitor.top.snapshot import TopSnapshot
 from gpu_profile.regimes.palette import COLOURS
-from gpu_profile.top.cells import TextLine, fit
-from gpu_profile.top.frame import TopFrame, ViewState, draw
-from gpu_profile.top.snapshot import TopSnapshot
 
 #: The time between two drawings, in s.
 PERIOD_S: Final = 1.0

@@ -9,9 +9,9 @@ from support.nodes import busy
 from gpu_profile.catalogue.samples import Device, ProcessUse
 from gpu_profile.driver import Driver, simulated
 from gpu_profile.driver.grammar import open_driver
+from gpu_profile.monitor.top.scraper import RegionScraper
+from gpu_profile.monitor.top.source import GROUPS, TopSource
 from gpu_profile.testing import FakeClock
-from gpu_profile.top.scraper import RegionScraper
-from gpu_profile.top.source import GROUPS, TopSource
 
 URL = "http://localhost:9464/metrics"
 #: A GPU that works in turns, one without activity counters, and one that is lost after 50 s.

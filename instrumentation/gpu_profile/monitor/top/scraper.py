@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.errors import UsageError
-from gpu_profile.top.region_rates import RegionRates
-from gpu_profile.top.snapshot import RegionLine
+from gpu_profile.monitor.top.region_rates import RegionRates
+from gpu_profile.monitor.top.snapshot import RegionLine
 
 #: The time between two scrapes, the timeout of one, and the time until the second, in s.
 PERIOD_S: Final = 2.0

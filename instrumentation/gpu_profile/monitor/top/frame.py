@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from gpu_profile.monitor.top.cells import StyledText, TextLine, cell_width, fit, plain, safe, table_lines, wrapped
+from gpu_profile.monitor.top.snapshot import DeviceLine, TopSnapshot
+from gpu_profile.monitor.top.tables import DEVICES, HOLDERS, PROCESSES, REGIONS, TABLES, ViewTable
 from gpu_profile.report.sparkline import sparkline
 from gpu_profile.report.table import ABOUT_MEANS
-from gpu_profile.top.cells import StyledText, TextLine, cell_width, fit, plain, safe, table_lines, wrapped
-from gpu_profile.top.snapshot import DeviceLine, TopSnapshot
-from gpu_profile.top.tables import DEVICES, HOLDERS, PROCESSES, REGIONS, TABLES, ViewTable
 
 #: The narrowest screen.
 LEAST_WIDTH: Final = 20

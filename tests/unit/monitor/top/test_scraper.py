@@ -4,11 +4,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from support.drivers import wait_for
-from unit.top.scene import exposition
+from unit.monitor.top.scene import exposition
 
 from gpu_profile.errors import UsageError
+from gpu_profile.monitor.top.scraper import RegionScraper, ScrapeError, check_url, fetch
 from gpu_profile.testing import FakeClock
-from gpu_profile.top.scraper import RegionScraper, ScrapeError, check_url, fetch
 
 
 @pytest.fixture

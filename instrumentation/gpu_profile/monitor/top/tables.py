@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gpu_profile.monitor.top.cells import StyledText, TableColumn, safe
+from gpu_profile.monitor.top.snapshot import DeviceLine, RegionLine, TopSnapshot
 from gpu_profile.report.table import ABOUT, UNKNOWN
-from gpu_profile.top.cells import StyledText, TableColumn, safe
-from gpu_profile.top.snapshot import DeviceLine, RegionLine, TopSnapshot
 
 _GIB: Final = 1 << 30
 _SOFT: Final = "soft"
