@@ -91,7 +91,7 @@ def _folder(folder: Path, *, as_json: bool, top: int) -> None:
     from gpu_profile.kernels.render.ranks import render_ranks, slowest_document
     from gpu_profile.kernels.render.text import render
     from gpu_profile.report.as_json import to_json
-    from gpu_profile.report.table import terminal_width
+    from gpu_profile.report.table import printable, terminal_width
 
     width = terminal_width(sys.stdout)
     files, numbers, sums = list[Path](), list[int | None](), list[ranks.RankSums]()
@@ -126,7 +126,7 @@ def _folder(folder: Path, *, as_json: bool, top: int) -> None:
     else:
         click.echo(render_ranks(sums, slowest, incomplete=left_out, width=width))
         for file in order:
-            click.echo(f"\n── rank {names[file]} ──\n{texts[file]}")
+            click.echo(f"\n── rank {printable(names[file])} ──\n{texts[file]}")
     if left_out:
         more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
         raise UsageError(f"{left_out[0]}{more}; the output covers the rest")

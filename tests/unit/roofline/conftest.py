@@ -38,11 +38,3 @@ def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
 def profiler() -> GPUProfiler:
     """Of PyTorch's processor."""
     return GPUProfiler("cpu", quiet=True, ceilings=CEILINGS)
-
-
-@pytest.fixture
-def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Timed runs of a model do not count, as on a GPU."""
-    from gpu_profile.roofline.models.run import ModelRun
-
-    monkeypatch.setattr(ModelRun, "_counter", lambda _: None)

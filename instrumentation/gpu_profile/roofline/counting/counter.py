@@ -169,25 +169,17 @@ class Counting:
             self._mode.__exit__(*exc)
             self._undispatched.__exit__(*exc)
 
-    @property
-    def stopped(self) -> str | None:
-        """Why counting did not start or has stopped: it would cost too much. None while it counts."""
-        if self._mode is None:
-            return None if self._work is None else self._work.reasons["flops"]
-        return TOO_DEAR if self._mode.record is None else None
-
     def into(self, record: OperationLog) -> str | None:
-        """Record into `record` from now on, unless counting has stopped. Returns why the previous record is
-        incomplete, or None.
-        """
-        if self._mode is not None and self._mode.record is not None:
+        """Record into `record` from now on. Returns why the previous record is incomplete, or None."""
+        if self._mode is not None:
             self._mode.record = record
         return self._undispatched.taken()
 
     def work(self) -> Work:
         """The counted work. FLOPs and bytes are unknown, with the reason, if operations were missed."""
         if self._work is None:
-            why = self._undispatched.reason or self.stopped
+            mode = self._mode
+            why = self._undispatched.reason or (TOO_DEAR if mode is not None and mode.record is None else None)
             if why is not None:
                 self._work = replace(unknown_work(why, method="counted"), counting_s=self.counting_s)
             else:

@@ -29,8 +29,8 @@ def profile_model(
     `inputs`: a tuple of positional arguments, a dictionary of keyword arguments, or one argument. Options for more
     runs: `repeats` timed runs after `warmup` untimed ones; medians count, and the last output is kept. `passes=2` adds
     a run that counts FLOPs and bytes that are unknown without it. The work of PyTorch's own modules follows from the
-    shapes of their arguments. Modules that run other code are counted in the last of several warm-up runs. Without
-    these, the first timed run counts them on the CPU, if that takes less than 5 % of it; the times do not contain it.
+    shapes of their arguments. Modules that run other code are counted in the last of several warm-up runs, or with
+    `passes=2` in a run after the timed ones; otherwise their work is unknown.
 
     Hooks time the modules and are removed afterwards. On GPUs they record events in the current stream, and the host
     waits only after the model has run. A compiled, scripted or data parallel module is one row. Grad mode, train and

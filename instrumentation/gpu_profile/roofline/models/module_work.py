@@ -54,14 +54,10 @@ def _is_sequence(module: Any) -> bool:
 
 
 class ModuleCounter:
-    """An `Observer` and context manager that counts the work of each submodule in one run of the model.
+    """An `Observer` and context manager that counts the work of each submodule in one run of the model."""
 
-    Counting stops when it has taken more than `grace_s` seconds and more than `share` of the run. The work of all
-    submodules is then unknown.
-    """
-
-    def __init__(self, share: float = math.inf, *, grace_s: float = 0.002) -> None:
-        self._counting = Counting(share=share, grace_s=grace_s)
+    def __init__(self) -> None:
+        self._counting = Counting(share=math.inf)
         self._open: list[Submodule] = []
         self._calls: Counter[Submodule] = Counter()
         #: The own operations of each submodule, and why they are incomplete.
@@ -77,15 +73,8 @@ class ModuleCounter:
     def __exit__(self, *exc: object) -> None:
         self._counting.__exit__(*exc)
 
-    @property
-    def counting_s(self) -> float:
-        """Seconds that counting took within the run so far."""
-        return self._counting.counting_s
-
     def works(self) -> dict[Submodule, Work]:
         """The own work of each submodule that was called."""
-        if (why := self._counting.stopped) is not None:
-            return {submodule: unknown_work(why, method="counted") for submodule in self._records}
         return {submodule: self._work(submodule) for submodule in self._records}
 
     def begin(self, submodule: Submodule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:  # noqa: ARG002 - Observer's

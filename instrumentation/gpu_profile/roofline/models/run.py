@@ -10,14 +10,13 @@ from typing import Any, Final
 
 from gpu_profile.errors import UsageError
 from gpu_profile.regions.region import region
-from gpu_profile.roofline.counting.builtins import plain
 from gpu_profile.roofline.machines.machine import Timing
-from gpu_profile.roofline.measurement import COUNTING_SHARE, RunCount
+from gpu_profile.roofline.measurement import RunCount
 from gpu_profile.roofline.models.hooks import Submodule, submodules, watched
 from gpu_profile.roofline.models.module_work import NEEDS, ModuleCounter, work_without_running
 from gpu_profile.roofline.models.profile import ModelProfile, ModuleRow
 from gpu_profile.roofline.models.stopwatch import Lap, Stopwatch
-from gpu_profile.roofline.models.timers import HostTimer, timer_for
+from gpu_profile.roofline.models.timers import timer_for
 from gpu_profile.roofline.position import Position, place
 from gpu_profile.roofline.profiler import GPUProfiler
 from gpu_profile.roofline.repeats import Repeats
@@ -81,10 +80,8 @@ class ModelRun:
     def _timed(self) -> Any:
         watch, root = self._stopwatch, self._submodules[0]
         watch.start()
-        counter = self._counter()
         with ExitStack() as hooks:
             hooks.enter_context(watched(self._submodules, watch))
-            hooks.enter_context(counter or nullcontext())
             device, regions = self._machine.region_device, self._profiler.regions
             with region(self._name, device=device) if regions else nullcontext() as execution:
                 output, timing = self._machine.run(self._call)
@@ -93,8 +90,7 @@ class ModelRun:
                 # Remove the hooks first: a module with hooks counts as the user's code, whose work is unknown.
                 hooks.close()
                 watch.stop()
-                counting_s = self._counted_in(counter, timing)
-                whole_s = watch.laps[root].total_s if root in watch.laps else max(0.0, timing.device_s - counting_s)
+                whole_s = watch.laps[root].total_s if root in watch.laps else timing.device_s
                 self._timings.append(_timing(whole_s, timing.faults))
                 self._keep(watch.laps)
                 if execution is not None:
@@ -113,37 +109,15 @@ class ModelRun:
                 self._works[submodule] = self._completed(submodule, work)
             laps.append(lap)
 
-    def _completed(self, submodule: Submodule, work: Work) -> Work:
-        """The counted work if `work` has to be counted in a run, else `work`."""
-        return self._counted.get(submodule, work) if _needs_a_run(work) else work
-
     def _count(self) -> None:
         """Run the model only to count the work of its modules."""
         with ModuleCounter() as counter, watched(self._submodules, counter):
             self._machine.run(self._call)
         self._counted = counter.works()
 
-    def _counter(self) -> ModuleCounter | None:
-        """The counter for a timed run: only the first one, and only if the host is the device. Counting can be
-        subtracted from the host's time, but would delay the launches on another device.
-        """
-        timer = self._stopwatch.timer
-        if self._timings or self._counted or not isinstance(timer, HostTimer) or _is_plain(self._model):
-            return None
-        self._stopwatch.beside = counter = ModuleCounter(COUNTING_SHARE)
-        timer.excluded = lambda: counter.counting_s
-        return counter
-
-    def _counted_in(self, counter: ModuleCounter | None, timing: Timing) -> float:
-        """Keep the counted work, if counting took a small share of the timed run. Returns the seconds of counting."""
-        if counter is None:
-            return 0.0
-        self._stopwatch.beside = None
-        self._counted = counter.works()
-        if (share := counter.counting_s / timing.host_s if timing.host_s > 0 else 1.0) >= COUNTING_SHARE:
-            dear = unknown_work(f"{NEEDS}: counting took {percent(share, 0)} of the run", method="counted")
-            self._counted = dict.fromkeys(self._counted, dear)
-        return counter.counting_s
+    def _completed(self, submodule: Submodule, work: Work) -> Work:
+        """The counted work if `work` has to be counted in a run, else `work`."""
+        return self._counted.get(submodule, work) if _needs_a_run(work) else work
 
     def _result(self, output: Any) -> ModelProfile:
         rows = [self._row(submodule, laps) for submodule, laps in self._laps.items()]
@@ -236,14 +210,6 @@ class ModelRun:
 
 def _timing(seconds: float, faults: int) -> Timing:
     return Timing(seconds, seconds, faults)
-
-
-def _is_plain(model: Any) -> bool:
-    """Whether all work of the model can be computed without a run."""
-    try:
-        return plain(model)
-    except Exception:  # noqa: BLE001 - an attribute of the user's may raise anything
-        return False
 
 
 def _needs_a_run(work: Work) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from time import perf_counter
@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from gpu_profile.roofline.counting.signature import Indescribable, Signature, describe
-from gpu_profile.roofline.models.hooks import Observer, Submodule, watched
+from gpu_profile.roofline.models.hooks import Submodule, watched
 from gpu_profile.roofline.models.timers import HostTimer, Timer
 
 #: The largest number of signatures of arguments, in all modules together.
@@ -76,19 +76,15 @@ class Stopwatch:
     """An `Observer` that times the submodules of one run after another.
 
     `laps`: the latest run's, by submodule; only called ones are in it. `hooks_s`: seconds of the host that the hooks
-    took in that run. If the host is the device, the times do not contain them. `beside`: another observer of the run.
-    Its time counts as the hooks'.
+    took in that run. If the host is the device, the times do not contain them.
     """
 
     def __init__(self, timer: Timer, cost: HookCost | None = None) -> None:
-        self.timer = timer
+        self._timer = timer
         self._cost = hook_cost() if cost is None else cost
-        # If the host is the device, everything is read from one clock, because the readings are subtracted.
-        self._host_now: Callable[[], float] = timer.now if timer.at_once else perf_counter
         self._frames: list[_Frame] = []
         self._unsettled: list[_Frame] = []
         self._kinds = 0
-        self.beside: Observer | None = None
         self.laps: dict[Submodule, Lap] = {}
         self.hooks_s = 0.0
         #: Why the times are incomplete. A failure of the stopwatch must not interrupt the model.
@@ -101,8 +97,8 @@ class Stopwatch:
 
     def begin(self, submodule: Submodule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """The submodule's forward is about to run."""
+        entered = perf_counter()
         try:
-            entered = self._host_now()
             lap = self.laps.get(submodule)
             if lap is None:
                 lap = self.laps[submodule] = Lap()
@@ -111,47 +107,43 @@ class Stopwatch:
             self._describe(lap, args, kwargs)
             lap.depth += 1
             self._frames.append(frame)
-            if self.beside is not None:
-                self.beside.begin(submodule, args, kwargs)
-            frame.faults = -self.timer.faults()
-            if not self.timer.at_once:
-                self.hooks_s += self._host_now() - entered
-            frame.began = self.timer.now()
+            frame.faults = -self._timer.faults()
+            if not self._timer.at_once:
+                self.hooks_s += perf_counter() - entered
+            frame.began = self._timer.now()
         except Exception as failure:  # noqa: BLE001 - the model must continue
             self.failure = failure
 
     def finish(self, submodule: Submodule) -> None:
         """The submodule's forward has returned or raised."""
         try:
-            entered = self._host_now()
-            ended = self.timer.now()
+            entered = perf_counter()
+            ended = self._timer.now()
             if not any(frame.submodule is submodule for frame in self._frames):
                 return
             while (frame := self._frames.pop()).submodule is not submodule:
                 frame.lap.depth -= 1  # not finished: the model caught a BaseException that is no Exception
             frame.lap.depth -= 1
             frame.ended = ended
-            frame.faults += self.timer.faults()
-            if self.beside is not None:
-                self.beside.finish(submodule)
-            if self.timer.at_once:
-                frame.until = self._host_now()
+            frame.faults += self._timer.faults()
+            if self._timer.at_once:
+                frame.until = perf_counter()
                 self._settle(frame)
             else:
                 self._unsettled.append(frame)
-                self.hooks_s += self._host_now() - entered
+                self.hooks_s += perf_counter() - entered
         except Exception as failure:  # noqa: BLE001 - as above
             self.failure = failure
 
     def stop(self) -> None:
         """The run is over: wait for the device and compute the times."""
-        self.timer.settle()
+        self._timer.settle()
         # In the order in which they ended, so that inner calls precede outer ones.
         for frame in self._unsettled:
             self._settle(frame)
         self._unsettled = []
         for lap in self.laps.values():
-            lap.own_s, lap.total_s = max(0.0, lap.own_s), max(0.0, lap.total_s)
+            lap.own_s = max(0.0, lap.own_s)
 
     def _describe(self, lap: Lap, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if lap.indescribable:
@@ -169,9 +161,9 @@ class Stopwatch:
         lap.kinds[kind] += 1
 
     def _settle(self, frame: _Frame) -> None:
-        inner = around = self.timer.seconds(frame.began, frame.ended)
+        inner = around = self._timer.seconds(frame.began, frame.ended)
         cost = HookCost()
-        if self.timer.at_once:
+        if self._timer.at_once:
             around = frame.until - frame.since
             if frame.submodule.how == "hooks":
                 cost = self._cost

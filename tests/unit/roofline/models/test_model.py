@@ -2,7 +2,6 @@
 
 import gc
 import weakref
-from functools import partial
 from math import inf
 from typing import Any
 
@@ -14,10 +13,8 @@ from torch import nn  # noqa: E402
 from unit.roofline.models.modules import Residual, rows  # noqa: E402
 
 from gpu_profile.errors import UsageError  # noqa: E402
-from gpu_profile.roofline.counting.counter import TOO_DEAR, Counting  # noqa: E402
+from gpu_profile.roofline.counting.counter import Counting  # noqa: E402
 from gpu_profile.roofline.models import ModelProfile, profile_model  # noqa: E402
-from gpu_profile.roofline.models import run as model_run  # noqa: E402
-from gpu_profile.roofline.models.module_work import ModuleCounter  # noqa: E402
 from gpu_profile.roofline.precision import Precision  # noqa: E402
 from gpu_profile.roofline.profiler import GPUProfiler  # noqa: E402
 
@@ -34,7 +31,6 @@ def test_the_model_runs_once_and_its_output_is_kept(profiler: GPUProfiler) -> No
     assert found.output.grad_fn is not None
 
 
-@pytest.mark.usefixtures("uncounted")
 @pytest.mark.parametrize(("options", "runs"), [({"repeats": 3}, 3), ({"warmup": 2}, 3), ({"passes": 2}, 2)])
 def test_it_runs_more_often_only_where_asked_to(profiler: GPUProfiler, options: dict[str, Any], runs: int) -> None:
     model = Residual(nn.BatchNorm1d(4))
@@ -134,7 +130,6 @@ def test_a_module_that_is_called_on_several_shapes_is_one_row_with_the_sum(profi
     assert found.output is None
 
 
-@pytest.mark.usefixtures("uncounted")
 def test_what_runs_the_users_code_is_absent_until_a_second_pass_counts_it(profiler: GPUProfiler) -> None:
     model = nn.Sequential(Residual(nn.Linear(4, 4, bias=False)))
     value = torch.randn(8, 4)
@@ -148,47 +143,11 @@ def test_what_runs_the_users_code_is_absent_until_a_second_pass_counts_it(profil
     assert twice["Sequential"].flops == 0
 
 
-@pytest.mark.usefixtures("uncounted")
 def test_the_last_of_several_warm_ups_counts_what_runs_the_users_code(profiler: GPUProfiler) -> None:
     model = nn.Sequential(Residual(nn.Linear(4, 4, bias=False)))
     found = rows(profile_model(model, torch.randn(8, 4), profiler=profiler, warmup=2))
     assert (found["0"].flops, found["0"].bytes, model[0].runs) == (64, 4 * 32 * 5, 3)
     assert rows(profile_model(model, torch.randn(8, 4), profiler=profiler, warmup=1))["0"].flops is None
-
-
-def test_a_timed_run_on_the_processor_counts_if_that_takes_a_small_share(
-    profiler: GPUProfiler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(model_run, "COUNTING_SHARE", inf)
-    model = nn.Sequential(Residual(nn.Linear(4, 4, bias=False)))
-    value = torch.randn(8, 4)
-    found = profile_model(model, value, profiler=profiler, repeats=2)
-    assert (rows(found)["0"].flops, rows(found)["0"].bytes, model[0].runs) == (64, 4 * 32 * 5, 2)
-    assert found.whole.flops == 64 + 2 * 8 * 16
-    monkeypatch.setattr(model_run, "COUNTING_SHARE", 0.0)
-    once = rows(profile_model(model, value, profiler=profiler))["0"]
-    assert (once.flops, once.bytes) == (None, None)
-    assert once.reasons["flops"].startswith("needs passes=2: counting took ")
-
-
-def test_counting_that_has_gone_beyond_its_share_stops_in_all_modules(
-    profiler: GPUProfiler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Long(nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.inside = Residual(nn.Identity())
-
-        def forward(self, value: Any) -> Any:
-            for _ in range(200):
-                value = value + 1
-            return self.inside(value)
-
-    monkeypatch.setattr(model_run, "COUNTING_SHARE", 1e-9)
-    monkeypatch.setattr(Counting, "counting_s", property(lambda _: 0.0))  # so that nothing else discards the counts
-    monkeypatch.setattr(model_run, "ModuleCounter", partial(ModuleCounter, grace_s=0.0))
-    found = rows(profile_model(Long(), torch.ones(4), profiler=profiler))
-    assert {found[name].reasons["flops"] for name in ("Long", "inside")} == {TOO_DEAR}
 
 
 def test_what_the_modules_do_is_all_that_the_model_does(profiler: GPUProfiler) -> None:

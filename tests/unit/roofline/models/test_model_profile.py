@@ -36,7 +36,6 @@ def test_modules_are_ranked_by_their_own_time_whose_shares_are_all_of_it(
     assert sum(found.regimes.values()) == pytest.approx(1.0)
 
 
-@pytest.mark.usefixtures("uncounted")
 @pytest.mark.parametrize(("uncounted_s", "known"), [(0.09e-3, True), (0.2e-3, False)])
 def test_the_whole_is_judged_if_next_to_no_time_is_left_uncounted_and_its_flops_are_a_lower_bound(
     profiler: GPUProfiler, monkeypatch: pytest.MonkeyPatch, uncounted_s: float, known: bool
@@ -98,7 +97,7 @@ def test_a_profiler_without_regions_makes_none(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture(name="told")
-def one_profile(profiler: GPUProfiler, monkeypatch: pytest.MonkeyPatch, uncounted: None) -> ModelProfile:
+def one_profile(profiler: GPUProfiler, monkeypatch: pytest.MonkeyPatch) -> ModelProfile:
     fixed(monkeypatch, {"": 0.1e-3, "0": 0.5e-3, "0.inside": 2e-3, "1": 0.9e-3, "2": 0.0})
     monkeypatch.setattr(profiler, "machine", FakeMachine())
     model = nn.Sequential(Residual(nn.Linear(256, 256)), nn.ReLU(), nn.Identity())

@@ -15,7 +15,6 @@ from unit.roofline.models.streams import Waiting  # noqa: E402
 from gpu_profile.errors import UsageError  # noqa: E402
 from gpu_profile.roofline.machines.cupy_machine import CupyDevice  # noqa: E402
 from gpu_profile.roofline.machines.torch_machine import TorchCpu  # noqa: E402
-from gpu_profile.roofline.models import timers  # noqa: E402
 from gpu_profile.roofline.models.hooks import Submodule, submodules, watched  # noqa: E402
 from gpu_profile.roofline.models.stopwatch import HookCost, Lap, Stopwatch, hook_cost  # noqa: E402
 from gpu_profile.roofline.models.timers import EventTimer, HostTimer, timer_for  # noqa: E402
@@ -210,41 +209,6 @@ def test_a_failure_of_the_clock_is_not_the_models(cuda: FakeCuda) -> None:
         assert model(5) == 5
     watch.stop()
     assert isinstance(watch.failure, ZeroDivisionError)
-
-
-def test_seconds_that_the_timer_excludes_are_in_no_time_and_neither_are_those_of_another_observer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock, counting = [0.0], [0.0]
-    monkeypatch.setattr(timers, "perf_counter", lambda: clock[0])
-
-    class Slow(nn.Module):  # type: ignore[misc]
-        def __init__(self, inside: Any) -> None:
-            super().__init__()
-            self.inside = inside
-
-        def forward(self, value: Any) -> Any:
-            clock[0] += 8.0
-            counting[0] += 3.0
-            return self.inside(value)
-
-    class Beside:
-        def begin(self, *_: object) -> None:
-            clock[0] += 100.0
-
-        def finish(self, *_: object) -> None:
-            clock[0] += 100.0
-
-    timer = HostTimer()
-    timer.excluded = lambda: counting[0]
-    watch = Stopwatch(timer, HookCost())
-    watch.beside = Beside()
-    model = Slow(Slow(nn.Identity()))
-    watch.start()
-    with watched(submodules(model), watch):
-        model(5)
-    watch.stop()
-    assert [(lap.own_s, lap.total_s) for lap in watch.laps.values()] == [(5.0, 10.0), (5.0, 5.0), (0.0, 0.0)]
 
 
 def test_a_machine_whose_modules_cannot_be_told_apart_is_refused() -> None:
