@@ -22,10 +22,10 @@ _ANY_COOKIE: Final = b"\xff" * 8
 _HEADER: Final = struct.Struct("=IHHII")
 #: Family, protocol, extensions, padding, states; ports and addresses in network order, interface, cookie.
 _QUERY: Final = struct.Struct("=BBBBI2s2s16s16sI8s")
-_NUMBER: Final = struct.Struct("=I")
 _ERROR: Final = 2
-#: The offset of the socket's inode in an answer: after the header, four bytes, the connection and four numbers.
-_INODE: Final = _HEADER.size + 4 + 48 + 16
+#: An answer after its header: family, state, timer, retransmissions, the connection, four numbers and the inode.
+_ANSWER: Final = struct.Struct("=BBBB2s2s16s16sI8s16xI")
+_LISTENS: Final = 10
 _ALL_STATES: Final = 0xFFFFFFFF
 #: A refusal holds for this long, for example until a process has been given the right.
 _HOLDS_S: Final = 10.0
@@ -108,17 +108,26 @@ def _inode(ends: Ends) -> int:
         kernel.settimeout(1.0)
         kernel.send(_HEADER.pack(_HEADER.size + len(query), _BY_FAMILY, _REQUEST, 1, 0) + query)
         answer = kernel.recv(4096)
-        if len(answer) >= _INODE + 4 and _HEADER.unpack_from(answer)[1] != _ERROR:
-            inode: int = _NUMBER.unpack_from(answer, _INODE)[0]
-            return inode
+        if len(answer) >= _HEADER.size + _ANSWER.size and _HEADER.unpack_from(answer)[1] != _ERROR:
+            kind, state, _, _, *answered_ports, source, target, _, _, inode = _ANSWER.unpack_from(answer, _HEADER.size)
+            # A client's socket for IPv6 may have an IPv4 connection.
+            size = 4 if kind == socket.AF_INET else 16
+            answered = [_plain(ip_address(each[:size])) for each in (source, target)]
+            # Without such a connection the kernel names a listener with the client's port.
+            if state != _LISTENS and answered_ports == [*ports] and answered == [client, here]:
+                return int(inode)
     return 0
 
 
 def _address(host: str) -> IPv4Address | IPv6Address | None:
-    """An address without its zone; an IPv4 address that is written as an IPv6 one, as an IPv4 address."""
+    """An address without its zone."""
     try:
-        address = ip_address(host.partition("%")[0])
+        return _plain(ip_address(host.partition("%")[0]))
     except ValueError:
         return None
+
+
+def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """An IPv4 address that is written as an IPv6 one, as an IPv4 address."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return address if mapped is None else mapped

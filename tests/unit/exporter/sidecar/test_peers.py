@@ -82,6 +82,17 @@ def test_two_connections_from_one_port_to_two_addresses_are_told_apart(stack: Ex
     assert clients[0].getsockname() == clients[1].getsockname()
 
 
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "127.0.0.1"])  # noqa: S104 - here alone
+def test_a_listener_with_the_clients_port_is_not_the_client(address: str, stack: ExitStack) -> None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    victim = stack.enter_context(socket.create_server((address, 0), family=family))
+    port = victim.getsockname()[1]
+    # A client on another machine may have any port.
+    for client_host, here in (("10.77.0.2", "10.77.0.1"), ("127.0.0.1", "127.0.0.1"), ("fd00::2", "fd00::1")):
+        assert _inode(Ends(client_host, port, here, 4318)) == 0
+        assert PeerProcesses().refusal(Ends(client_host, port, here, 4318), os.getpid()) == NOT_DIRECT
+
+
 def test_a_connection_that_has_ended_proves_nothing(stack: ExitStack) -> None:
     ends, pid = client(stack, "127.0.0.1", socket.AF_INET)
     peers = PeerProcesses()
