@@ -7,8 +7,8 @@ from typing import Final, Literal, NamedTuple
 
 #: A rate is given if its half-width is below this share of the rate or of the signal's mean, whichever is larger.
 WIDEST_HALF_WIDTH: Final = 0.25
-#: A run that would have to be longer by more than this factor is not suggested.
-_MOST_TIMES: Final = 100.0
+#: How much longer a run must be, below each factor. Beyond the last one, no length is suggested.
+_ORDERS: Final = ((4.0, "a few times"), (30.0, "of the order of 10 times"), (100.0, "of the order of 100 times"))
 
 
 class Rate(NamedTuple):
@@ -26,11 +26,14 @@ class Rate(NamedTuple):
     method: Literal["unmixed", "overlap"] = "unmixed"
 
 
-def not_yet(value: float, half_width: float, widest: float) -> str:
-    """The reason for a rate with a half-width above `widest`, mostly of noise; with the length of a sufficient run.
+def not_yet(value: float, half_width: float, noise: float, widest: float) -> str:
+    """The reason for a rate with a half-width above `widest`, of which `noise` averages out in a longer run.
 
-    An estimate: noise averages out with the root of the number of windows, other contributions may not.
+    Noise falls with the root of the number of windows (an order of magnitude: `widest` follows from the rate, which is
+    uncertain itself). No length is given if the other contributions are too wide alone.
     """
-    times = (half_width / widest) ** 2 if widest > 0 else math.inf
-    longer = f"; about {math.ceil(times + 1e-9)} times as long a run is needed" if times < _MOST_TIMES else ""
+    room = widest - (half_width - noise)
+    times = (noise / room) ** 2 if room > 0 else math.inf
+    order = next((words for most, words in _ORDERS if times < most), "")
+    longer = f"; a run {order} as long is needed" if order else ""
     return f"not identifiable yet: ±{half_width:.3g} around {value:.3g}{longer}"

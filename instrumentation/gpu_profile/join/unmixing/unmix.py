@@ -333,7 +333,7 @@ class Fit:
         if self._too_wide(value, half_width):
             widths = self._widths(weights)
             cause = max(widths, key=widths.__getitem__)
-            return cause or not_yet(value, half_width, self._widest(value))
+            return cause or not_yet(value, half_width, widths[""], self._widest(value))
         slack = _IMPOSSIBLE * half_width + self._next_to_nothing
         if value + slack < 0 or value - slack > self.most:
             return f"not identifiable: {value:.3g} ± {half_width:.3g} is not possible"
