@@ -222,7 +222,7 @@ def test_every_value_of_a_table_is_on_a_narrow_screen(browse: Callable[..., dict
         const inner = frame.contentDocument;
         inner.open(); inner.write("<!doctype html>" + copy.replace(/<script[^]*?<.script>/g, "")); inner.close();
         const right = each => each.getBoundingClientRect().right, cells = [...inner.querySelectorAll("td")];
-        const regime = cells.find(cell => cell.dataset.name === "regime").getBoundingClientRect();
+        const regime = cells.find(cell => cell.dataset.name === "regime, confidence").getBoundingClientRect();
         return { right: Math.max(...[...inner.querySelectorAll("body *")].map(right)), cells: cells.length,
           regime: regime.width, wide: inner.documentElement.scrollWidth };
         """,

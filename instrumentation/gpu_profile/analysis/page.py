@@ -30,7 +30,7 @@ from gpu_profile.recording import Recording
 from gpu_profile.regimes import Regime
 from gpu_profile.report import page
 from gpu_profile.report.blocks import HUES
-from gpu_profile.report.table import ABOUT, ABOUT_MEANS, WHOSE_JOULES
+from gpu_profile.report.table import ABOUT, ABOUT_MEANS, REGIME, WHOSE_JOULES
 from gpu_profile.units import NS_PER_S, percent, si
 
 #: Cards and lines beyond these appear only in the tables and in `--json`.
@@ -252,7 +252,7 @@ def _region_cell(column: str, cell: str, use: RegionUse, number: Mapping[str, in
         button = f'<button data-region="{place}" aria-pressed="false" title="show it in the timeline">'
         text = escape(cell) if place is None else f"{button}{escape(cell)}</button>"
         return f'<td class="left long">{swatch}{text}</td>'
-    if column == "regime":
+    if column == REGIME:
         return f'<td class="left">{escape(cell)}</td>'
     if column == "GPU busy" and use.summary.busy is not None:
         return f"<td>{_meter(use.summary.busy)}{escape(cell)}</td>"

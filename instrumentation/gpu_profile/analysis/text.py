@@ -15,7 +15,18 @@ from gpu_profile.regimes import Regime, Verdict
 from gpu_profile.regimes.kernel_work import KernelWorks
 from gpu_profile.regimes.operation import RegionOperations
 from gpu_profile.report import REGION_COLUMNS, region_row, text_table
-from gpu_profile.report.table import ABOUT, ABOUT_MEANS, TWO_JOULES, UNKNOWN, fitted_table, folded, printable, share
+from gpu_profile.report.table import (
+    ABOUT,
+    ABOUT_MEANS,
+    REGIME,
+    TWO_JOULES,
+    UNKNOWN,
+    fitted_table,
+    folded,
+    printable,
+    regime_cell,
+    share,
+)
 from gpu_profile.units import NS_PER_S, percent, si
 
 DEVICE_COLUMNS: Final = ("device", "name", "GPU busy", "covered", "energy", "mean power", "in no region", "uuid")
@@ -127,7 +138,7 @@ def region_columns(uses: Sequence[RegionUse]) -> tuple[str, ...]:
     )
     kernels = tuple(_KERNELS) if any(use.kernels is not None for use in uses) else ()
     first, calls, mean, p95, *rest = REGION_COLUMNS
-    return (first, "device", calls, *failed, mean, p95, *there, *rest[:-2], *items, *operations, *kernels, *rest[-2:])
+    return (first, "device", calls, *failed, mean, p95, *there, *rest[:-1], *items, *operations, *kernels, REGIME)
 
 
 def region_cells(use: RegionUse, label: str, columns: Sequence[str]) -> tuple[str, ...]:
@@ -346,15 +357,11 @@ def render_verdicts(before: Analysis, after: Sequence[Verdict]) -> str:
         changed += differs
         mark = "changed" if differs else ""
         label = names[use.summary.device.uuid] or UNKNOWN
-        rows.append((use.summary.region, label, *_judged(use.verdict), *_judged(verdict), mark))
-    columns = ("region", "device", "by default", "sure", "by these rules", "sure", "")
+        rows.append((use.summary.region, label, regime_cell(use.verdict), regime_cell(verdict), mark))
+    columns = ("region", "device", "by default, confidence", "by these rules, confidence", "")
     why = [f"{use.summary.region}: {v.regime} by: {v.rule}" for use, v in zip(before.regions, after, strict=True)]
     parts = [text_table(columns, rows), "\n".join(dict.fromkeys(why)), f"{changed} of {len(rows)} verdicts changed"]
     return "\n\n".join(part for part in parts if part)
-
-
-def _judged(verdict: Verdict) -> tuple[str, str]:
-    return str(verdict.regime), UNKNOWN if verdict.regime is Regime.UNKNOWN else percent(verdict.confidence, 0)
 
 
 def signed(ratio: float) -> str:

@@ -32,13 +32,13 @@ from gpu_profile.regimes.palette import COLOURS
 from gpu_profile.regions.region import region
 from gpu_profile.regions.session import process
 from gpu_profile.regions.session.recorder import Recorder
-from gpu_profile.report.table import WHOSE_JOULES
+from gpu_profile.report.table import REGIME, WHOSE_JOULES
 
 #: Shows a value under the cell.
 display: Callable[[object], object] = IPython.display.display
 #: Colours of regimes, for light and dark backgrounds.
 _COLOURS: Final = {str(regime): colour.either for regime, colour in COLOURS.items()}
-_WORDS: Final = ("region", "device", "regime", "name")
+_WORDS: Final = ("region", "device", REGIME, "name")
 _MOST_LINES: Final = 8
 
 
@@ -123,8 +123,8 @@ def _align(column: str) -> str:
 
 
 def _cell(column: str, cell: str) -> str:
-    if column == "regime" and cell in _COLOURS:
-        return f'<td style="text-align:left;color:{_COLOURS[cell]};font-weight:600">{escape(cell)}</td>'
+    if column == REGIME and (colour := _COLOURS.get(cell.split(" ", maxsplit=1)[0])):
+        return f'<td style="text-align:left;color:{colour};font-weight:600">{escape(cell)}</td>'
     return f"<td{_align(column)}>{escape(cell)}</td>"
 
 

@@ -11,10 +11,11 @@ from typing import Any, Final, Literal
 
 from gpu_profile.regimes import Regime
 from gpu_profile.regimes.palette import COLOURS
+from gpu_profile.report.table import REGIME
 
 #: Columns of words, aligned to the left.
 _WORDS: Final = frozenset(
-    {"region", "device", "name", "uuid", "regime", "kernel", "operator", "copies", "memory", "counter"}
+    {"region", "device", "name", "uuid", REGIME, "kernel", "operator", "copies", "memory", "counter"}
 )
 #: Lines of a section, at most.
 _MOST_LINES: Final = 60

@@ -28,18 +28,9 @@ TWO_JOULES: Final = (
 )
 #: Characters that a name keeps in a line: before columns are omitted for it, and if none is left to omit.
 _GOOD_NAME, _LEAST_NAME = 20, 12
-REGION_COLUMNS: Final = (
-    "region",
-    "calls",
-    "mean",
-    "p95",
-    "GPU busy",
-    "busy time",
-    "energy",
-    "per call",
-    "regime",
-    "sure",
-)
+#: The column of verdicts: one cell takes fewer characters than two under the heading "confidence".
+REGIME: Final = "regime, confidence"
+REGION_COLUMNS: Final = ("region", "calls", "mean", "p95", "GPU busy", "busy time", "energy", "per call", REGIME)
 
 
 def region_row(summary: RegionSummary, verdict: Verdict) -> tuple[str, ...]:
@@ -60,9 +51,15 @@ def region_row(summary: RegionSummary, verdict: Verdict) -> tuple[str, ...]:
         share(summary.busy_s, summary.busy_s_half_width, "s"),
         share(summary.energy_j, summary.energy_half_width, "J"),
         UNKNOWN if each is None else si(each, "J"),
-        str(verdict.regime),
-        UNKNOWN if verdict.regime is Regime.UNKNOWN else percent(verdict.confidence, 0),
+        regime_cell(verdict),
     )
+
+
+def regime_cell(verdict: Verdict) -> str:
+    """A cell of the column `REGIME`, such as `HOST_BOUND 86 %`. UNKNOWN has no confidence."""
+    if verdict.regime is Regime.UNKNOWN:
+        return str(Regime.UNKNOWN)
+    return f"{verdict.regime} {percent(verdict.confidence, 0)}"
 
 
 def share(value: float | None, half_width: float | None, unit: str) -> str:

@@ -92,9 +92,9 @@ def test_attributes_that_are_no_kernels_change_nothing() -> None:
 def test_kernels_have_columns_where_a_window_saw_some() -> None:
     lines = render(analyse(UNSAMPLED)).splitlines()
     header, step, plain = (next(row for row in lines if row.startswith(name)) for name in ("region", "step", "plain"))
-    assert header.split()[-7:] == ["kernels", "per", "kernel", "host", "wait", "regime", "sure"]
+    assert header.split()[-7:] == ["kernels", "per", "kernel", "host", "wait", "regime,", "confidence"]
     assert step.split()[-8:-2] == ["3", "1.00", "ms", "60.0", "%", "HOST_BOUND"]
-    assert plain.split()[-5:-2] == ["–", "–", "–"]
+    assert plain.split()[-4:-1] == ["–", "–", "–"]
     assert "host wait" not in render(analyse(Run().recording()))
     narrow = render_regions(analyse(UNSAMPLED), width=50)
     assert "regime" in narrow

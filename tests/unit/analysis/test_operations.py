@@ -108,7 +108,7 @@ def test_executions_are_weighed_by_their_time_on_the_device() -> None:
 def test_rates_have_columns_where_operations_tell_them() -> None:
     shown = render(analyse(HOST_ONLY))
     header, line = (next(row for row in shown.splitlines() if row.startswith(name)) for name in ("region", "matmul"))
-    assert header.split()[-5:] == ["FLOP/s", "B/s", "FLOP/B", "regime", "sure"]
+    assert header.split()[-5:] == ["FLOP/s", "B/s", "FLOP/B", "regime,", "confidence"]
     assert line.split()[-8:-1] == ["240", "G", "2.00", "G", "120", "COMPUTE_BOUND", line.split()[-2]]
     assert " 0.0833 " in shown  # a ratio without a prefix
     assert "matmul: COMPUTE_BOUND: 89 % of the compute" in shown

@@ -49,7 +49,7 @@ def test_what_is_not_known_is_a_dash_and_never_a_number() -> None:
     shown = cells(summary(), verdict(Regime.UNKNOWN))
     assert shown.pop("region") == "train"
     assert shown.pop("calls") == "0"
-    assert shown.pop("regime") == "UNKNOWN"
+    assert shown.pop("regime, confidence") == "UNKNOWN"
     assert set(shown.values()) == {UNKNOWN}
 
 
@@ -74,8 +74,7 @@ def test_a_region_that_is_known_reads_in_units_of_its_size() -> None:
         "busy time": "4.28 s",
         "energy": "2.40 kJ",
         "per call": "2.00 J",
-        "regime": "HOST_BOUND",
-        "sure": "46 %",
+        "regime, confidence": "HOST_BOUND 46 %",
     }
 
 

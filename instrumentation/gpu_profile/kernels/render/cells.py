@@ -9,7 +9,7 @@ from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.render.names import middle
 from gpu_profile.kernels.sums import KernelSum
 from gpu_profile.regimes import Regime, Verdict
-from gpu_profile.report.table import UNKNOWN, printable
+from gpu_profile.report.table import REGIME, UNKNOWN, printable, regime_cell
 from gpu_profile.units import percent, si
 
 #: Rows of a table of regions; if there are more regions, the ones with the longest busy time.
@@ -28,7 +28,7 @@ def region_table(regions: Iterable[RegionKernels], *, on_host: bool, causes: boo
     """A header and a row for each region; `on_host`: of operators on a CPU."""
     head: tuple[str, ...] = ("operators", "busy", "mean")
     if not on_host:
-        head = ("GPU span", "busy", "of span", "host wait", "of span", "kernels", "mean", "copied", "regime", "sure")
+        head = ("GPU span", "busy", "of span", "host wait", "of span", "kernels", "mean", "copied", REGIME)
     rows = [(*_host_cells(r), *(_operator_cells(r) if on_host else _gpu_cells(r, causes=causes))) for r in regions]
     return [("region", "times", "on the host", *head), *rows]
 
@@ -55,8 +55,7 @@ def _gpu_cells(r: RegionKernels, *, causes: bool) -> tuple[str, ...]:
         f"{r.kernel_count:,}",
         time(r.mean_kernel_ns),
         UNKNOWN if r.copy_bytes is None else si(r.copy_bytes, "B"),
-        str(verdict.regime),
-        UNKNOWN if verdict.regime is Regime.UNKNOWN else percent(verdict.confidence, 0),
+        regime_cell(verdict),
     )
 
 

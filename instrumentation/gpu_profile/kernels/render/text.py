@@ -34,7 +34,7 @@ _ON_HOST: Final = "no GPU operation in it: the operators below ran on the CPU (r
 #: GPU operations come after the host's, so a trace that was cut does not show how it was recorded.
 _CUT_ON_HOST: Final = "no GPU operation before its end: the operators below ran on the CPU"
 #: Indexes of columns to omit in a narrow terminal, in this order: of regions, and of kernels.
-_SPARE: Final = ((10,), (9,), (3,), (2,), (12,), (6, 7), (1,), (8,))
+_SPARE: Final = ((10,), (9,), (3,), (2,), (6, 7), (1,), (8,))
 _SPARE_OF_KERNELS: Final = ((5,), (4,))
 #: Characters of a kernel's name, at most and at least, and of the columns beside it.
 _NAME, _LEAST_NAME, _BESIDE_NAME = 64, 44, 34

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gpu_profile.errors import UsageError
 from gpu_profile.regimes import Regime, Verdict
-from gpu_profile.report.table import UNKNOWN, terminal_width, text_table
+from gpu_profile.report.table import REGIME, UNKNOWN, regime_cell, terminal_width, text_table
 from gpu_profile.roofline import headroom
 from gpu_profile.roofline.ceilings.ceilings import Ceilings
 from gpu_profile.roofline.machines.machine import Memory
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = (
     *("module", "type", "calls", "own time", "share", "with inner", "FLOPs", "FLOP/s", "of peak"),
-    *("B/s", "of memory", "FLOP/B", "in", "regime", "sure"),
+    *("B/s", "of memory", "FLOP/B", "in", REGIME),
 )
 #: Columns that the table omits on a narrow terminal, in this order.
 _SPARE: Final = ("with inner", "B/s", "FLOPs", "FLOP/B", "in", "calls", "FLOP/s")
@@ -319,8 +319,7 @@ def _cells(row: ModuleRow) -> tuple[str, ...]:
         _share(position.bandwidth),
         UNKNOWN if row.intensity is None else f"{row.intensity:.3g}",
         row.precision or UNKNOWN,
-        row.regime,
-        UNKNOWN if row.confidence is None else percent(row.confidence, 0),
+        regime_cell(row.verdict),
     )
 
 

@@ -96,7 +96,7 @@ def test_on_a_narrow_terminal_tables_go_without_what_is_missed_least() -> None:
     tables = narrow.split("\n\n")[2:-1]  # without the verdict
     assert max(len(line) for table in tables for line in table.splitlines()) <= 80
     (head,) = [line for line in narrow.splitlines() if line.startswith("region ")]
-    assert {"busy", "regime"} <= {*head.split()}
+    assert {"busy", "regime,"} <= {*head.split()}
     assert not {"copied", "mean", "host"} & {*head.split()}
     assert render(report(), width=500) == wide
 
