@@ -36,7 +36,7 @@ def top(*, driver_spec: str, interval: float, devices: tuple[str, ...], url: str
     keys. It ends no process.
     """
     from gpu_profile.driver.grammar import check_spec
-    from gpu_profile.monitor.top.scraper import check_url
+    from gpu_profile.monitor.top.endpoint import check_url
     from gpu_profile.monitor.top.source import TopSource
 
     check_spec(driver_spec)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
-from math import isfinite
-from typing import Final
+from collections.abc import Mapping
+from math import isfinite, isinf
+from typing import Final, NamedTuple
 
 from gpu_profile.catalogue import Metric, label
 from gpu_profile.catalogue import metrics as rows
@@ -14,6 +14,8 @@ from gpu_profile.units import NS_PER_S
 
 #: The length of time over which rates are taken, in ns.
 WINDOW_NS: Final = 60 * NS_PER_S
+#: The most series of regions in one scrape, and the most that are remembered.
+MOST_SERIES: Final = 10_000
 _REGION: Final = label("region")
 _SERVICE: Final = label("service.name")
 _REGIME: Final = label("regime")
@@ -32,77 +34,127 @@ _METRICS: Final[Mapping[str, Metric]] = {
 #: One series: the metric, the region and the regime, without devices.
 Series = tuple[Metric, str, str]
 #: A series of the endpoint, with all labels.
-_Scraped = tuple[str, tuple[tuple[str, str], ...]]
+SeriesKey = tuple[str, tuple[tuple[str, str], ...]]
+
+
+class ScrapeError(Exception):
+    """A scrape gave no values. The message is the reason."""
+
+
+class RegionValue(NamedTuple):
+    """The value of one of the endpoint's series in a scrape: at least 0, and possibly infinite."""
+
+    series: Series
+    value: float
+
+
+class _LastValue(NamedTuple):
+    at_ns: int
+    series: Series
+    value: float
+
+
+def region_values(text: str) -> Mapping[SeriesKey, RegionValue]:
+    """The values of region metrics in a scrape in Prometheus' text format. NaN and negative values are left out.
+
+    ScrapeError if the text has another format or more than `MOST_SERIES` of these series.
+    """
+    from prometheus_client.parser import text_string_to_metric_families
+
+    values: dict[SeriesKey, RegionValue] = {}
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                metric = _METRICS.get(sample.name)
+                region = sample.labels.get(_REGION)
+                if metric is None or not region or not sample.value >= 0:
+                    continue
+                service = sample.labels.get(_SERVICE)
+                series = (metric, f"{service}/{region}" if service else region, sample.labels.get(_REGIME, ""))
+                values[sample.name, tuple(sorted(sample.labels.items()))] = RegionValue(series, sample.value)
+    except Exception as error:  # the parser fails in many ways on text in another format
+        reason = f"{type(error).__name__}: {error}"[:100]
+        raise ScrapeError(f"not in Prometheus' text format ({reason})") from error
+    if len(values) > MOST_SERIES:
+        raise ScrapeError(f"it has {len(values)} series of regions, and the view takes {MOST_SERIES} at most")
+    return values
 
 
 class RegionRates:
-    """The regions of an endpoint's scrapes. `problem`: why the newest scrape failed, or empty."""
+    """The rates of regions in the last minute, from an endpoint's scrapes.
+
+    Growth is the difference of two values of one series. A series that is new, or was not seen within the window, has
+    no growth at first: its value is that of its whole life.
+    """
 
     def __init__(self) -> None:
-        self.problem = ""
-        #: The growth of each series since the first scrape, at each scrape of the window.
-        self._grown: deque[tuple[int, Mapping[Series, float]]] = deque()
-        self._total: dict[Series, float] = {}
-        self._last: dict[_Scraped, float] | None = None
+        #: The growth of each series up to each scrape of the window. That of the first one is before the window.
+        self._growth: deque[tuple[int, Mapping[Series, float]]] = deque()
+        #: The last values of the series that were seen within the window, those seen last at the end.
+        self._last: dict[SeriesKey, _LastValue] = {}
 
-    def take(self, at_ns: int, text: str) -> None:
-        """Add a scrape in Prometheus' text format. ValueError if it is not in this format."""
-        values: dict[_Scraped, float] = {}
-        for key, series, value in _scraped(text):
-            # A counter that was reset, or is new, began at 0. The first scrape has no earlier one to compare with.
-            last = value if self._last is None else self._last.get(key, 0.0)
-            self._total[series] = self._total.get(series, 0.0) + (value - last if value >= last else value)
-            values[key] = value
-        self._last = values
-        self._grown.append((at_ns, dict(self._total)))
-        while len(self._grown) > 1 and at_ns - self._grown[1][0] >= WINDOW_NS:
-            self._grown.popleft()
-        self.problem = ""
+    def take(self, at_ns: int, values: Mapping[SeriesKey, RegionValue]) -> None:
+        """Add a scrape. After a time without scrapes that is longer than the window, a new window begins."""
+        if self._growth and at_ns - self._growth[-1][0] > WINDOW_NS:
+            self._growth.clear()
+        self._forget(at_ns)
+        growth: dict[Series, float] = {}
+        for key, (series, value) in values.items():
+            last = self._last.pop(key, None)
+            grown = None if last is None else _grown(last.value, value)
+            if grown is not None:
+                growth[series] = growth.get(series, 0.0) + grown
+            self._last[key] = _LastValue(at_ns, series, value)
+        self._growth.append((at_ns, growth))
+        while len(self._growth) > 1 and at_ns - self._growth[1][0] >= WINDOW_NS:
+            self._growth.popleft()
+        self._forget(at_ns)
+
+    def _forget(self, at_ns: int) -> None:
+        """Drop the series that were not seen within the window, and the oldest ones if there are too many."""
+        for key, last in list(self._last.items()):
+            if at_ns - last.at_ns <= WINDOW_NS and len(self._last) <= MOST_SERIES:
+                break
+            del self._last[key]
 
     @property
     def window_s(self) -> float:
         """The time between the first and the last scrape of the window, in s."""
-        return (self._grown[-1][0] - self._grown[0][0]) / NS_PER_S if self._grown else 0.0
+        return (self._growth[-1][0] - self._growth[0][0]) / NS_PER_S if self._growth else 0.0
 
     def lines(self) -> tuple[RegionLine, ...]:
-        """The regions in order of their names. Without a second scrape, no rate is known."""
-        if not self._grown:
-            return ()
-        (_, first), (_, last) = self._grown[0], self._grown[-1]
-        growth = {series: value - first.get(series, 0.0) for series, value in last.items()}
-        regions: dict[str, dict[Series, float]] = {}
-        for series, value in growth.items():
-            regions.setdefault(series[1], {})[series] = value
+        """The regions in order of their names. Without two values of a series in the window, its rate is unknown."""
+        regions: dict[str, dict[Series, float]] = {last.series[1]: {} for last in self._last.values()}
+        for _, growth in list(self._growth)[1:]:
+            for series, value in growth.items():
+                if series[1] in regions:
+                    region = regions[series[1]]
+                    region[series] = region.get(series, 0.0) + value
         return tuple(self._line(name, regions[name]) for name in sorted(regions))
 
     def _line(self, name: str, growth: Mapping[Series, float]) -> RegionLine:
         def rate(metric: Metric) -> float | None:
             values = [value for series, value in growth.items() if series[0] is metric]
-            return sum(values) / self.window_s if values and self.window_s > 0 else None
+            total = sum(values) / self.window_s if values and self.window_s > 0 else None
+            return total if total is not None and isfinite(total) else None
 
+        calls = rate(rows.REGION_CALLS)
         regimes = {series[2]: value for series, value in growth.items() if series[0] is rows.REGION_CALLS and value > 0}
         return RegionLine(
             name,
-            calls=rate(rows.REGION_CALLS),
+            calls=calls,
             joules=rate(rows.REGION_ENERGY),
             joules_uncertain=rate(rows.REGION_ENERGY_UNCERTAIN),
             busy=rate(rows.REGION_BUSY),
             busy_uncertain=rate(rows.REGION_BUSY_UNCERTAIN),
-            regime=max(regimes, key=lambda regime: regimes[regime], default=""),
+            regime="" if calls is None else max(regimes, key=lambda regime: regimes[regime], default=""),
         )
 
 
-def _scraped(text: str) -> Iterator[tuple[_Scraped, Series, float]]:
-    """The samples of region metrics."""
-    from prometheus_client.parser import text_string_to_metric_families
-
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            metric = _METRICS.get(sample.name)
-            region = sample.labels.get(_REGION)
-            if metric is None or not region or not isfinite(sample.value) or sample.value < 0:
-                continue
-            service = sample.labels.get(_SERVICE)
-            name = f"{service}/{region}" if service else region
-            key = sample.name, tuple(sorted(sample.labels.items()))
-            yield key, (metric, name, sample.labels.get(_REGIME, "")), sample.value
+def _grown(last: float, value: float) -> float | None:
+    """The growth from `last` to `value`. A counter that was reset began at 0. None from infinity on."""
+    if isinf(value):
+        return value
+    if isinf(last):
+        return None
+    return value - last if value >= last else value

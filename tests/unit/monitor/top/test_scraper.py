@@ -1,65 +1,12 @@
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
-
 import pytest
 from support.drivers import wait_for
 from unit.monitor.top.scene import exposition
 
-from gpu_profile.errors import UsageError
-from gpu_profile.monitor.top.scraper import RegionScraper, ScrapeError, check_url, fetch
+from gpu_profile.monitor.top import scraper as module
+from gpu_profile.monitor.top.endpoint import NoAnswerError
+from gpu_profile.monitor.top.region_rates import ScrapeError, region_values
+from gpu_profile.monitor.top.scraper import STALE_S, RegionScraper
 from gpu_profile.testing import FakeClock
-
-
-@pytest.fixture
-def server() -> Iterator[HTTPServer]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = exposition(1.0).encode()
-            self.send_response(200 if self.path == "/metrics" else 404)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-@pytest.mark.parametrize(
-    ("url", "whole"),
-    [
-        ("localhost:9464", "http://localhost:9464/metrics"),
-        ("http://[::1]:9464/", "http://[::1]:9464/metrics"),
-        ("https://node/gpu/metrics", "https://node/gpu/metrics"),
-    ],
-)
-def test_a_url_may_leave_out_scheme_and_path(url: str, whole: str) -> None:
-    assert check_url(url) == whole
-
-
-@pytest.mark.parametrize(
-    "url", ["", "ftp://node/metrics", "file:///etc/passwd", "node:port", "node:0", "http://a:b@node"]
-)
-def test_a_wrong_url_is_refused_with_the_right_form(url: str) -> None:
-    with pytest.raises(UsageError, match="is not written as http://HOST:PORT/metrics"):
-        check_url(url)
-
-
-def test_an_endpoint_is_read_and_a_failed_one_gives_its_reason(server: HTTPServer) -> None:
-    port = server.server_port
-    assert fetch(f"http://127.0.0.1:{port}/metrics") == exposition(1.0)
-    with pytest.raises(ScrapeError, match="HTTP 404"):
-        fetch(f"http://127.0.0.1:{port}/other")
-    with pytest.raises(ScrapeError, match="Connection refused"):
-        fetch("http://127.0.0.1:9/metrics")
 
 
 def test_a_dead_endpoint_gives_its_reason_and_rates_return_with_it() -> None:
@@ -96,6 +43,63 @@ def test_an_endpoint_without_regions_says_so() -> None:
     scraper = RegionScraper("http://node/metrics", clock=FakeClock(), get=lambda _: "up 1\n")
     scraper.scrape()
     assert scraper.lines() == ((), "http://node/metrics has no metrics of regions (gpu_profile_region_…)")
+
+
+def test_a_silent_endpoint_leaves_its_rates_until_they_are_stale() -> None:
+    clock, answers = FakeClock(), [exposition(0.5), exposition(0)]
+
+    def get(_: str) -> str:
+        clock.advance(4)
+        if not answers:
+            raise NoAnswerError("no answer within 5 s")
+        return answers.pop()
+
+    scraper = RegionScraper("http://node/metrics?token=secret", clock=clock, get=get)
+    scraper.scrape()
+    scraper.scrape()
+    lines, note = scraper.lines()
+    assert (len(lines), note, scraper.answered) == (2, "", True)
+    scraper.scrape()
+    clock.advance(STALE_S - 4)
+    assert scraper.lines() == (lines, "")
+    clock.advance(0.5)
+    assert scraper.lines() == ((), "http://node/metrics?…: no answer for 8 s")
+    clock.advance(30)
+    assert scraper.lines()[1].endswith("no answer for 38 s"), "a scrape that hangs is not waited for"
+    answers[:] = [exposition(1.0)]
+    scraper.scrape()
+    assert (len(scraper.lines()[0]), scraper.lines()[1]) == (2, "")
+
+
+def test_an_endpoint_that_never_answers_is_waited_for_and_then_called_silent() -> None:
+    clock = FakeClock()
+
+    def get(_: str) -> str:
+        notes.append(scraper.lines()[1])
+        clock.advance(5)
+        raise NoAnswerError("no answer within 5 s")
+
+    notes: list[str] = []
+    scraper = RegionScraper("http://node/metrics", clock=clock, get=get)
+    scraper.scrape()
+    assert not scraper.answered
+    scraper.scrape()
+    assert scraper.answered
+    assert notes == ["waiting for http://node/metrics"] * 2
+    assert scraper.lines() == ((), "http://node/metrics: no answer for 10 s")
+
+
+def test_the_view_does_not_wait_while_a_scrape_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def parse(text: str) -> object:
+        seen.append((scraper._lock.locked(), len(scraper.lines()[0])))
+        return region_values(text)
+
+    seen: list[tuple[bool, int]] = []
+    monkeypatch.setattr(module, "region_values", parse)
+    scraper = RegionScraper("http://node/metrics", clock=FakeClock(), get=lambda _: exposition(1.0))
+    scraper.scrape()
+    scraper.scrape()
+    assert seen == [(False, 0), (False, 2)]
 
 
 def test_the_thread_scrapes_until_it_is_stopped() -> None:

@@ -1,0 +1,168 @@
+"""One scrape of a Prometheus endpoint: the check of its URL, and its text within one deadline for the whole answer."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import re
+import socket
+import urllib.error
+import urllib.request
+from contextlib import ExitStack
+from functools import partial
+from typing import IO, TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from gpu_profile.clock import SYSTEM_CLOCK, Clock
+from gpu_profile.errors import UsageError
+from gpu_profile.monitor.top.region_rates import ScrapeError
+from gpu_profile.units import NS_PER_S, nanoseconds
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+#: The time for one scrape from the request to the last byte, in s.
+TIMEOUT_S: Final = 5.0
+#: A longer body is refused.
+MOST_BYTES: Final = 4 << 20
+
+
+class NoAnswerError(ScrapeError):
+    """The answer was not complete in time."""
+
+
+def check_url(url: str) -> str:
+    """`url` with a scheme and a path. Raises UsageError if it is no URL of an endpoint."""
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        valid = valid and parts.username is None
+    except ValueError:  # not a port number, or not an IPv6 address
+        valid = False
+    if not valid:
+        raise UsageError(f"--url: {_hidden(url)!r} is not written as http://HOST:PORT/metrics, without a user name")
+    return parts._replace(path=parts.path if parts.path.strip("/") else "/metrics").geturl()
+
+
+def shown_url(url: str) -> str:
+    """A checked URL for the screen: without its query, which may have a password or a token."""
+    return urlsplit(url)._replace(query="…" if urlsplit(url).query else "", fragment="").geturl()
+
+
+def _hidden(url: str) -> str:
+    """`url`, which may be no URL, without a user name and a password."""
+    return re.sub(r"^([a-z][a-z0-9+.-]*://)?.*@", r"\1…@", url, flags=re.IGNORECASE | re.DOTALL)
+
+
+def fetch(url: str, *, clock: Clock = SYSTEM_CLOCK) -> str:
+    """The text at `url` after at most `TIMEOUT_S`, besides the time that the resolver takes for the host's name.
+
+    Each address of the host may take as long until it is connected. Raises ScrapeError.
+    """
+    request = urllib.request.Request(url, headers={"Accept": "text/plain;version=0.0.4"})  # noqa: S310 - checked
+    try:
+        with ExitStack() as opened:
+            answer = urllib.request.build_opener(_Handler(_Deadline(clock), opened), _Redirects).open(request)
+            data: bytes = answer.read(MOST_BYTES + 1)
+            missing = answer.length
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise ScrapeError(f"HTTP {error.code} {error.reason}") from error
+    except urllib.error.URLError as error:
+        raise _failed(error.reason) from error
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise _failed(error) from error
+    if len(data) > MOST_BYTES:
+        raise ScrapeError(f"its answer has more than {MOST_BYTES >> 20} MiB")
+    if missing:
+        raise ScrapeError(f"its answer ended {missing} bytes too early")
+    return data.decode("utf-8", "replace")
+
+
+def _failed(error: object) -> ScrapeError:
+    if isinstance(error, TimeoutError):
+        return NoAnswerError(f"no answer within {TIMEOUT_S:g} s")
+    if isinstance(error, http.client.IncompleteRead):
+        return ScrapeError("its answer ended too early")
+    if isinstance(error, OSError) and error.strerror:
+        return ScrapeError(error.strerror)
+    return ScrapeError(str(error) or type(error).__name__)
+
+
+class _Deadline:
+    """The end of a scrape that begins now."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._end_ns = clock.elapsed_ns() + nanoseconds(TIMEOUT_S)
+
+    def left_s(self) -> float:
+        """The time that is left, in s. TimeoutError if there is none."""
+        left_ns = self._end_ns - self._clock.elapsed_ns()
+        if left_ns <= 0:
+            raise TimeoutError
+        return left_ns / NS_PER_S
+
+
+class _TimedReader(io.RawIOBase):
+    """Reads a socket until the deadline. A timeout of the socket alone begins anew with each byte."""
+
+    def __init__(self, sock: socket.socket, deadline: _Deadline) -> None:
+        self._sock, self._deadline = sock, deadline
+        self._file = sock.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int | None:
+        self._sock.settimeout(self._deadline.left_s())
+        count: int | None = self._file.readinto(buffer)
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+    """Opens http:// and https:// with connections that keep to the deadline. All answers are closed with `opened`."""
+
+    def __init__(self, deadline: _Deadline, opened: ExitStack) -> None:
+        super().__init__()
+        self._deadline, self._opened = deadline, opened
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(partial(self._connection, http.client.HTTPConnection), req)
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(partial(self._connection, http.client.HTTPSConnection), req)
+
+    def _connection(self, kind: type[http.client.HTTPConnection], host: str, **options: Any) -> Any:
+        connection = kind(host, **(options | {"timeout": self._deadline.left_s()}))
+        connection.response_class = self._response  # type: ignore[assignment]  # any callable that makes one works
+        return connection
+
+    def _response(self, sock: socket.socket, *args: Any, **options: Any) -> http.client.HTTPResponse:
+        response = http.client.HTTPResponse(sock, *args, **options)
+        response.fp.close()
+        self._opened.callback(response.close)
+        response.fp = io.BufferedReader(_TimedReader(sock, self._deadline))
+        return response
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects to endpoints, but not from https:// to http://."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        try:
+            check_url(newurl)
+            refused = req.type == "https" and not newurl.lower().startswith("https:")
+        except UsageError:
+            refused = True
+        if refused:
+            reason = f"redirects to {_hidden(newurl).partition('?')[0]}, which is not followed"
+            raise urllib.error.HTTPError(req.full_url, code, reason, headers, fp)
+        fp.close()  # else its body is read to the end, of any length
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
