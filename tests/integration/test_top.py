@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from integration.running import Terminal, command, profile
+from integration.running import LIMIT_S, Terminal, command, profile
 from support.nodes import busy, node_of
 from support.programs import environment
 
@@ -92,6 +93,7 @@ def test_a_wrong_device_ends_it_with_one_line(tmp_path: Path) -> None:
         (["--driver", "simulatd", "--once"], "unknown driver 'simulatd'"),
         (["--driver", "simulated:/nowhere", "--once"], "/nowhere"),
         (["--driver", "simulated", "--once", "--device", "GPU-x"], "device 'GPU-x': no device has this UUID"),
+        (["--url", "http://[x", "--once"], "--url: 'http://[x' is not written as http://HOST:PORT/metrics"),
         (["--url", "ftp://node", "--once"], "--url: 'ftp://node' is not written as http://HOST:PORT/metrics"),
     ],
 )
@@ -132,6 +134,23 @@ def test_no_device_is_no_error() -> None:
     done = profile("top", "--once", "--driver", "none")
     assert (done.returncode, done.stderr) == (0, "")
     assert "no devices: the driver lists none" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "says"),
+    [
+        (">&-", 2, "top: standard output is closed, so the frame cannot be printed"),
+        ("> /dev/full", 1, "top: standard output cannot be written: No space left on device"),
+    ],
+)
+def test_an_output_that_takes_nothing_is_one_line(redirection: str, code: int, says: str) -> None:
+    line = f"{shlex.join(command('top', '--once', '--driver', 'none'))} {redirection}"
+    done = subprocess.run(
+        ["/bin/sh", "-c", line], capture_output=True, text=True, env=environment(), timeout=LIMIT_S, check=False
+    )
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith(f"gpu-profile: {says}")
+    assert done.stderr.count("\n") == 1
 
 
 def wait_until_fresh(timeline: Path) -> None:

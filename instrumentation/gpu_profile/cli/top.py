@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -12,7 +13,7 @@ import click
 
 from gpu_profile.cli.devices import chooser
 from gpu_profile.cli.options import backend_option, device_option, interval_option
-from gpu_profile.errors import UsageError
+from gpu_profile.errors import GpuProfileError, UsageError
 
 if TYPE_CHECKING:
     from gpu_profile.monitor.top.source import TopSource
@@ -43,6 +44,10 @@ def top(*, driver_spec: str, interval: float, devices: tuple[str, ...], url: str
     url = None if url is None else check_url(url)
     if not once:
         _require_terminal()
+    elif sys.stdout is None:
+        raise UsageError(
+            "top: standard output is closed, so the frame cannot be printed; redirect it to a file or a pipe"
+        )
     logging.getLogger("gpu_profile").addHandler(logging.NullHandler())  # a message would damage the screen
     source = TopSource(driver_spec, interval_s=interval, choose=chooser(devices, visible=False), url=url)
     return _print(source) if once else _live(source)
@@ -64,9 +69,15 @@ def _print(source: TopSource) -> int:
     try:
         source.wait()
         width = shutil.get_terminal_size((_WIDTH, 24)).columns if sys.stdout.isatty() else _WIDTH
-        click.echo(draw(source.snapshot(), ViewState(table=""), width).text, nl=False)
+        text = draw(source.snapshot(), ViewState(table=""), width).text
     finally:
         source.stop()
+    try:
+        click.echo(text, nl=False)
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # its reader has ended, which click handles
+            raise
+        raise GpuProfileError(f"top: standard output cannot be written: {error.strerror or error}") from error
     return 0
 
 
