@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Final
 
 from gpu_profile.monitor.top.cells import StyledText, TableColumn, safe
 from gpu_profile.monitor.top.snapshot import DeviceLine, RegionLine, TopSnapshot
+from gpu_profile.regimes import Regime
 from gpu_profile.report.table import ABOUT, UNKNOWN
 
 _GIB: Final = 1 << 30
 _SOFT: Final = "soft"
+_REGIMES: Final = frozenset(map(str, Regime))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,11 @@ class ViewTable:
 
 def _number(value: float | None, text: Callable[[float], str]) -> StyledText:
     return StyledText(UNKNOWN, _SOFT) if value is None else StyledText(text(value))
+
+
+def _finite(value: float) -> float | None:
+    """A sum or a ratio; None if it is infinite, as of values near the largest one."""
+    return value if isfinite(value) else None
 
 
 def _percent(value: float | None) -> StyledText:
@@ -161,7 +169,7 @@ def _shared(title: str, certain: str, uncertain: str, *, size: int, rank: int = 
 
     def value(row: Any) -> float | None:
         amounts = [each for each in (getattr(row, certain), getattr(row, uncertain)) if each is not None]
-        return sum(amounts) if amounts else None
+        return _finite(sum(amounts)) if amounts else None
 
     return _column(title, cell, value, size=size, rank=rank)
 
@@ -234,12 +242,17 @@ HOLDERS: Final = ViewTable(
 
 
 def _regime(line: RegionLine) -> StyledText:
-    return StyledText(safe(line.regime), line.regime) if line.regime else StyledText(UNKNOWN, _SOFT)
+    """The regime. Its text comes from the endpoint, so that only a known one is a tone."""
+    if not line.regime:
+        return StyledText(UNKNOWN, _SOFT)
+    return StyledText(safe(line.regime), line.regime if line.regime in _REGIMES else "")
 
 
 def _each(line: RegionLine) -> float | None:
     """Joules per call of the certain part, where nothing is uncertain."""
-    return line.joules / line.calls if line.joules is not None and line.calls and not line.joules_uncertain else None
+    if line.joules is None or not line.calls or line.joules_uncertain:
+        return None
+    return _finite(line.joules / line.calls)
 
 
 REGIONS: Final = ViewTable(

@@ -224,6 +224,23 @@ def test_a_small_amount_does_not_look_like_none() -> None:
     assert re.search(r"^a +<0\.01 +0 ", text, re.MULTILINE)
 
 
+def test_only_a_known_regime_has_a_tone() -> None:
+    regions = tuple(RegionLine(str(n), 1.0, regime=name) for n, name in enumerate(("HOST_BOUND", "bad", "title")))
+    rows = draw(TopSnapshot(regions=regions), START, 100).body[-3:]
+    assert [row[-1].tone if row[-1].text.strip() else row[-2].tone for row in rows] == ["HOST_BOUND", "", ""]
+    assert [plain(row).split()[-1] for row in rows] == ["HOST_BOUND", "bad", "title"]
+
+
+def test_a_sum_or_a_ratio_that_is_infinite_is_unknown() -> None:
+    huge, small = RegionLine("huge", 1e-10, 1.5e308, 0.0), RegionLine("small", 2.0, 10.0, 0.0)
+    assert re.search(
+        r"^huge +<0\.01 +1\.5e\+308 +– ", "\n".join(lines(TopSnapshot(regions=(huge, small)))), re.MULTILINE
+    )
+    both = replace(huge, joules_uncertain=1.5e308)
+    ranked = TABLES["regions"].chosen(TopSnapshot(regions=(both, small)), sort=2, reverse=False, filter_="")
+    assert ranked == [small, both]
+
+
 @pytest.fixture
 def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TZ", "UTC")
