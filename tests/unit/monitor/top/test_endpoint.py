@@ -78,7 +78,7 @@ class _Answer(BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[Endpoint]:
     server = Endpoint()
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield server
     server.shutdown()
