@@ -1,7 +1,8 @@
 """Floating-point operations of linear algebra beyond products: decompositions, solutions, inverses. Pure.
 
 The counts are the leading terms of the usual algorithms, for real matrices; complex ones count four times as much.
-Libraries may choose other algorithms, and iterations depend on the data. A batch counts each of its matrices.
+Libraries may choose other algorithms, and iterations depend on the data. A batch counts each of its matrices, and its
+sum is rounded once.
 
 | operation | floating-point operations; A is m x n, m >= n (else exchange them), k right-hand sides | source |
 |---|---|---|
@@ -19,10 +20,15 @@ Libraries may choose other algorithms, and iterations depend on the data. A batc
 | svd, full | the smaller of 4 m^2 n + 8 m n^2 + 9 n^3 and 4 m^2 n + 22 n^3 | GVL 8.6 |
 | svd, reduced | the smallest of the two above, 14 m n^2 + 8 n^3, and 6 m n^2 + 20 n^3 | GVL 8.6 |
 | eigvalsh, eigh | 4 n^3 / 3, 9 n^3 | GVL 8.3 |
-| eig | 25 n^3 | GVL 7.5 |
+| eigvals | 10 n^3 | GVL 7.5 |
+| eig | 79 n^3 / 3: 25 n^3 for the Schur form, n^3 / 3 for its vectors, n^3 to rotate them back | GVL 7.5, 7.6 |
 
 LAWN 41: LAPACK working note 41 (Blackford, Dongarra 1999), appendix C. GVL: Golub, Van Loan, Matrix Computations.
 Least squares, pseudo-inverses and matrix exponentials have no formula: their counts depend on ranks and norms.
+
+Functions that need only singular values or eigenvalues (`svdvals`, `matrix_norm`, `cond`, `matrix_rank`, …) compute
+vectors if gradients are wanted, or if a mode observes them. `perhaps_without_vectors` finds these calls, which are then
+unknown. `dry_run` knows the user's own calls of svd, svdvals, eigh, eigvalsh, eig and eigvals.
 """
 
 from __future__ import annotations
@@ -43,8 +49,8 @@ def _matrix(call: OperatorCall) -> Operand:
 
 
 def _count(operand: Operand, thirds: int) -> int:
-    """A third of the number, rounded, for each matrix of a batch."""
-    return (thirds + 1) // 3 * prod(operand.shape[:-2]) * (4 if operand.is_complex else 1)
+    """A third of the number, for each matrix of a batch, rounded once."""
+    return (thirds * prod(operand.shape[:-2]) * (4 if operand.is_complex else 1) + 1) // 3
 
 
 def _of_matrix(thirds: Thirds) -> Formula:
@@ -114,7 +120,8 @@ _FORMULAS: Final[tuple[tuple[str, Formula], ...]] = (
     ("linalg_lu linalg_lu_factor linalg_lu_factor_ex _linalg_det _linalg_slogdet", _of_matrix(_lu)),
     ("linalg_inv_ex", _of_matrix(lambda _, n: 6 * n**3)),
     ("geqrf", _of_matrix(_geqrf)),
-    ("linalg_eig", _of_matrix(lambda _, n: 75 * n**3)),
+    ("linalg_eig", _of_matrix(lambda _, n: 79 * n**3)),
+    ("_linalg_eigvals", _of_matrix(lambda _, n: 30 * n**3)),
     ("cholesky_solve linalg_lu_solve linalg_ldl_solve", _solved(2)),
     ("linalg_solve_triangular triangular_solve", _solved(1)),
     ("_linalg_solve_ex", _solved(2, matrix=_of_matrix(_lu))),
@@ -128,3 +135,13 @@ _FORMULAS: Final[tuple[tuple[str, Formula], ...]] = (
 DECOMPOSITIONS: Final[Mapping[str, Formula]] = {
     f"aten.{name}": flops for names, flops in _FORMULAS for name in names.split()
 }
+
+
+def perhaps_without_vectors(call: OperatorCall) -> bool:
+    """Whether PyTorch may have computed the vectors of this call only because a mode observed it."""
+    match call.name:
+        case "aten._linalg_svd":  # for values alone, PyTorch never asks for full matrices
+            return bool(call["compute_uv"]) and not call["full_matrices"]
+        case "aten._linalg_eigh":
+            return bool(call["compute_v"])
+    return call.name == "aten.linalg_eig"

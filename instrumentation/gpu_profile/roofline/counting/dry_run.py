@@ -35,11 +35,26 @@ _copying = threading.Lock()
 _missing: Final = object()
 _function_modes: Final = torch._C._len_torch_function_stack
 
-#: Functions that compute no vectors, except while PyTorch is observed -> the operation that they run otherwise.
-_DIRECT: Final[Mapping[Any, Any]] = {
+
+def _svd(input: Any, some: bool = True, compute_uv: bool = True) -> Any:  # noqa: A002 - the name in PyTorch
+    return torch.ops.aten._linalg_svd(input, not some, compute_uv)
+
+
+def _eigvals(input: Any) -> Any:  # noqa: A002 - the name in PyTorch
+    return torch.ops.aten._linalg_eigvals(input)
+
+
+#: Functions that compute no vectors, except for gradients or while PyTorch is observed -> the operation that they run
+#: otherwise.
+_WITHOUT_VECTORS: Final[Mapping[Any, Any]] = {
     torch.linalg.svdvals: partial(torch.ops.aten._linalg_svd, compute_uv=False),
     torch.linalg.eigvalsh: partial(torch.ops.aten._linalg_eigh, compute_v=False),
+    torch.linalg.eigvals: _eigvals,
+    torch.svd: _svd,
+    torch.Tensor.svd: _svd,
 }
+#: These and functions that always compute vectors: their counts on copies are those of their runs.
+_DECOMPOSITIONS: Final = frozenset({*_WITHOUT_VECTORS, torch.linalg.svd, torch.linalg.eigh, torch.linalg.eig})
 
 #: Types of attributes that count as settings of a module.
 _SETTINGS: Final = frozenset({bool, int, float, str, tuple})
@@ -136,19 +151,25 @@ def _unbound(
 
 
 def _counted(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Work | None:
-    fakes, record = FakeTensors(), OperationLog(fake=True)
+    fakes, record = FakeTensors(), OperationLog(fake=True, exact=function in _DECOMPOSITIONS)
     try:
         # Without warnings: the run itself gives them. Filters are global to the process, hence one thread at a time.
         with _copying, warnings.catch_warnings(), unlogged():
             warnings.simplefilter("ignore")
-            call = fakes.module(function) if isinstance(function, _Module) else _DIRECT.get(function, function)
             given, named = fakes.value(tuple(args)), fakes.value(dict(kwargs))
+            call = fakes.module(function) if isinstance(function, _Module) else function
+            if function in _WITHOUT_VECTORS and not _wants_gradients(*given, *named.values()):
+                call = _WITHOUT_VECTORS[function]
             with fakes.mode, Mode(record, types=WITHOUT_DATA):
                 call(*given, **named)
     except Exception:  # noqa: BLE001 - a call that cannot run without data is counted in its run
         return None
     totals, touched = record.totals()
     return totals.work("meta", working_set=touched)
+
+
+def _wants_gradients(*values: Any) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(each, _Tensor) and each.requires_grad for each in values)
 
 
 def _modes_of_the_user() -> bool:

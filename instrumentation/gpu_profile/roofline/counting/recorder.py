@@ -25,11 +25,12 @@ class OperationLog:
     """Counts of dispatched operations, until `totals` adds them up.
 
     Only `note` runs within the user's run: it makes a key of the operation and its tensors' shapes, strides and types,
-    and increments the count of the key. `fake`: tensors have no data, and their storages replace addresses.
+    and increments the count of the key. `fake`: tensors have no data, and their storages replace addresses. `exact`:
+    as of `Totals`.
     """
 
-    def __init__(self, *, fake: bool = False) -> None:
-        self._totals = Totals(tf32())
+    def __init__(self, *, fake: bool = False, exact: bool = False) -> None:
+        self._totals = Totals(tf32(), exact=exact)
         self._counts: dict[Any, list[Any]] = {}
         self._opaque: dict[str, int] = {}
         self._footprint = Footprint()

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from gpu_profile.roofline.counting.decompositions import perhaps_without_vectors
 from gpu_profile.roofline.counting.operands import OperatorCall
 from gpu_profile.roofline.counting.products import CONVOLUTIONS, PRODUCTS, factor
-from gpu_profile.roofline.counting.registry import Registered, asked, checked, formula, registered_operation
+from gpu_profile.roofline.counting.registry import Count, Registered, asked, checked, formula, registered_operation
 from gpu_profile.roofline.counting.sparse import SPARSE
 from gpu_profile.roofline.counting.traffic import traffic
 from gpu_profile.roofline.precision import Precision, precision_of
@@ -16,6 +17,8 @@ from gpu_profile.roofline.work import Method, Work
 from gpu_profile.units import si
 
 NOTHING_SEEN: Final = "no operation of PyTorch was seen: give flops= and bytes=, or register a formula for the callable"
+
+_UNSURE: Final = "{} may compute vectors only because of the counting: register a formula for it"
 
 #: How many names of operations a reason lists.
 _NAMED: Final = 3
@@ -29,16 +32,23 @@ class Tf32(NamedTuple):
 
 
 class Totals:
-    """Adds up operations. Not thread-safe."""
+    """Adds up operations. Not thread-safe.
 
-    def __init__(self, tf32: Tf32) -> None:
+    `exact`: without counting, the same operations would run. Otherwise decompositions that may compute vectors only
+    because counting observes them have unknown FLOPs and bytes.
+    """
+
+    def __init__(self, tf32: Tf32, *, exact: bool = False) -> None:
         self._tf32 = tf32
+        self._exact = exact
         self._flops = 0
         self._bytes = 0
         self._by_precision: Counter[Precision] = Counter()
         self._unknown: Counter[str] = Counter()
         #: Names in `_unknown` for which a formula of the user's failed.
         self._failing: set[str] = set()
+        #: Names of decompositions that may compute vectors only because counting observes them.
+        self._unsure: set[str] = set()
         self._opaque: Counter[str] = Counter()
         self._operations = 0
         self._largest = 0
@@ -48,18 +58,25 @@ class Totals:
         """Add an operation that ran `count` times."""
         self._operations += count
         given = registered_operation(call.name, call.overload) or Registered(None, None)
-        own = given.flops
-        flops = _checked(lambda: _flops(call)) if own is None else asked(own, call.values, call.name)
+        unsure = not self._exact and perhaps_without_vectors(call)
+        if unsure:
+            self._unsure.add(call.name)
+
+        def counted(own: Count | None, formula: Callable[[], int | None]) -> int | None:
+            if own is not None:
+                return asked(own, call.values, call.name)
+            return None if unsure else _checked(formula)
+
+        flops = counted(given.flops, lambda: _flops(call))
         if flops is None:
             self._unknown[call.name] += count
-            if own is not None:
+            if given.flops is not None:
                 self._failing.add(call.name)
         elif flops:
             self._flops += flops * count
             if (precision := self._precision(call)) is not None:
                 self._by_precision[precision] += flops * count
-        own = given.bytes
-        moved = _checked(lambda: traffic(call).moved) if own is None else asked(own, call.values, call.name)
+        moved = counted(given.bytes, lambda: traffic(call).moved)
         if moved is None:
             self._opaque[call.name] += count
         else:
@@ -80,13 +97,17 @@ class Totals:
             why = dict.fromkeys(("flops", "bytes"), NOTHING_SEEN)
         if self._unknown:
             at_least = f"; at least {si(self._flops, 'FLOP')} without it" if self._flops else ""
-            without = Counter({name: n for name, n in self._unknown.items() if name not in self._failing})
-            failed = Counter({name: n for name, n in self._unknown.items() if name in self._failing})
+            failed, rest = _split(self._unknown, self._failing)
+            unsure, without = _split(rest, self._unsure)
             parts = [f"no formula for {_names(without)}"] if without else []
             parts += [f"the formula registered for {_names(failed)} failed"] if failed else []
+            parts += [_UNSURE.format(_names(unsure))] if unsure else []
             why.setdefault("flops", f"{' and '.join(parts)}{at_least}")
         if self._opaque:
-            why.setdefault("bytes", f"tensors without plain memory (nested, quantised, …) in {_names(self._opaque)}")
+            unsure, without = _split(self._opaque, self._unsure)
+            parts = [f"tensors without plain memory (nested, quantised, …) in {_names(without)}"] if without else []
+            parts += [_UNSURE.format(_names(unsure))] if unsure else []
+            why.setdefault("bytes", " and ".join(parts))
         return Work(
             flops=None if "flops" in why else self._flops,
             at_least=self._flops if "flops" in why and self._flops else None,
@@ -124,6 +145,12 @@ def _checked(count: Callable[[], int | None]) -> int | None:
         return checked(count())
     except Exception:  # noqa: BLE001 - unforeseen arguments
         return None
+
+
+def _split(counted: Counter[str], names: set[str]) -> tuple[Counter[str], Counter[str]]:
+    """The counts of these names, and those of all others."""
+    within = Counter({name: n for name, n in counted.items() if name in names})
+    return within, counted - within
 
 
 def _names(counted: Counter[str]) -> str:

@@ -36,6 +36,7 @@ def counted(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Work:
 CASES: dict[str, tuple[functools.partial[Any], float]] = {
     "cholesky": (call(linalg.cholesky, SQUARE), N**3 / 3),
     "cholesky of a batch": (call(linalg.cholesky, BATCH), 4 * N**3 / 3),
+    "cholesky of a batch, rounded once": (call(linalg.cholesky, torch.eye(2).expand(100, 2, 2)), 100 * 2**3 / 3),
     "cholesky_solve": (call(torch.cholesky_solve, RIGHT, SQUARE), 2 * N * N * K),
     "cholesky_inverse": (call(torch.cholesky_inverse, SQUARE), 2 * N**3 / 3),
     "lu_factor": (call(linalg.lu_factor, SQUARE), 2 * N**3 / 3),
@@ -59,7 +60,10 @@ CASES: dict[str, tuple[functools.partial[Any], float]] = {
     "svdvals": (call(linalg.svdvals, SQUARE), 4 * N**3 - 4 * N**3 / 3),
     "eigh": (call(linalg.eigh, SQUARE), 9 * N**3),
     "eigvalsh": (call(linalg.eigvalsh, SQUARE), 4 * N**3 / 3),
-    "eig": (call(linalg.eig, SQUARE), 25 * N**3),
+    "eig": (call(linalg.eig, SQUARE), 79 * N**3 / 3),
+    "eigvals": (call(linalg.eigvals, SQUARE), 10 * N**3),
+    "svd as a method": (call(TALL.svd), 6 * M * N**2 + 20 * N**3),
+    "svd as a function, values alone": (call(torch.svd, SQUARE, compute_uv=False), 4 * N**3 - 4 * N**3 / 3),
     "cdist": (call(torch.cdist, POINTS, OTHERS), 2 * 40 * 50 * (16 + 2) + 2 * (40 + 50) * 16 + 2 * 40 * 50),
     "cdist by pairs": (call(torch.cdist, POINTS[:9], OTHERS[:8]), 3 * 9 * 8 * 16),
     "cdist by sums": (call(torch.cdist, POINTS, OTHERS, p=1), 40 * 50 * (3 * 16 - 1)),
@@ -83,6 +87,19 @@ CASES: dict[str, tuple[functools.partial[Any], float]] = {
 }
 
 
+#: In a run, PyTorch computes the same for these and for functions that need values alone.
+UNSURE_IN_A_RUN = {
+    "svd of a wide matrix",
+    "svdvals",
+    "eigh",
+    "eigvalsh",
+    "eig",
+    "eigvals",
+    "svd as a method",
+    "svd as a function, values alone",
+}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_flops_are_those_of_the_literature_beside_the_run_and_in_it(name: str) -> None:
     function, flops = CASES[name]
@@ -90,9 +107,43 @@ def test_flops_are_those_of_the_literature_beside_the_run_and_in_it(name: str) -
     assert work is not None
     assert (work.flops, work.unknown) == (round(flops), {})
     assert work.bytes is not None
-    if name not in ("svdvals", "eigvalsh"):  # PyTorch computes vectors if a mode observes it
-        in_run = counted(function)
+    in_run = counted(function)
+    if name in UNSURE_IN_A_RUN:
+        assert (in_run.flops, in_run.bytes) == (None, None)
+    else:
         assert (in_run.flops, in_run.bytes) == (work.flops, work.bytes)
+
+
+def test_vectors_that_counting_may_have_caused_are_unknown_with_the_reason() -> None:
+    why = "aten._linalg_svd may compute vectors only because of the counting: register a formula for it"
+    for function in (call(linalg.matrix_norm, ord=2), call(linalg.norm, ord="nuc"), linalg.cond, linalg.matrix_rank):
+        for work in (count_without_running(function, (SQUARE,)), counted(function, SQUARE)):
+            assert work is not None
+            assert (work.flops, work.bytes, work.unknown) == (None, None, {"aten._linalg_svd": 1})
+            assert work.reasons["flops"].split("; ")[0] == work.reasons["bytes"] == why
+    assert counted(linalg.matrix_rank, SQUARE, hermitian=True).flops is None
+    both = counted(lambda: (linalg.eigh(SQUARE), linalg.pinv(SQUARE)))
+    assert both.reasons["flops"].startswith("no formula for aten.linalg_pinv and aten._linalg_eigh may compute ")
+
+
+def test_values_alone_in_a_run_and_whole_matrices_are_known() -> None:
+    assert counted(torch.ops.aten._linalg_svd, SQUARE, compute_uv=False).flops == 4 * N**3 - 4 * N**3 // 3
+    assert counted(torch.ops.aten._linalg_eigh, SQUARE, compute_v=False).flops == 4 * N**3 // 3
+    assert counted(lambda: linalg.svd(SQUARE)).flops == 21 * N**3
+
+
+def test_gradients_need_vectors() -> None:
+    wanted = SQUARE.clone().requires_grad_()
+    cases = ((linalg.svdvals, 21 * N**3), (linalg.eigvalsh, 9 * N**3), (linalg.eigvals, 79 * N**3 // 3))
+    for function, flops in cases:
+        work = count_without_running(function, (wanted,))
+        assert work is not None
+        assert work.flops == flops
+        with torch.no_grad():
+            without = count_without_running(function, (wanted,))
+        assert without is not None
+        assert without.flops is not None
+        assert without.flops < flops
 
 
 def test_complex_matrices_count_four_times_as_much() -> None:
