@@ -281,7 +281,7 @@ _FORMULAS: Final[tuple[tuple[str, Formula], ...]] = (
         bitwise_or bitwise_not bitwise_xor bitwise_left_shift bitwise_right_shift any all is_nonzero nonzero
         nonzero_static count_nonzero sort topk kthvalue median argsort searchsorted bucketize _unique2 unique_dim
         unique_consecutive isin bincount histc _local_scalar_dense real imag view_as_real complex polar resolve_conj
-        _linalg_check_errors
+        _linalg_check_errors diag_embed lu_unpack
         resolve_neg conj_physical _conj_physical _pin_memory pin_memory upsample_nearest1d upsample_nearest2d
         upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d max_unpool2d
         max_unpool3d block_diag _reshape_copy view_copy expand_copy permute_copy transpose_copy t_copy as_strided_copy

@@ -27,7 +27,7 @@ causal, only keys at or before the query. If attention runs as one operation, it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Final
 
@@ -167,6 +167,10 @@ def _multi_head_attention(call: OperatorCall) -> int:
     return int(projected + attention + averaged)
 
 
+def _broadcast(left: Sequence[int], right: Sequence[int]) -> list[int]:
+    return [b if a == 1 else a for a, b in zip(left, right, strict=True)]
+
+
 def _trilinear(call: OperatorCall) -> int:
     """The sum over the first two factors, then the one over their result and the third, as PyTorch computes it."""
     factors = []
@@ -176,10 +180,10 @@ def _trilinear(call: OperatorCall) -> int:
             shape.insert(dimension, 1)
         factors.append(shape)
     first, second, third = factors
-    both = [max(sizes) for sizes in zip(first, second, strict=True)]
+    both = _broadcast(first, second)
     summed = set(call["sumdim"]) & set(call["expand3"])
     left = [1 if dimension in summed else size for dimension, size in enumerate(both)]
-    products = prod(both) + prod(max(sizes) for sizes in zip(left, third, strict=True))
+    products = prod(both) + prod(_broadcast(left, third))
     return _complex(2 * products, call["i1"])
 
 
@@ -198,7 +202,7 @@ def _encoder_layer(call: OperatorCall) -> int:
     rows = prod(src.shape[:-1])
     weights = [call[f"{name}_weight{end}"] for name, end in (("qkv", ""), ("proj", ""), ("ffn", "_1"), ("ffn", "_2"))]
     linear = sum(2 * rows * each.numel() + rows * each.shape[0] for each in weights)
-    attention = 2 * (rows // length) * heads * length * length * 2 * (width // heads)
+    attention = 2 * (rows // length if length else 0) * heads * length * length * 2 * (width // heads)
     activation = rows * weights[2].shape[0] * (5 if call["use_gelu"] else 1)
     norms_and_sums = 2 * 7 * src.numel() + 2 * src.numel()
     return int(linear + attention + activation + norms_and_sums)

@@ -39,6 +39,8 @@ CASES: dict[str, tuple[functools.partial[Any], float]] = {
     "cholesky of a batch, rounded once": (call(linalg.cholesky, torch.eye(2).expand(100, 2, 2)), 100 * 2**3 / 3),
     "cholesky_solve": (call(torch.cholesky_solve, RIGHT, SQUARE), 2 * N * N * K),
     "cholesky_inverse": (call(torch.cholesky_inverse, SQUARE), 2 * N**3 / 3),
+    "lu, unpacked": (call(torch.lu_unpack, SQUARE, torch.ones(N, dtype=torch.int32)), 0),
+    "diag_embed": (call(torch.diag_embed, SQUARE), 0),
     "lu_factor": (call(linalg.lu_factor, SQUARE), 2 * N**3 / 3),
     "lu of a tall matrix": (call(linalg.lu, TALL), M * N**2 - N**3 / 3),
     "lu of a wide matrix": (call(linalg.lu, TALL.T), M * N**2 - N**3 / 3),
@@ -84,6 +86,7 @@ CASES: dict[str, tuple[functools.partial[Any], float]] = {
         call(F.bilinear, torch.ones(5, 6), torch.ones(5, 7), torch.ones(4, 6, 7)),
         2 * (5 * 4 * 6 * 7) + 2 * (5 * 4 * 7),
     ),
+    "bilinear of no rows": (call(F.bilinear, torch.ones(0, 6), torch.ones(0, 7), torch.ones(4, 6, 7)), 0),
 }
 
 
@@ -186,6 +189,19 @@ def test_a_fused_encoder_layer_counts_what_its_parts_count() -> None:
     parts = counted(layer.train(False), x.requires_grad_())
     assert fused.operations == 1 < parts.operations
     assert fused.flops == pytest.approx(parts.flops, rel=0.02)
+
+
+def test_a_fused_encoder_layer_of_empty_sequences_does_nothing() -> None:
+    encode = torch.ops.aten._transformer_encoder_layer_fwd
+    given = {"src": torch.ones(3, 0, 32), "embed_dim": 32, "num_heads": 4}
+    weights = {"qkv": (96, 32), "proj": (32, 32)}
+    for name, shape in weights.items():
+        given |= {f"{name}_weight": torch.ones(shape), f"{name}_bias": torch.ones(shape[0])}
+    for number, shape in ((1, (64, 32)), (2, (32, 64))):
+        given |= {f"ffn_weight_{number}": torch.ones(shape), f"ffn_bias_{number}": torch.ones(shape[0])}
+        given |= {f"norm_weight_{number}": torch.ones(32), f"norm_bias_{number}": torch.ones(32)}
+    settings = {"use_gelu": False, "norm_first": False, "eps": 1e-5}
+    assert counted(encode, **given, **settings).flops == 0
 
 
 # ---------------------------------------------------------------------- sparse tensors
