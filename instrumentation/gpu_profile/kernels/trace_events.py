@@ -262,7 +262,7 @@ def _amount(value: Any, largest: int = LATEST) -> int | None:
 
 
 def _finite(value: Any) -> float | None:
-    """A number; fractions come as text."""
+    """A number; fractions come as text, which may also be "inf"."""
     if type(value) is not str and type(value) is not int:
         return None
     try:
@@ -273,11 +273,6 @@ def _finite(value: Any) -> float | None:
 
 
 def _number(value: Any) -> float | None:
-    """A number from 0 on; there is text like "inf", too."""
-    if type(value) is not str and type(value) is not int:
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if 0 <= number < LATEST else None
+    """A number from 0 on."""
+    number = _finite(value)
+    return number if number is not None and 0 <= number < LATEST else None

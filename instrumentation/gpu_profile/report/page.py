@@ -62,10 +62,10 @@ def _regimes(ground: Literal["light", "dark"]) -> str:
 
 
 @cache
-def framed(page: str, *, height: int = 640) -> str:
+def framed(page: str) -> str:
     """A page inside of another one, such as a notebook: it keeps its own styles and scripts."""
     return (
-        f'<iframe sandbox="allow-scripts" style="width:100%;height:{height}px;border:0" '
+        '<iframe sandbox="allow-scripts" style="width:100%;height:640px;border:0" '
         f'srcdoc="{escape(page, quote=True)}"></iframe>'
     )
 
