@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from gpu_profile.kernels.trace import Trace
     from gpu_profile.kernels.views import KernelReport
 
-_FILE = click.Path(path_type=Path)
+#: Paths stay text as far as `Trace`, because `Path` makes no difference between `./-`, a file, and `-`, standard input.
+_FILE: Final = click.Path()
+_STDIN: Final = "-"
 
 
 @click.command()
@@ -31,14 +33,14 @@ _FILE = click.Path(path_type=Path)
 @click.option("--counters", type=_FILE, metavar="TRACE", help="Hardware counters of another run of the same program.")
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Kernels by their time, at most.")
 def kernels(
-    trace: Path,
+    trace: str,
     *,
     region: str | None,
     as_json: bool,
     html: str | None,
     csv: str | None,
     perfetto: str | None,
-    counters: Path | None,
+    counters: str | None,
     top: int,
 ) -> None:
     """Sum up the GPU operations of a trace that PyTorch's profiler saved, by region.
@@ -46,11 +48,13 @@ def kernels(
     TRACE is a Chrome trace, .json or .json.gz, or - for standard input. If it is damaged, the readable part is shown,
     and the exit code is 2. Of a folder with the traces of a run's ranks, each is shown, and the slowest is named.
     """
-    if trace.is_dir():
+    if trace == counters == _STDIN:
+        raise UsageError("-: standard input can be read once: give a file as TRACE or --counters")
+    if trace != _STDIN and Path(trace).is_dir():
         given = {"--region": region, "--html": html, "--csv": csv, "--perfetto": perfetto, "--counters": counters}
         if one := [name for name, value in given.items() if value is not None]:
             raise UsageError(f"{trace}: {', '.join(one)} is for one trace, not for a folder: name one of its files")
-        _folder(trace, as_json=as_json, top=top)
+        _folder(Path(trace), as_json=as_json, top=top)
         return
     source, report, problems = _read(trace, None if counters is None else _counted(counters))
     if report.activity is None and not report.on_host:
@@ -71,7 +75,7 @@ def kernels(
         raise UsageError(f"{problems[0]}; the output covers the part before")
 
 
-def _read(path: Path, counted: list[RangeCounters] | None = None) -> tuple[Trace, KernelReport, list[UsageError]]:
+def _read(path: str | Path, counted: list[RangeCounters] | None = None) -> tuple[Trace, KernelReport, list[UsageError]]:
     """A trace with its report, and the reason why it ends early, if it does."""
     from gpu_profile.cli.outcome import no_collection
     from gpu_profile.kernels.trace import Trace
@@ -174,14 +178,14 @@ def _until_problem(trace: Trace, problems: list[UsageError]) -> Iterator[Record]
         problems.append(problem)
 
 
-def _counted(path: Path) -> list[RangeCounters]:
+def _counted(path: str) -> list[RangeCounters]:
     from gpu_profile.kernels.records import RangeCounters
     from gpu_profile.kernels.trace import Trace
 
     counters = [record for record in Trace(path) if isinstance(record, RangeCounters)]
     if not counters:
         raise UsageError(
-            f"{path.name}: no hardware counters in it: record them with PyTorch's profiler_metrics, which not every "
-            "build has, or with gpu_profile.kernels.sample_counters"
+            f"{Path(path).name}: no hardware counters in it: record them with PyTorch's profiler_metrics, which not "
+            "every build has, or with gpu_profile.kernels.sample_counters"
         )
     return counters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import re
@@ -31,15 +32,25 @@ _number = re.compile(r"[0-9.eE+-]*\Z").match
 _between = re.compile(r"\}[ \t\n\r]*,[ \t\n\r]*\{").match
 
 
+class _Source(io.FileIO):
+    """A file of which a read returns at least two bytes, so that a peek shows the mark of gzip. A pipe may contain a
+    single byte at first.
+    """
+
+    def readinto(self, buffer: Any) -> int:
+        count = super().readinto(buffer)
+        return count + (super().readinto(memoryview(buffer)[1:]) or 0) if count == 1 else count
+
+
 class JsonStream:
-    """A JSON file, gzip or plain, read in windows. `-` is standard input.
+    """A JSON file, gzip or plain, read in windows. The text `-` is standard input; `Path("-")` is a file.
 
     Fractions are returned as text, so that the caller can convert them exactly. Any defect of the file raises
     `UsageError` with the path, the byte (of the JSON text, after decompression) and the reason. All values before the
     defect have been returned by then.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str | Path) -> None:
         self._path = path
         self._decode = json.JSONDecoder(parse_float=str).raw_decode
         self._buffer = ""
@@ -51,7 +62,7 @@ class JsonStream:
         self._problem = ""
         try:
             # Standard input is read through a descriptor of its own, which can be closed.
-            plain = os.fdopen(os.dup(0), "rb") if str(path) == "-" else path.open("rb")
+            plain = io.BufferedReader(_Source(os.dup(0) if path == "-" else path))
             packed = plain.peek(2)[:2] == _GZIP_MAGIC
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror or error}") from error

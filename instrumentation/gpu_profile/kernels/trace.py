@@ -19,8 +19,8 @@ from gpu_profile.kernels.trace_events import LATEST, MAKERS, UnusableError
 
 
 class Trace:
-    """A trace file, `.json` or `.json.gz`. Iterating over it yields all its records, also repeatedly. The path `-` is
-    standard input, which can be read once.
+    """A trace file, `.json` or `.json.gz`. Iterating over it yields all its records, also repeatedly. The text `-` is
+    standard input, which can be read once; `./-` and `Path("-")` are a file of that name.
 
     Iterating raises `UsageError` where the file is damaged or no trace; records that were yielded until then are valid.
     An event that cannot be used is left out and counted by reason in `skipped`. An operator with the name
@@ -33,6 +33,7 @@ class Trace:
 
     def __init__(self, path: str | Path, *, ranges_named: str | None = None) -> None:
         self.path = Path(path)
+        self._given = path
         self.ranges_named = ranges_named
         self.base_ns = 0
         self.rank: int | None = None
@@ -64,7 +65,7 @@ class Trace:
 
     def _arrays(self) -> Iterator[Iterator[Any]]:
         """The events of each array in the file: there is one, unless the file is damaged."""
-        with JsonStream(self.path) as stream:
+        with JsonStream(self._given) as stream:
             first = stream.peek()
             if first == "[":
                 yield stream.elements()

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import subprocess
 import sys
@@ -264,3 +265,35 @@ def test_a_console_without_the_letters_of_a_table_gets_the_table_all_the_same(tr
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"5.00 ms" in done.stdout
     assert b"????" in done.stdout
+
+
+def test_a_file_and_a_folder_named_like_standard_input_are_given_with_their_folder(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    (tmp_path / "file").mkdir()
+    monkeypatch.chdir(tmp_path / "file")
+    write(Path("-"), program.records)
+    assert run(["kernels", "./-", "--json"]) == 0
+    assert printed(capsys)["source"] == "./-"
+    monkeypatch.chdir(tmp_path)
+    Path("-").mkdir()
+    write(Path("-") / "rank0.json", program.records)
+    write(Path("-") / "rank1.json", program.records)
+    assert run(["kernels", "./-", "--json"]) == 0
+    assert [each["rank"] for each in printed(capsys)["ranks"]] == ["0", "1"]
+    before = os.dup(0)
+    try:
+        with Path("-/rank0.json").open("rb") as source:
+            os.dup2(source.fileno(), 0)
+        assert run(["kernels", "-", "--json"]) == 0
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
+    assert printed(capsys)["source"] == "-"
+
+
+def test_standard_input_cannot_be_read_twice(capsys: Capture) -> None:
+    assert run(["kernels", "-", "--counters", "-"]) == 2
+    assert capsys.readouterr().err == (
+        "gpu-profile: -: standard input can be read once: give a file as TRACE or --counters\n"
+    )

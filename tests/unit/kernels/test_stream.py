@@ -1,5 +1,9 @@
 import gzip
 import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,7 @@ def file(tmp_path: Path, data: bytes, *, packed: bool = False) -> Path:
     return path
 
 
-def elements(path: Path) -> list[Any]:
+def elements(path: str | Path) -> list[Any]:
     with JsonStream(path) as source:
         found = list(source.elements())
         source.finish()
@@ -161,3 +165,43 @@ def test_packed_data_that_end_early_are_told_from_damaged_ones(tmp_path: Path) -
 def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     assert problem(tmp_path / "missing") == "No such file or directory"
     assert problem(tmp_path) == "Is a directory"
+
+
+@contextmanager
+def standard_input(*writes: bytes) -> Iterator[None]:
+    """Each read of standard input returns one of these, whole."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    before = os.dup(0)
+    try:
+        with theirs:
+            os.dup2(theirs.fileno(), 0)
+        with ours:
+            for each in writes:
+                ours.send(each)
+        yield
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("first", [1, 2, 3])
+def test_the_first_write_into_a_pipe_may_be_a_single_byte(packed: bool, first: int) -> None:
+    data = json.dumps(SOME).encode()
+    data = gzip.compress(data) if packed else data
+    with standard_input(data[:first], data[first:]):
+        assert elements("-") == SOME
+
+
+@pytest.mark.parametrize(("data", "says"), [(b"[", "truncated"), (b"\x1f", "expected"), (b"", "truncated")])
+def test_an_input_of_one_byte_is_not_waited_on(data: bytes, says: str) -> None:
+    with standard_input(*([data] if data else [])), pytest.raises(UsageError, match=f"^-: byte .*{says}"):
+        elements("-")
+
+
+def test_a_path_is_never_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("-").write_text("[1]")
+    with standard_input(b"[2]"):
+        assert elements(Path("-")) == elements("./-") == [1]
+        assert elements("-") == [2]
