@@ -98,39 +98,32 @@ def _folder(folder: Path, *, as_json: bool, top: int) -> None:
     from gpu_profile.report.table import printable, terminal_width
 
     width = terminal_width(sys.stdout)
-    files, numbers, sums = list[Path](), list[int | None](), list[ranks.RankSums]()
-    texts, documents, left_out = dict[str, str](), dict[str, dict[str, Any]](), list[str]()
+    sums, shown, left_out = list[ranks.RankSums](), list[Any](), list[str]()
     for path in ranks.traces_in(folder):
         source, report, problems = _read(path)
         left_out += map(str, problems)
         if report.activity is None:
             left_out += [] if problems else [f"{path}: {_nothing(report, source)}"]
             continue
-        files.append(path)
-        numbers.append(source.rank)
-        sums.append(ranks.RankSums(path.name, report.activity, report.kernels, report.cut))
+        number = ranks.number_of(path, source.rank)
+        sums.append(ranks.RankSums(path.name, report.activity, report.kernels, report.cut, number))
         # The report itself, with all records of the rank, is not kept.
         if as_json:
-            documents[path.name] = document(report, top=top) | {"skipped": dict(source.skipped)}
+            shown.append(document(report, top=top) | {"skipped": dict(source.skipped)})
         else:
-            texts[path.name] = render(report, top=top, width=width)
-    names = dict(zip([each.rank for each in sums], ranks.named(files, numbers), strict=True))
-    sums = ranks.in_order([replace(each, rank=names[each.rank]) for each in sums])
+            shown.append(render(report, top=top, width=width))
+    sums = ranks.named(sums)
+    by_rank = dict(zip([each.rank for each in sums], shown, strict=True))
+    sums = ranks.in_order(sums)
     slowest = ranks.slowest(sums)
-    order = sorted(names, key=lambda file: [each.rank for each in sums].index(names[file]))
     if as_json:
-        every = [{"rank": names[file], **documents[file]} for file in order]
-        whole: dict[str, Any] = {
-            "schema_version": 1,
-            "source": str(folder),
-            "slowest": slowest_document(slowest),
-            "ranks": every,
-        }
-        click.echo(to_json(whole | {"problems": left_out}))
+        every = [{"rank": each.rank, **by_rank[each.rank]} for each in sums]
+        whole: dict[str, Any] = {"schema_version": 1, "source": str(folder), **slowest_document(slowest)}
+        click.echo(to_json(whole | {"ranks": every, "problems": left_out}))
     else:
         click.echo(render_ranks(sums, slowest, incomplete=left_out, width=width))
-        for file in order:
-            click.echo(f"\n── rank {printable(names[file])} ──\n{texts[file]}")
+        for each in sums:
+            click.echo(f"\n── rank {printable(each.rank)} ──\n{by_rank[each.rank]}")
     if left_out:
         more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
         raise UsageError(f"{left_out[0]}{more}; the output covers the rest")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -17,11 +17,13 @@ from typing import Final
 from gpu_profile.errors import UsageError
 from gpu_profile.kernels.activity import Activity
 from gpu_profile.kernels.sums import KernelSum
+from gpu_profile.units import percent
 
 #: A rank is slower than the others if its own time exceeds their median by this share.
 NOTABLE: Final = 0.02
 _ENDINGS: Final = (".json", ".json.gz")
-_NUMBER: Final = re.compile(r"rank[_.-]?(\d+)", re.IGNORECASE)
+#: A letter before it makes it another word.
+_NUMBER: Final = re.compile(r"(?<![^\W\d_])rank[_.-]?(\d+)", re.IGNORECASE)
 
 #: The parts of a rank's own time, which add up to it: name -> its ns in a trace.
 PARTS: Final[Mapping[str, Callable[[Activity], int]]] = {
@@ -36,12 +38,16 @@ PARTS: Final[Mapping[str, Callable[[Activity], int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class RankSums:
-    """One rank's trace in sums. `cut` is the reason why the trace ends early; empty if it does not."""
+    """One rank's trace in sums. `rank` is its name, at first that of its file; `number` is None if unknown.
+
+    `cut` is the reason why the trace ends early; empty if it does not.
+    """
 
     rank: str
     activity: Activity
     kernels: Mapping[str, KernelSum]
     cut: str = ""
+    number: int | None = None
 
     @property
     def own_ns(self) -> int:
@@ -68,19 +74,20 @@ class Slowest:
         """How much longer its own time is than the median of the others."""
         return self.own_ns - self.others_ns
 
-    @property
-    def notable(self) -> bool:
-        """Whether the rank is slower than the others at all."""
-        return self.excess_ns > NOTABLE * self.others_ns
 
-
-def slowest(ranks: Sequence[RankSums]) -> Slowest | None:
-    """The slowest of the ranks. None if fewer than two traces are whole: a cut trace is shorter than its run."""
+def slowest(ranks: Sequence[RankSums]) -> Slowest | str:
+    """The slowest of the ranks, or the sentence why none is. Cut traces are shorter than their run and not compared."""
     whole = [each for each in ranks if not each.cut]
     if len(whole) < 2:
-        return None
+        return "no slowest rank: that takes at least two whole traces with GPU operations"
+    for number, times in Counter(each.number for each in whole if each.number is not None).items():
+        if times > 1:
+            return f"no slowest rank: rank {number} has {times} traces: leave one of each rank in the folder"
     last = max(whole, key=lambda each: each.own_ns)
     others = [each for each in whole if each is not last]
+    others_ns = _median([each.own_ns for each in others])
+    if last.own_ns - others_ns <= NOTABLE * others_ns:
+        return f"no rank is slower: the longest own time is at most {percent(NOTABLE, 0)} above the others' median"
     parts = {name: of(last.activity) - _median([of(each.activity) for each in others]) for name, of in PARTS.items()}
     kernels = Counter(
         {
@@ -90,36 +97,42 @@ def slowest(ranks: Sequence[RankSums]) -> Slowest | None:
             if "nccl" not in name.lower() and "rccl" not in name.lower()
         }
     )
-    return Slowest(last.rank, last.own_ns, _median([each.own_ns for each in others]), _longer(parts), _longer(kernels))
+    return Slowest(last.rank, last.own_ns, others_ns, _longer(parts), _longer(kernels))
 
 
 def traces_in(folder: Path) -> list[Path]:
-    """The traces in a folder, by name. UsageError if there are none, or if the folder cannot be read."""
+    """The traces in a folder, by name. UsageError if there are none, or if the folder cannot be read.
+
+    A trace counts once: under its own name if links to it are in the folder too, uncompressed if it also is compressed.
+    """
     try:
-        files = sorted(path for path in folder.iterdir() if path.name.endswith(_ENDINGS) and path.is_file())
+        files = [path for path in folder.iterdir() if path.name.endswith(_ENDINGS) and path.is_file()]
+        traces: dict[str, Path] = {}
+        for path in sorted(files, key=lambda path: (path.is_symlink(), path.name)):
+            traces.setdefault(str(path.resolve()).removesuffix(".gz"), path)
     except OSError as error:
         raise UsageError(f"{folder}: {error.strerror or error}") from error
     if not files:
         raise UsageError(f"{folder}: no traces in it, which end in {' or '.join(_ENDINGS)}")
-    return files
+    return sorted(traces.values())
+
+
+def number_of(file: Path, rank: int | None) -> int | None:
+    """A rank's number: `rank`, which is the one in its trace, else the one in the file's name. None without either."""
+    match = _NUMBER.search(file.name) if rank is None else None
+    return int(match[1]) if match else rank
+
+
+def named(ranks: Sequence[RankSums]) -> list[RankSums]:
+    """The same ranks, named by number if no other one has the same, else by file."""
+    many = Counter(each.number for each in ranks)
+    unique = [each.number is not None and many[each.number] == 1 for each in ranks]
+    return [replace(each, rank=str(each.number)) if one else each for each, one in zip(ranks, unique, strict=True)]
 
 
 def in_order(ranks: Sequence[RankSums]) -> list[RankSums]:
-    """By number; names that are no numbers come last."""
-    return sorted(ranks, key=lambda each: (not each.rank.isdecimal(), int(each.rank) if each.rank.isdecimal() else 0))
-
-
-def named(files: Sequence[Path], ranks: Sequence[int | None]) -> list[str]:
-    """A name for each file's rank: the number in the trace, else the one in the file's name, else the file's name.
-
-    Files of which several have the same number are named after the file.
-    """
-    names = [
-        str(rank) if rank is not None else match[1] if (match := _NUMBER.search(path.name)) else path.name
-        for path, rank in zip(files, ranks, strict=True)
-    ]
-    many = Counter(names)
-    return [name if many[name] == 1 else path.name for name, path in zip(names, files, strict=True)]
+    """By number; ranks without one come last."""
+    return sorted(ranks, key=lambda each: (each.number is None, each.number or 0, each.rank))
 
 
 def _median(values: Sequence[int]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from gpu_profile.kernels.ranks import NOTABLE, PARTS, RankSums, Slowest
+from gpu_profile.kernels.ranks import PARTS, RankSums, Slowest
 from gpu_profile.kernels.render.cells import time
 from gpu_profile.kernels.render.names import labels
 from gpu_profile.report.table import fitted_table, printable
@@ -19,9 +19,9 @@ _SHARE: Final = 0.1
 
 
 def render_ranks(
-    ranks: Sequence[RankSums], last: Slowest | None, *, incomplete: Sequence[str] = (), width: int | None = None
+    ranks: Sequence[RankSums], last: Slowest | str, *, incomplete: Sequence[str] = (), width: int | None = None
 ) -> str:
-    """The sentences on the slowest rank and on `incomplete` traces, and the table of all that have GPU operations."""
+    """The sentences on the slowest rank, or why there is none, and on `incomplete` traces; the table of all ranks."""
     rows = [
         (
             printable(each.rank) + (" (cut short)" if each.cut else ""),
@@ -38,12 +38,9 @@ def render_ranks(
     return "\n".join([*warnings, *_sentences(last), *table])
 
 
-def _sentences(last: Slowest | None) -> Iterator[str]:
-    if last is None:
-        yield "no slowest rank: that takes at least two whole traces with GPU operations"
-        return
-    if not last.notable:
-        yield f"no rank is slower: own times differ from their median by less than {percent(NOTABLE, 0)}"
+def _sentences(last: Slowest | str) -> Iterator[str]:
+    if isinstance(last, str):
+        yield last
         return
     share = f" ({percent(last.excess_ns / last.others_ns, 0)})" if last.others_ns else ""
     own, more = time(last.own_ns), time(last.excess_ns)
@@ -59,14 +56,15 @@ def _largest(longer: Sequence[tuple[str, int]], excess_ns: int) -> list[tuple[st
     return [(name, ns) for name, ns in longer[:_NAMED] if ns >= _SHARE * excess_ns]
 
 
-def slowest_document(last: Slowest | None) -> dict[str, Any] | None:
-    """The slowest rank as JSON values. None if it is unknown or no slower than the others."""
-    if last is None or not last.notable:
-        return None
-    return {
+def slowest_document(last: Slowest | str) -> dict[str, Any]:
+    """The slowest rank as JSON values, `slowest`, and `no_slowest`, the sentence why there is none. One is None."""
+    if isinstance(last, str):
+        return {"slowest": None, "no_slowest": last}
+    values = {
         "rank": last.rank,
         "own_s": last.own_ns / 1e9,
         "others_s": last.others_ns / 1e9,
         "parts": {name: ns / 1e9 for name, ns in last.parts},
         "kernels": {name: ns / 1e9 for name, ns in last.kernels[:10]},
     }
+    return {"slowest": values, "no_slowest": None}
