@@ -109,8 +109,8 @@ def log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel: how long it runs in s, its amounts, the mean share of multiprocessors with warps, what bounds it, and
-    whether both ceilings are near."""
+    """A kernel: how long it runs in s, its amounts, the mean share of multiprocessors with warps, what bounds it,
+    whether both ceilings are near, and the resident share of the warps that fit on a multiprocessor in use."""
 
     seconds: float
     flops: float
@@ -119,6 +119,7 @@ class Kernel:
     sms: float
     cause: Regime
     close: bool = False
+    warps: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +216,8 @@ def kernel(rng: np.random.Generator, model: DeviceModel, precision: str) -> Kern
     else:
         cause = Regime.COMPUTE_BOUND if compute_s > memory_s else Regime.MEMORY_BOUND
     close = min(compute_s, memory_s) > (1 - CLOSE) * max(compute_s, memory_s)
-    return Kernel(seconds, flops, size, precision, sms * resident, cause, close)
+    # By Little's law: latency that is not hidden by so much leaves too few warps by as much.
+    return Kernel(seconds, flops, size, precision, sms * resident, cause, close, 0.5 / stalls)
 
 
 def draw(rng: np.random.Generator) -> Workload:
@@ -315,7 +317,7 @@ def activity(rng: np.random.Generator, work: Workload, device: Instrument, steps
             flops=one.flops,
             bytes=one.bytes,
             sms=one.sms,
-            occupancy=0.5,
+            occupancy=one.warps,
             precision=PRECISIONS.index(one.precision),
         )
         # Windows are 100 ms and more: what takes µs is as good as spread evenly.

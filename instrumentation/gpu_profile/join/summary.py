@@ -10,11 +10,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from gpu_profile.catalogue import BUSY_SOURCES, Signal, Tier
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Interval
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.reading import LATEST_GPM_NS, WIDEST_WINDOW, Reading, read
+from gpu_profile.join.unmixing.contrast import contrast
 from gpu_profile.join.unmixing.meter import Metered
 from gpu_profile.join.unmixing.pooled import Pooled
 from gpu_profile.join.unmixing.pooling import Pool
@@ -33,8 +36,13 @@ ACTIVITIES: Final[Mapping[str, Signal]] = {
     "fp64": rows.FP64,
     "fp32": rows.FP32,
     "fp16": rows.FP16,
+    "integer": rows.INTEGER,
     "memory_controller": rows.MEMORY_CONTROLLER,
 }
+#: The rate of copies that a host thread stages, from pageable memory: 6 to 12 GB/s.
+_STAGED_BYTES_PER_S: Final = 8e9
+#: The engines that work beside the multiprocessors.
+_ENGINES: Final = (rows.DECODER, rows.ENCODER)
 #: Readings of clocks and throttling older than this do not describe the present.
 _HISTORY_NS: Final = 60 * NS_PER_S
 #: Busy shares below this count as 0, even if noise makes them uncertain.
@@ -215,6 +223,8 @@ def pooled_evidence(pool: Pool, pooled: Pooled, *, launches_nothing: bool = Fals
         return Evidence(_basis(pool.timeline), values, busy.n if busy else 0, 0.0, None, busy.reason if busy else "")
     values["busy"] = min(1.0, busy.value)
     _add_shares(values, pool.timeline, {signal: rate.value for signal, rate in pooled.rates.items() if not rate.reason})
+    if pooled.metered is not None:
+        values |= pooled.metered.contrast.values
     if pooled.throttled:
         values["throttled"] = max(pooled.throttled.values())
     coverage = pool.coverage(busy_source) if busy_source else 0.0
@@ -238,6 +248,7 @@ def span_evidence(timeline: Timeline, reading: SpanReading, device_busy: float |
         return Evidence(_basis(timeline), values, 0, 0.0, None, "no samples cover the region")
     values["busy"] = min(1.0, busy.mean)
     _add_shares(values, timeline, {signal: own.mean for signal, own in reading.readings.items()})
+    values |= contrast(timeline, reading.interval).values
     return Evidence(_basis(timeline), values, busy.n, busy.coverage)
 
 
@@ -253,6 +264,9 @@ def _add_shares(values: dict[str, float], timeline: Timeline, means: Mapping[Sig
     watts = means.get(rows.ENERGY, means.get(rows.POWER_AVERAGE))
     if watts is not None and limit is not None and limit.last is not None and limit.last.value:
         values["power"] = watts / limit.signal.base(limit.last.value)
+    engines = [share for s in _ENGINES if (share := means.get(s, _recent(timeline, s))) is not None]
+    if engines:
+        values["media"] = max(engines)
     clock = _busy_clock(timeline)
     if device.clock_max_hz and clock is not None:
         values["clock"] = min(1.0, clock / device.clock_max_hz)
@@ -263,6 +277,8 @@ def _add_shares(values: dict[str, float], timeline: Timeline, means: Mapping[Sig
         traffic = [means[way] for way in ways if way in means]
         if most and traffic:
             values[name] = max(traffic) / most
+            if name == "pcie":
+                values["staged"] = min(1.0, max(traffic) / _STAGED_BYTES_PER_S)
     throttled = _throttled(timeline)
     if throttled is not None:
         values["throttled"] = throttled
@@ -279,6 +295,16 @@ def _busy_clock(timeline: Timeline) -> float | None:
         return None
     values = clock.rows(mark - _HISTORY_NS, mark).values
     return clock.signal.base(int(values.max())) if len(values) else None
+
+
+def _recent(timeline: Timeline, signal: Signal) -> float | None:
+    """A slow signal's mean over the last minute."""
+    column = timeline.column(signal)
+    mark = column.watermark_ns if column is not None else None
+    if column is None or mark is None:
+        return None
+    means, covered = column.means(np.array([mark - _HISTORY_NS]), np.array([mark]))
+    return float(means[0]) if covered[0] else None
 
 
 def _throttled(timeline: Timeline) -> float | None:

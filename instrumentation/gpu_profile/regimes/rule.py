@@ -17,13 +17,16 @@ class Regime(Enum):
     """The bound of a region. `str()` gives the bare name."""
 
     IDLE = "The GPU has nothing to do, here or elsewhere"
+    SPINNING = "The GPU is busy and does nothing: a kernel waits for data, a lock or a peer that does not come"
     HOST_BOUND = "The GPU waits for input or for Python"
-    TRANSFER_BOUND = "The GPU waits for copies over PCIe"
+    MEDIA_BOUND = "The video engines limit the work"
+    TRANSFER_BOUND = "The GPU waits for data over PCIe"
     COMMUNICATION_BOUND = "The GPU waits for other GPUs"
     OVERHEAD_BOUND = "The GPU's work comes in pieces too small to fill it"
     LATENCY_BOUND = "Work is resident, but neither the pipes nor the memory are near a ceiling"
     MEMORY_BOUND = "Device-memory bandwidth limits the work"
     COMPUTE_BOUND = "A compute pipe limits the work"
+    MIXED = "Unlike kinds of work take turns, and none of them describes the region"
     BALANCED = "A compute pipe and the memory are both near their ceilings"
     UNKNOWN = "The evidence does not decide"
 

@@ -103,9 +103,18 @@ class Scores:
     """Evidence in the form that the rules read; None where it is unknown.
 
     `working`, `copying`, `exchanging` and `waiting` divide the region's time, and add up to 1. A link's traffic over
-    its capacity is the time for which it was in use. Only time that no kernel hides is a cost. NVLink's collectives run
-    as kernels that keep the GPU busy and do nothing else. So their time is subtracted from the busy time, unless a pipe
-    or the memory was at work meanwhile. `copying` over PCIe is limited to the time beside the busy time.
+    its capacity is the time for which it was in use. Only time that no kernel hides is a cost. NVLink's collectives
+    run as kernels that keep the GPU busy and do nothing else. So their time is subtracted from the busy time, unless
+    a pipe or the memory was at work meanwhile. So is that of copies over PCIe which exceeds the time beside the busy
+    time: utilisation counts copies as busy, and kernels that read host memory, or a network's buffers, wait for the
+    link. `copies_are_busy`: the busy time is NVML's utilisation, which counts copies; GPM's does not. `staged` is the
+    further time that the traffic over PCIe would take if a host thread staged it: it may be a part of `waiting`. In
+    the time of a video engine nothing waits. `media` is the busiest video engine's share of the time.
+
+    `moving` is the highest activity of all counters, links included: what it does not show is at rest. `warps` are the
+    resident warps over the most that fit on the multiprocessors in use. `part` and `uneven` compare the region's
+    windows: the share of the time in which a pipe limits it, if memory does for the rest; and the standard
+    deviation of the windows' higher activity. `stalled` is 1 if the program ended no region for long, else 0.
 
     The next scores are of the time in which the GPU works. `compute` is the busiest pipe over its ceiling. `memory` is
     the DRAM activity, without the exchanges' own reads and writes, over its practical ceiling. `sm` is the share of the
@@ -134,6 +143,14 @@ class Scores:
     breadth: float | None
     pcie: float | None
     nvlink: float | None
+    copies_are_busy: bool
+    staged: float | None
+    media: float | None
+    moving: float | None
+    warps: float | None
+    part: float | None
+    uneven: float | None
+    stalled: float | None
     power: float | None
     controller: float | None
     growth: float | None
@@ -145,8 +162,8 @@ class Scores:
     def of(evidence: Evidence, limits: Thresholds) -> Scores:
         """The scores of evidence that has `busy`."""
         busy, sm, dram = evidence.values["busy"], evidence.get("sm"), evidence.get("dram")
-        pcie, nvlink = evidence.get("pcie"), evidence.get("nvlink")
-        pipes = [evidence.get("fp32"), evidence.get("fp64"), evidence.get("fp16")]
+        pcie, nvlink, occupancy = evidence.get("pcie"), evidence.get("nvlink"), evidence.get("occupancy")
+        pipes = [evidence.get(pipe) for pipe in ("fp32", "fp64", "fp16", "integer")]
         tensor = evidence.get("tensor")
         if tensor is not None:
             pipes.append(tensor / limits.tensor_ceiling)
@@ -158,9 +175,18 @@ class Scores:
             compute, memory = evidence.get("compute"), evidence.get("memory")
         at_ceiling = max(compute or 0.0, memory or 0.0)
         exchanging = None if nvlink is None else max(0.0, min(nvlink / limits.nvlink_ceiling, 1.0 - at_ceiling))
+        media = evidence.get("media")
         taken = max(busy, exchanging or 0.0)
-        copying = None if pcie is None else max(0.0, min(pcie / limits.pcie_ceiling, 1.0 - taken))
-        working = max(0.0, busy - (exchanging or 0.0))
+        copying, inside = None, 0.0
+        if pcie is not None:
+            moved, beside = pcie / limits.pcie_ceiling, 1.0 - taken
+            spare = min(busy, 1.0 - _nearest(evidence, compute, memory)) - (exchanging or 0.0)
+            inside = max(0.0, min(moved if evidence.basis == "coarse" else moved - beside, spare))
+            copying = inside + max(0.0, min(moved - inside, beside))
+        working = max(0.0, busy - (exchanging or 0.0) - inside)
+        waiting = max(0.0, 1.0 - max(taken + (copying or 0.0) - inside, media or 0.0))
+        staged = max(0.0, (evidence.get("staged") or 0.0) - (copying or 0.0))
+        seen = [share for share in (*pipes, dram, pcie, nvlink, media) if share is not None]
         scale = max(working, 0.01)
         breadth = _over(sm, scale)
         if breadth is not None and (memory or 0.0) > (compute or 0.0):
@@ -171,13 +197,21 @@ class Scores:
             working=working,
             copying=copying,
             exchanging=exchanging,
-            waiting=max(0.0, 1.0 - taken - (copying or 0.0)),
+            waiting=waiting,
             compute=_over(compute, scale),
             memory=_over(memory, scale),
             sm=_over(sm, scale),
             breadth=breadth,
             pcie=pcie,
             nvlink=nvlink,
+            copies_are_busy=evidence.basis == "coarse",
+            staged=None if evidence.get("staged") is None else staged,
+            media=media,
+            moving=max(seen) if seen and (measured and dram is not None) else None,
+            warps=None if sm is None or occupancy is None else min(1.0, occupancy / max(sm, 0.01)),
+            part=evidence.get("part"),
+            uneven=evidence.get("uneven"),
+            stalled=evidence.get("stalled"),
             power=evidence.get("power"),
             controller=_over(evidence.get("memory_controller"), scale),
             growth=evidence.get("growth"),
@@ -185,6 +219,15 @@ class Scores:
             throttled=evidence.get("throttled"),
             trace=Waits.of(evidence, limits),
         )
+
+
+def _nearest(evidence: Evidence, *of_ceilings: float | None) -> float:
+    """How near the work is to a ceiling, for copies that may run inside of it. 1, which excludes them, if unknown."""
+    signs = of_ceilings
+    if evidence.basis == "coarse":
+        signs = evidence.get("power"), evidence.get("memory_controller")
+    known = [sign for sign in signs if sign is not None]
+    return max(known) if len(known) == len(signs) else 1.0
 
 
 def _over(value: float | None, scale: float) -> float | None:

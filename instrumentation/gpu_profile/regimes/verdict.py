@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Final
 
 from gpu_profile.regimes.evidence import Basis, Evidence
@@ -10,7 +12,7 @@ from gpu_profile.regimes.operation_rules import OPERATION_RULES
 from gpu_profile.regimes.rule import Regime, Rule
 from gpu_profile.regimes.scores import Scores, sound
 from gpu_profile.regimes.sensor_rules import SENSOR_RULES
-from gpu_profile.regimes.thresholds import BEST_CONFIDENCE, DEFAULT_THRESHOLDS, Thresholds
+from gpu_profile.regimes.thresholds import BEST_CONFIDENCE, DEFAULT_THRESHOLDS, FIRM, SCALES, Thresholds, moved
 from gpu_profile.regimes.trace_rules import TRACE_RULES, unfit
 from gpu_profile.units import percent
 
@@ -21,6 +23,8 @@ _MANY: Final = 10
 #: A margin without any near answer: no share of the time is further away.
 _FAR: Final = -1.0
 _NO_SAMPLES: Final = "no samples cover the region"
+#: Values are rounded before it is examined whether a verdict hangs on a threshold.
+_DIGITS: Final = 2
 #: The ways out of `UNKNOWN`.
 _LONGER: Final = "run it longer, or more often: a sensor's windows take 100 ms or more"
 _TRACE: Final = "a trace of its kernels decides it: torch.profiler's by gpu-profile kernels"
@@ -29,6 +33,9 @@ _DOUBLE: Final = "profile it alone with growth=True, which also times twice the 
 _MEASURED: Final = tuple(field.name for field in fields(Scores) if field.name not in ("trace", "growth"))
 #: THE table: the first rule that fires gives the verdict.
 RULES: Final[tuple[Rule, ...]] = (*SENSOR_RULES, *TRACE_RULES, *OPERATION_RULES)
+_RULES: Final[Mapping[Basis, tuple[Rule, ...]]] = {
+    basis: tuple(rule for rule in RULES if basis in rule.bases) for basis in BEST_CONFIDENCE
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +68,50 @@ class Verdict:
 def classify(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> Verdict:
     """Judge a region by the first rule that fires. Confidence grows with the margin, up to the limit of the basis.
 
-    Total: impossible values count as unknown, and every evidence gets a verdict.
+    It is above `FIRM` only if no threshold, moved by `MOVED`, changes the regime. Total: impossible values count as
+    unknown, and every evidence gets a verdict.
     """
+    verdict = _judged(evidence, thresholds)
+    if verdict.confidence <= FIRM or evidence.basis not in _SENSORS:
+        return verdict
+    rounded = tuple(sorted((key, round(value, _DIGITS)) for key, value in sound(evidence).values.items()))
+    firm = _is_firm(evidence.basis, rounded, verdict.regime, thresholds)
+    return verdict if firm else replace(verdict, confidence=FIRM)
+
+
+@lru_cache(maxsize=512)
+def _is_firm(basis: Basis, values: tuple[tuple[str, float], ...], regime: Regime, thresholds: Thresholds) -> bool:
+    """Whether the regime stays if one threshold moves. Results are kept: the rates of a region hardly change."""
+    evidence = Evidence(basis, dict(values), thresholds.least_n, 1.0)
+    scores = Scores.of(evidence, thresholds)
+    for name, other in moved(thresholds):
+        rule, margin = _first(basis, Scores.of(evidence, other) if name in SCALES else scores, other)
+        if rule is None or rule.regime is not regime or _is_close(rule, basis, margin, other):
+            return False
+    return True
+
+
+def _first(basis: Basis, scores: Scores, limits: Thresholds) -> tuple[Rule | None, float]:
+    """The first rule that fires, and its margin, is no larger than that of an earlier rule of
+    another regime that nearly fired; 0 without a rule."""
+    missed: list[tuple[Rule, float]] = []
+    for rule in _RULES[basis]:
+        margin = rule.margin(scores, limits)
+        if margin is not None and margin >= 0:
+            room = limits.sure_margin
+            near = [-m * room / min(room, r.widest(limits)) for r, m in missed if r.regime is not rule.regime]
+            return rule, min([margin, *near])
+        if margin is not None:
+            missed.append((rule, margin))
+    return None, 0.0
+
+
+def _is_close(rule: Rule, basis: Basis, margin: float, limits: Thresholds) -> bool:
+    """Whether sensors cannot tell it from another answer."""
+    return basis in _SENSORS and margin < limits.least_margin and rule.regime is not Regime.IDLE
+
+
+def _judged(evidence: Evidence, thresholds: Thresholds) -> Verdict:
     given, evidence = evidence, sound(evidence)
     if evidence.get("busy") is None or not evidence.coverage > 0:
         nonsense = evidence.get("busy") is None and "busy" in given.values
@@ -75,26 +124,20 @@ def classify(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) ->
         step = "trace more executions of it" if evidence.basis == "kernels" else _LONGER
         return _unknown(evidence, f"only {evidence.n} {unit}{many}, {thresholds.least_n} are needed", advice=step)
     scores = Scores.of(evidence, thresholds)
-    margins = [(rule, rule.margin(scores, thresholds)) for rule in RULES if evidence.basis in rule.bases]
-    first = next((i for i, (_, margin) in enumerate(margins) if margin is not None and margin >= 0), None)
-    if first is None:
-        near = ((margin, rule.regime) for rule, margin in margins if margin is not None and margin > _FAR)
+    rule, margin = _first(evidence.basis, scores, thresholds)
+    margins = [(m, r.regime) for r in _RULES[evidence.basis] if (m := r.margin(scores, thresholds)) is not None]
+    if rule is None:
+        near = ((m, regime) for m, regime in margins if m > _FAR and regime is not Regime.UNKNOWN)
         nearest = max(near, key=lambda each: each[0], default=None)
         reason, step = _unfit(scores, evidence, thresholds)
         return _unknown(evidence, reason, scores, nearest[1] if nearest else None, step)
-    rule, own = margins[first]
-    # An earlier rule that nearly fired is as near a threshold as the rule's own.
-    missed = [
-        -m * thresholds.sure_margin / min(thresholds.sure_margin, r.widest(thresholds))
-        for r, m in margins[:first]
-        if m is not None and r.regime is not rule.regime
-    ]
-    margin = min([own or 0.0, *missed])
-    others = [(m, r.regime) for r, m in margins if m is not None and r.regime is not rule.regime]
+    others = [(m, regime) for m, regime in margins if regime is not rule.regime and regime is not Regime.UNKNOWN]
     # The nearest other answer: the verdict if the numbers were a little different.
     runner_up = max(others, key=lambda other: min(other[0], 0.0), default=(0.0, None))[1]
     enough = min(thresholds.sure_margin, rule.widest(thresholds))
-    if evidence.basis in _SENSORS and margin < thresholds.least_margin and rule.regime is not Regime.IDLE:
+    if rule.regime is Regime.UNKNOWN:
+        return _unknown(evidence, rule.name, scores, runner_up, rule.advice(scores))
+    if _is_close(rule, evidence.basis, margin, thresholds):
         reason = f"too close to call: {rule.regime}, or {runner_up or 'another'}"
         return _unknown(evidence, reason, scores, rule.regime, _TRACE)
     return Verdict(
@@ -112,16 +155,16 @@ def classify(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) ->
 
 
 def _confidence(evidence: Evidence, margin: float, enough: float, limits: Thresholds) -> float:
-    """Half of the basis's limit at a threshold, all of it `enough` away; less if values are uncertain.
+    """Three quarters of the basis's limit at a threshold, all of it `enough` away; less if values are uncertain.
 
     Times in a trace are exact, but few operations say little about others: `least_n` of them are a threshold, too.
     """
-    sure = min(1.0, margin / enough)
+    sure, least = min(1.0, margin / enough), 0.75 if evidence.basis in _SENSORS else 0.5
     if evidence.basis == "kernels":
         sure = min(sure, (evidence.n / limits.least_n - 1.0) / (_MANY - 1.0))
     doubt = min(1.0, max(0.0, evidence.half_width or 0.0) / limits.sure_margin)
     best = BEST_CONFIDENCE[evidence.basis]
-    return best * (0.5 + 0.5 * sure * (1.0 - 0.5 * doubt)) * min(1.0, max(0.0, evidence.coverage))
+    return best * (least + (1.0 - least) * sure) * (1.0 - 0.5 * doubt) * min(1.0, max(0.0, evidence.coverage))
 
 
 def _modifiers(scores: Scores, limits: Thresholds) -> str:

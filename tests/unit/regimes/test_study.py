@@ -46,11 +46,15 @@ def test_without_counters_only_waits_and_copies_are_sure(cases: list[Case]) -> N
     assert {c.verdict.regime for c in coarse if c.verdict.confidence >= 0.7} <= plain
 
 
-def test_the_sample_holds_every_regime() -> None:
+#: They take more than kernels, copies, exchanges and waits.
+BEYOND = {Regime.UNKNOWN, Regime.SPINNING, Regime.MIXED, Regime.MEDIA_BOUND}
+
+
+def test_the_sample_holds_every_regime_of_kernels_and_waits() -> None:
     seen: set[Regime] = set()
     for seed in range(300):
         seen |= draw(np.random.default_rng(seed)).strict
-    assert seen == set(Regime) - {Regime.UNKNOWN}
+    assert seen == set(Regime) - BEYOND
 
 
 def workload(**times: float) -> Workload:

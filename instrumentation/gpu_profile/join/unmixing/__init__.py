@@ -17,7 +17,8 @@ own rate. Many windows give linear equations. Read in this order:
 - `correction`: corrects the timing by its probes; `pauses`: points at which the search may yield to the program.
 - `family`: windows of signals that share them; `shares`: a measured total, shared out among regions.
 - `watch`: detects that new windows no longer fit the rates.
-- `meter`: long executions by the energy counter alone; `throttling`: time with the clocks held down.
+- `meter`: long executions by the energy counter alone; `contrast`: how their windows differ; `throttling`: time with
+  the clocks held down.
 - `mixture`: one family's windows and the regions in them; `pooling`: all of a device's, `pooled` by region.
 
 Imports the history and the catalogue. Outside `join`, only `pooling.Pool`, the activities for it, and `rate.Rate` are

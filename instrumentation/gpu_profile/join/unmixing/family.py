@@ -17,7 +17,7 @@ from gpu_profile.units import NS_PER_S
 
 #: Signals with common windows. The first of a family leads: its residual determines the timing of all.
 FAMILIES: Final[tuple[tuple[Signal, ...], ...]] = (
-    (rows.GRAPHICS, rows.SM, rows.OCCUPANCY, rows.TENSOR, rows.DRAM, rows.FP64, rows.FP32, rows.FP16),
+    (rows.GRAPHICS, rows.SM, rows.OCCUPANCY, rows.TENSOR, rows.DRAM, rows.FP64, rows.FP32, rows.FP16, rows.INTEGER),
     (rows.UTILIZATION, rows.MEMORY_CONTROLLER),
     (rows.ENERGY,),
     (rows.POWER,),

@@ -7,8 +7,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from gpu_profile.catalogue import signals as rows
+from gpu_profile.catalogue.samples import Interval
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.unmixing.activities import Activities
+from gpu_profile.join.unmixing.contrast import WindowContrast, contrast
 from gpu_profile.units import NS_PER_S
 
 #: The shortest execution that the energy counter measures by itself, and the least share of it that the counter's rows
@@ -22,14 +24,15 @@ _LATE_NS: Final = 10 * NS_PER_S
 class Metered(NamedTuple):
     """Executions of 2 s or more, measured by the energy counter's growth from the beginning to the end of each.
 
-    Nothing is unmixed. `half_width_j` is the energy of the counter's rows that contain a beginning or an end: they also
-    include time before or after, in an unknown proportion.
+    Nothing is unmixed. `contrast` is how the windows inside them differ. `half_width_j` is the energy of the counter's
+    rows that contain a beginning or an end: they also include time before or after, in an unknown proportion.
     """
 
     executions: int = 0
     total_s: float = 0.0
     energy_j: float = 0.0
     half_width_j: float = 0.0
+    contrast: WindowContrast = WindowContrast()
 
     @property
     def power_w(self) -> float:
@@ -48,6 +51,7 @@ class Metered(NamedTuple):
             self.total_s + others.total_s,
             self.energy_j + others.energy_j,
             self.half_width_j + others.half_width_j,
+            self.contrast.plus(others.contrast),
         )
 
 
@@ -89,7 +93,8 @@ class Meter:
             joules, seconds = column.signal.base(mass), (end - start) / NS_PER_S
             edges_s = 2 * max(edge_ns, column.signal.refresh_ns) / NS_PER_S
             before = self.metered.get(region, Metered())
-            this = Metered(1, seconds, joules * (end - start) / covered, joules / seconds * edges_s)
+            inside = contrast(self._timeline, Interval(start, end, "device"))
+            this = Metered(1, seconds, joules * (end - start) / covered, joules / seconds * edges_s, inside)
             self.metered[region] = before.plus(this)
 
     def merge(self, column: int, into: int) -> None:
