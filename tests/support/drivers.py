@@ -40,6 +40,7 @@ class FakeDriver:
     stuck: threading.Event = field(default_factory=threading.Event)
     name: str = "fake"
     version: str = "1"
+    recorded_driver: str = ""
 
     def __post_init__(self) -> None:
         self.start_ns = self.clock.now_ns()

@@ -43,7 +43,7 @@ def calibrate(*, backend: str, devices: tuple[str, ...], as_json: bool) -> int:
     driver = open_driver(backend)
     try:
         listed = driver.devices()
-        device = _one(chooser(devices, visible=True, driver=driver.name)(listed))
+        device = _one(chooser(devices, visible=True)(driver, listed))
         calibration = calibrated(
             driver, device, _worker(driver, device, listed), SYSTEM_CLOCK, say=lambda line: click.echo(line, err=True)
         )

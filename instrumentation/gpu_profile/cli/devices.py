@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpu_profile.catalogue.samples import Device
+    from gpu_profile.driver import Driver
 
 
-def chooser(specs: Sequence[str], *, visible: bool, driver: str = "") -> Callable[[Sequence[Device]], Sequence[Device]]:
-    """A function that picks devices from a driver's: the ones in `specs`, without any all of them.
+def chooser(specs: Sequence[str], *, visible: bool) -> Callable[[Driver, Sequence[Device]], Sequence[Device]]:
+    """A function that picks devices from the ones that a driver lists: those in `specs`, without any all of them.
 
     With `visible`, the default is the devices in CUDA_VISIBLE_DEVICES, if it is set. The function raises UsageError for
-    missing devices. `driver`: the driver's name or specification; simulated devices have ordinals of their own.
+    missing devices.
     """
 
-    def choose(devices: Sequence[Device]) -> Sequence[Device]:
-        from gpu_profile.driver.visible import VARIABLE, Visible, shown
+    def choose(driver: Driver, devices: Sequence[Device]) -> Sequence[Device]:
+        from gpu_profile.driver import is_simulated
+        from gpu_profile.driver.visible import VARIABLE, Visible
         from gpu_profile.errors import UsageError
 
-        seen = Visible(devices, shown(devices, os.environ, simulated=driver.startswith("simulated")))
+        seen = Visible(devices, os.environ, simulated=is_simulated(driver))
         if specs:
             return seen.resolve(specs)
         if visible and devices and VARIABLE in os.environ:

@@ -61,6 +61,7 @@ def _driver(spec: str, opened: Callable[[str], Driver]) -> Iterator[Finding]:
 
 def _devices(spec: str, backend: Driver) -> Iterator[Finding]:
     from gpu_profile.catalogue import Tier
+    from gpu_profile.driver import is_simulated
     from gpu_profile.errors import DeviceLost
 
     devices = backend.devices()
@@ -72,7 +73,7 @@ def _devices(spec: str, backend: Driver) -> Iterator[Finding]:
         yield Finding("GPUs", FindingState.FAILS, f"{said}: no device", to_do, versions)
         return
     yield Finding("GPUs", FindingState.OK, f"{len(devices)} through {said}", data={**versions, "devices": len(devices)})
-    yield from _visible(devices, simulated=backend.name.startswith("simulated"))
+    yield from _visible(devices, simulated=is_simulated(backend))
     for device in devices:
         try:
             started = time.perf_counter()
@@ -106,15 +107,14 @@ def _nvml_version(backend: Driver) -> str:
 
 
 def _visible(devices: Sequence[Device], *, simulated: bool) -> Iterator[Finding]:
-    from gpu_profile.driver.visible import ORDER, VARIABLE, Visible, shown
+    from gpu_profile.driver.visible import ORDER, VARIABLE, Visible, setting
 
-    environment = shown(devices, os.environ, simulated=simulated)
-    seen = Visible(devices, environment)
+    seen = Visible(devices, os.environ, simulated=simulated)
     value = os.environ.get(VARIABLE)
-    said = f"{VARIABLE} is not set" if value is None else f"{VARIABLE}={value!r}"
+    said = f"{VARIABLE} is not set" if value is None else setting(value)
     said += f", {ORDER}={os.environ[ORDER]}" if ORDER in os.environ else ""
     listed = ", ".join(f"{n}: {_name(device)}" for n, device in enumerate(seen.devices))
-    reason = "" if seen.reason == f"{VARIABLE}={environment.get(VARIABLE)!r}" else seen.reason
+    reason = "" if value is not None and seen.reason == setting(value) else seen.reason
     why = "; ".join(part for part in (reason, seen.assumed) if part)
     yield Finding(
         "CUDA sees",

@@ -94,11 +94,7 @@ def run(
             if not devices:
                 environment[SAMPLED_VARIABLE] = spec
         watch = DeviceWatch(
-            spec,
-            interval_s=interval,
-            choose=chooser(devices, visible=True, driver=spec),
-            directory=directory,
-            strict=strict,
+            spec, interval_s=interval, choose=chooser(devices, visible=True), directory=directory, strict=strict
         )
         if strict:
             stack.callback(watch.stop)

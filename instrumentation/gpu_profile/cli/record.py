@@ -54,7 +54,7 @@ def record(
     watch = DeviceWatch(
         driver_spec,
         interval_s=interval,
-        choose=chooser(devices, visible=False, driver=driver_spec),
+        choose=chooser(devices, visible=False),
         directory=directory,
         strict=True,
         retention_s=10.0,

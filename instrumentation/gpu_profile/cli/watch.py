@@ -46,7 +46,7 @@ class DeviceWatch:
         spec: str,
         *,
         interval_s: float,
-        choose: Callable[[Sequence[Device]], Sequence[Device]],
+        choose: Callable[[Driver, Sequence[Device]], Sequence[Device]],
         directory: Path | None = None,
         strict: bool = False,
         retention_s: float = RETENTION_S,
@@ -168,7 +168,7 @@ class DeviceWatch:
                 # A driver that reads devices may still get one.
                 kind = UsageError if self._spec == "none" else GpuBackendError
                 raise kind(f"driver {self._spec!r} has no device")
-            self.devices = tuple(self._choose(devices))
+            self.devices = tuple(self._choose(driver, devices))
             self.driver_name = driver.name
             if self._strict:
                 self._read_one(driver)

@@ -14,6 +14,6 @@ a module with a class that implements `protocol.Driver`, and add a row in `gramm
 driver with an entry point of the group `gpu_profile.drivers`.
 """
 
-from gpu_profile.driver.protocol import Capability, Driver, lag_s, live_driver
+from gpu_profile.driver.protocol import Capability, Driver, is_simulated, lag_s, live_driver
 
-__all__ = ["Capability", "Driver", "lag_s", "live_driver"]
+__all__ = ["Capability", "Driver", "is_simulated", "lag_s", "live_driver"]

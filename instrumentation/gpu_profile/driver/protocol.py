@@ -77,6 +77,11 @@ def live_driver(driver: Driver) -> str:
     return recorded if recorded and driver.name.startswith("node:") else driver.name
 
 
+def is_simulated(driver: Driver) -> bool:
+    """Whether simulated GPUs are read now, here or by the writer of the node's timeline."""
+    return live_driver(driver).partition(":")[0] == "simulated"
+
+
 def lag_s(driver: Driver | None) -> float:
     """Seconds by which a driver delivers its samples later than NVML would."""
     seconds: float = getattr(driver, "lag_s", 0.0)

@@ -25,6 +25,8 @@ from gpu_profile.errors import UsageError, few
 
 VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
 ORDER: Final = "CUDA_DEVICE_ORDER"
+#: Messages shorten longer values of the variable, and longer entries beside others. A UUID has 40 characters.
+_LONG_VALUE, _LONG_ENTRY = 48, 16
 #: Nine digits exceed the number of devices of any node, and `int` always accepts them.
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,9}")
 _BUS: Final = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", re.IGNORECASE)
@@ -43,7 +45,9 @@ _GUESSED_NUMBERS: Final = (
     "on a node where only some GPUs are cut into MIG instances CUDA's numbers are assumed; name devices by UUID"
 )
 _ONE_INSTANCE: Final = "CUDA shows a process one MIG instance, the first, and no other GPU beside it"
-_GUESSED_INSTANCE: Final = "the MIG instance is assumed, the first of its GPU; name it by its own UUID (MIG-…)"
+_NAME_INSTANCE: Final = "name it by its own UUID (MIG-…)"
+_GUESSED_INSTANCE: Final = f"the MIG instance is assumed, the first of its GPU; {_NAME_INSTANCE}"
+_NOT_NUMBERED: Final = "simulated GPUs with MIG instances have no number"
 
 
 class FrameworkDevice(Protocol):
@@ -63,14 +67,12 @@ class FrameworkDevice(Protocol):
 Spec: TypeAlias = "str | SupportsIndex | Device | FrameworkDevice | Iterable[Spec]"
 
 
-def shown(devices: Sequence[Device], environ: Mapping[str, str], *, simulated: bool) -> Mapping[str, str]:
-    """The environment as CUDA reads it. A simulated node has no CUDA: its GPUs without MIG instances are visible.
-
-    `CUDA_VISIBLE_DEVICES` decides if it is set. A `SimulatedQueue` numbers these GPUs in the same way.
-    """
-    divided = {device.parent for device in devices}
-    whole = [one.uuid for one in devices if one.kind is DeviceKind.GPU and one.uuid not in divided]
-    return {**({VARIABLE: ",".join(whole)} if simulated and whole else {}), **environ}
+def setting(value: str) -> str:
+    """The variable and its value, in a message. Of a long value, the number of its entries and the first one."""
+    if len(value) <= _LONG_VALUE:
+        return f"{VARIABLE}={value!r}"
+    first, *others = value.split(",")
+    return f"{VARIABLE} of {_count(1 + len(others), 'entry', 'entries')}, first {_entry(first)}"
 
 
 class Visible:
@@ -78,7 +80,8 @@ class Visible:
 
     `devices`: all devices that the driver lists, in its order. `instances`: UUID of a MIG instance -> (GPU instance id,
     compute instance id), for the old form `MIG-GPU-<uuid>/<gi>/<ci>`. Without it, that form is unambiguous only if the
-    GPU has a single instance.
+    GPU has a single instance. `simulated`: there is no CUDA. Unless `CUDA_VISIBLE_DEVICES` is set, the GPUs without MIG
+    instances are visible, with the numbers of `SimulatedQueue`.
     """
 
     #: The devices that CUDA shows, in its order: the index of a device is its ordinal.
@@ -93,6 +96,7 @@ class Visible:
         devices: Sequence[Device],
         environ: Mapping[str, str],
         *,
+        simulated: bool = False,
         instances: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
         self._listed = tuple(devices)
@@ -103,7 +107,7 @@ class Visible:
         self._pci_order = environ.get(ORDER) == "PCI_BUS_ID"
         self.assumed = self.reason = ""
         value = environ.get(VARIABLE)
-        self.devices = tuple(self._default() if value is None else self._selected(value))
+        self.devices = tuple(self._default(simulated) if value is None else self._selected(value))
 
     def resolve(self, spec: Spec, *, current: int | None = None) -> list[Device]:
         """The devices that `spec` names, in its order, each once. UsageError in one line if it names none.
@@ -144,8 +148,11 @@ class Visible:
 
     # ------------------------------------------------------------------ the devices that CUDA shows
 
-    def _default(self) -> list[Device]:
+    def _default(self, simulated: bool) -> list[Device]:
         """The devices that CUDA shows without the variable."""
+        if simulated and (whole := [gpu for gpu in self._gpus if not self._slices(gpu)]):
+            self.reason = _NOT_NUMBERED if len(whole) < len(self._gpus) else ""
+            return whole
         cut = [gpu for gpu in self._gpus if self._head(gpu).kind is DeviceKind.MIG]
         ordered, self.assumed = self._ordered(cut or self._gpus)
         if cut and (len(self._gpus) > 1 or len(self._slices(cut[0])) > 1):
@@ -154,7 +161,7 @@ class Visible:
 
     def _selected(self, value: str) -> list[Device]:
         """The devices that CUDA shows with this value of the variable."""
-        setting = f"{VARIABLE}={value!r}"
+        short = setting(value) if len(value) <= _LONG_ENTRY else VARIABLE
         prefix = next((prefix for prefix in ("GPU-", "MIG-") if value.startswith(prefix)), "")
         names: list[str] = []
         stop: str | None = None
@@ -173,15 +180,15 @@ class Visible:
                 break
             entries.append(device)
         if len(set(names)) < len(names) or len(set(entries)) < len(entries):
-            self.reason = f"{setting} names a device twice, so that CUDA shows none"
+            self.reason = f"{short} names a device twice, so that CUDA shows none"
             return []
         if entries and not prefix:
             self.assumed = doubt
         elif entries and not entries[0].uuid.startswith(names[0]) and len(self._old_form(names[0])) > 1:
             self.assumed = _GUESSED_INSTANCE
-        self.reason = f"{VARIABLE} is empty" if not value.strip() else setting
+        self.reason = f"{VARIABLE} is empty" if not value.strip() else setting(value)
         if value.strip() and stop is not None:
-            self.reason += f": CUDA stops at {stop!r}, which is no device here"
+            self.reason = f"{short}: CUDA stops at {_entry(stop)}, which is no device here"
         heads = [self._head(device) for device in entries]
         instances = [device for device in heads if device.kind is DeviceKind.MIG]
         if instances and len(heads) > 1:
@@ -291,7 +298,7 @@ class Visible:
         exact = [device for device in self._listed if low in (device.uuid.lower(), device.uuid[4:].lower())]
         matches = exact or [device for device in self._listed if device.uuid.lower().startswith(low)]
         if not matches and (matches := self._old_form(text)) and len(matches) > 1:
-            raise UsageError(f"device {name!r}: {_GUESSED_INSTANCE.split('; ')[1]}; {_named(d.uuid for d in matches)}")
+            raise UsageError(f"device {name!r}: {_NAME_INSTANCE}; {_named(d.uuid for d in matches)}")
         if len(matches) == 1:
             return matches
         problem = "several devices begin so, give more of it" if matches else "no device has this UUID"
@@ -308,7 +315,8 @@ class Visible:
     def _none(self) -> str:
         if not self._listed:
             return "the driver lists no GPU"
-        return f"CUDA shows this process no device: {self.reason}; {_named(device.uuid for device in self._listed)}"
+        listed = _named((device.uuid for device in self._listed), room=50)
+        return f"CUDA shows this process no device: {self.reason}; {listed}"
 
 
 def _number(entry: str) -> str:
@@ -329,10 +337,15 @@ def _bus(text: str) -> tuple[int, ...] | None:
     return None if match is None else tuple(int(part or "0", 16) for part in match.groups())
 
 
-def _named(names: Iterable[str]) -> str:
-    listed = few(names)
+def _entry(entry: str) -> str:
+    """An entry of the variable, in a message."""
+    return repr(entry if len(entry) <= _LONG_ENTRY else f"{entry[:_LONG_ENTRY]}…")
+
+
+def _named(names: Iterable[str], room: int = 100) -> str:
+    listed = few(names, room)
     return f"there are {listed}" if listed else "the driver lists no GPU"
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"

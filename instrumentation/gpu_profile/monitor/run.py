@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Signal
 from gpu_profile.catalogue.samples import Device, Interval, Sample
-from gpu_profile.driver import lag_s, live_driver
-from gpu_profile.driver.visible import Visible, shown
+from gpu_profile.driver import is_simulated, lag_s
+from gpu_profile.driver.visible import Visible
 from gpu_profile.errors import GpuBackendError, GpuProfileError
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.busy import settled
@@ -138,8 +138,8 @@ class Run:
                 _log.warning("gpu-profile: a run continues without measurements: %s", problem)
 
     def _resolve(self, sampler: Sampler) -> list[tuple[int | str, Device | None]]:
-        simulated = sampler.driver is not None and live_driver(sampler.driver).startswith("simulated")
-        visible = Visible(sampler.listed, shown(sampler.listed, os.environ, simulated=simulated))
+        simulated = sampler.driver is not None and is_simulated(sampler.driver)
+        visible = Visible(sampler.listed, os.environ, simulated=simulated)
         current = current_device()
         labelled: list[tuple[int | str, Device | None]] = []
         for label, spec in zip(self.options.labels, self.options.devices, strict=True):

@@ -26,7 +26,7 @@ def node(tmp_path: Path) -> str:
     return f"simulated:{simulated.create(tmp_path / 'node', NODE)}"
 
 
-def everything(devices: Sequence[Device]) -> Sequence[Device]:
+def everything(_: Driver, devices: Sequence[Device]) -> Sequence[Device]:
     return devices
 
 
@@ -106,7 +106,7 @@ def test_the_librarys_groups_are_read_unless_others_are_named(
 def test_devices_that_were_chosen_wrongly_are_not_tried_again(node: str) -> None:
     asked = []
 
-    def choose(devices: Sequence[Device]) -> Sequence[Device]:
+    def choose(_: Driver, devices: Sequence[Device]) -> Sequence[Device]:
         asked.append(len(devices))
         raise UsageError("no such device")
 

@@ -4,16 +4,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.drivers import SLICE, A, B, FakeDriver
 from support.nodes import HALF, node_of
 from unit.driver.devices import GPUS, MIXED, MIXED_MODELS, UUIDS, gpu, slices, visible
 
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.cli.devices import chooser
-from gpu_profile.driver import simulated
+from gpu_profile.driver import is_simulated, simulated
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.driver.nvml import NvmlDriver
 from gpu_profile.driver.simulated import SimulatedQueue
-from gpu_profile.driver.visible import VARIABLE, Visible, shown
+from gpu_profile.driver.visible import VARIABLE, Visible
 from gpu_profile.errors import UsageError
 from gpu_profile.recording.rank import Rank, rank
 from gpu_profile.testing import FakeClock
@@ -261,9 +262,56 @@ def test_ordinals_of_a_simulated_node_are_those_of_its_queues(tmp_path: Path) ->
         devices = list(driver.devices())
     for ordinal in (0, 1):
         with SimulatedQueue(node, device=ordinal) as queue:
-            (chosen,) = chooser([str(ordinal)], visible=True, driver=f"simulated:{node}")(devices)
+            (chosen,) = chooser([str(ordinal)], visible=True)(driver, devices)
             assert chosen.uuid == queue.device_uuid
-            (resolved,) = Visible(devices, shown(devices, {}, simulated=True)).resolve(ordinal)
+            (resolved,) = Visible(devices, {}, simulated=True).resolve(ordinal)
             assert resolved.uuid == queue.device_uuid
-    assert shown(devices, {VARIABLE: "1"}, simulated=True) == {VARIABLE: "1"}
-    assert shown(devices, {}, simulated=False) == {}
+    assert Visible(devices, {VARIABLE: "1"}, simulated=True).devices == Visible(devices, {VARIABLE: "1"}).devices
+
+
+def test_the_node_s_timeline_of_a_simulated_node_has_its_ordinals(tmp_path: Path) -> None:
+    driver = FakeDriver(FakeClock(), [A, SLICE, B], name=f"node:{tmp_path}")
+    assert chooser(["0"], visible=True)(driver, driver.present) == [SLICE], "as CUDA would have it"
+    assert not is_simulated(driver)
+    driver.recorded_driver = "simulated:/somewhere"
+    assert chooser(["0"], visible=True)(driver, driver.present) == [B]
+    assert is_simulated(driver)
+
+
+# ---------------------------------------------------------------------- messages
+
+EIGHT = [Device(f"GPU-{number:08x}-0000-4000-8000-{number:012x}", index=number) for number in range(8)]
+ALL_EIGHT = ",".join(uuids(EIGHT))
+
+
+def refused(spec: str, devices: Sequence[Device], value: str | None, *, simulated: bool = False) -> str:
+    environ = {} if value is None else {VARIABLE: value}
+    with pytest.raises(UsageError) as error:
+        Visible(devices, environ, simulated=simulated).resolve(spec)
+    return str(error.value)
+
+
+def test_a_variable_that_is_not_set_is_in_no_message() -> None:
+    assert refused("9", EIGHT, None, simulated=True) == "device '9': CUDA shows this process 8 devices, 0 to 7"
+    assert refused("2", [A, SLICE, B], None, simulated=True) == (
+        "device '2': CUDA shows this process 1 device, 0 (simulated GPUs with MIG instances have no number)"
+    )
+
+
+def test_a_long_value_is_shortened_and_never_shown_as_if_it_were_whole() -> None:
+    assert refused("9", EIGHT, ALL_EIGHT) == (
+        "device '9': CUDA shows this process 8 devices, 0 to 7 "
+        "(CUDA_VISIBLE_DEVICES of 8 entries, first 'GPU-00000000-000…')"
+    )
+    assert refused("1", EIGHT, EIGHT[3].uuid) == (
+        f"device '1': CUDA shows this process 1 device, 0 (CUDA_VISIBLE_DEVICES='{EIGHT[3].uuid}')"
+    )
+
+
+@pytest.mark.parametrize("spec", ["cuda:17", "9", "GPU-ff", EIGHT[0].uuid + "0"])
+@pytest.mark.parametrize(
+    "value",
+    [ALL_EIGHT, f"{ALL_EIGHT},{UUIDS[2]}", UUIDS[0], f"{UUIDS[0]},{ALL_EIGHT}", f"{ALL_EIGHT},{EIGHT[0].uuid}", "9"],
+)
+def test_a_message_about_a_long_value_has_at_most_200_characters(spec: str, value: str) -> None:
+    assert len(refused(spec, EIGHT, value)) <= 200

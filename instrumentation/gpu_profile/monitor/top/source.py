@@ -11,7 +11,7 @@ from typing import Final
 from gpu_profile.catalogue import Group
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
-from gpu_profile.driver import Driver, lag_s, live_driver
+from gpu_profile.driver import Driver, is_simulated, lag_s, live_driver
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.driver.node.table import TableFile, TimelineTable, pid_namespace
 from gpu_profile.driver.own_process import own_ids
@@ -36,7 +36,7 @@ ANSWER_S: Final = 10.0
 FIRST_S: Final = 1.3
 _LOOK_S: Final = 0.02
 
-Choose = Callable[[Sequence[Device]], Sequence[Device]]
+Choose = Callable[[Driver, Sequence[Device]], Sequence[Device]]
 
 
 class TopSource:
@@ -51,7 +51,7 @@ class TopSource:
         spec: str,
         *,
         interval_s: float,
-        choose: Choose = lambda devices: devices,
+        choose: Choose = lambda _, devices: devices,
         url: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
         opener: Callable[[], Driver] | None = None,
@@ -149,9 +149,9 @@ class TopSource:
             self.error = error
             raise
 
-    def _uuids(self, _: Driver, devices: Sequence[Device]) -> Collection[str]:
+    def _uuids(self, driver: Driver, devices: Sequence[Device]) -> Collection[str]:
         try:
-            self._chosen = frozenset(device.uuid for device in self._choose(devices))
+            self._chosen = frozenset(device.uuid for device in self._choose(driver, devices))
             self.error = None
         except UsageError as error:
             # The chosen devices of a view that has begun may come back.
@@ -224,7 +224,7 @@ def _why_none(table: TimelineTable | None) -> str:
 
 def _names_are_certain(driver: Driver | None) -> bool:
     """Whether the driver's process ids and this process's `/proc` certainly belong to one PID namespace."""
-    return driver is not None and (own_ids().on_host or live_driver(driver).startswith("simulated"))
+    return driver is not None and (own_ids().on_host or is_simulated(driver))
 
 
 #: The kind of a holder by the attribute that names it, the most precise first.

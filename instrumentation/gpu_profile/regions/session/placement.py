@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from gpu_profile.catalogue.samples import Device
-from gpu_profile.driver.visible import Spec, Visible, shown
+from gpu_profile.driver.visible import Spec, Visible
 from gpu_profile.errors import UsageError
 from gpu_profile.recording.rank import rank
 
@@ -58,7 +58,7 @@ class Placement:
     def _update(self, listed: Sequence[Device], used: Sequence[str] | None, simulated: bool) -> None:
         if tuple(listed) != self._listed:
             self._listed = tuple(listed)
-            self._visible = Visible(self._listed, shown(listed, self._environ, simulated=simulated))
+            self._visible = Visible(self._listed, self._environ, simulated=simulated)
             self._resolved.clear()
             self.version += 1
         if used is not None:

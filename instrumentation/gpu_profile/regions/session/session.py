@@ -14,7 +14,7 @@ from typing import Final
 
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
-from gpu_profile.driver import Driver, lag_s, live_driver, own_process
+from gpu_profile.driver import Driver, is_simulated, lag_s, live_driver, own_process
 from gpu_profile.driver.visible import Spec
 from gpu_profile.join.summary import Judged
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds
@@ -194,7 +194,7 @@ class Session(Inbox):
 
     def _choose(self, driver: Driver, listed: Sequence[Device]) -> set[str]:
         """UUIDs of the devices to read: the ones that regions are on. Called in the sampler's thread."""
-        simulated, used = live_driver(driver).startswith("simulated"), None
+        simulated, used = is_simulated(driver), None
         now_s = self.clock.now_ns() / NS_PER_S
         if self.placement.asked is None and len(listed) > 1 and not simulated and not 0 <= now_s < self._ask_s:
             used = own_process.uses(driver, listed, own_process.own_ids())

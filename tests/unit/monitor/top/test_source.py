@@ -35,7 +35,7 @@ def test_a_snapshot_has_devices_processes_and_regions(scene: TopScene) -> None:
 def test_names_are_left_out_where_ids_may_be_of_another_namespace(
     scene: TopScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "live_driver", lambda _: "nvml")
+    monkeypatch.setattr(module, "is_simulated", lambda _: False)
     monkeypatch.setattr(module, "own_ids", lambda: type("Ids", (), {"on_host": False}))
     assert [process.name for process in scene.source.snapshot().processes] == ["", ""]
     monkeypatch.setattr(module, "own_ids", lambda: type("Ids", (), {"on_host": True}))
@@ -45,7 +45,7 @@ def test_names_are_left_out_where_ids_may_be_of_another_namespace(
 class Loose:
     """A source over a fake driver with two devices, whose opening may fail."""
 
-    def __init__(self, choose: module.Choose = lambda devices: devices) -> None:
+    def __init__(self, choose: module.Choose = lambda _, devices: devices) -> None:
         self.clock = FakeClock()
         self.driver = FakeDriver(self.clock, [A, B])
         self.refused: Exception | None = None
@@ -85,7 +85,7 @@ def test_without_devices_there_is_nothing_to_show_and_no_error() -> None:
 
 
 def test_a_choice_of_missing_devices_is_the_users_error_only_at_the_start() -> None:
-    def choose(devices: object) -> list[Device]:
+    def choose(_: object, devices: object) -> list[Device]:
         if not chosen:
             raise UsageError("device 'GPU-x': no device has this UUID")
         return chosen
