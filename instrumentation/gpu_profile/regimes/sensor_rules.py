@@ -14,6 +14,8 @@ from gpu_profile.units import percent
 _ALL: Final[frozenset[Basis]] = frozenset({"counters", "coarse"})
 _COUNTERS: Final[frozenset[Basis]] = frozenset({"counters"})
 _COARSE: Final[frozenset[Basis]] = frozenset({"coarse"})
+#: Where the evidence lacks them. The GPU may be older than Hopper, the user without permission, the group off.
+COUNTERS: Final = "activity counters (gpu-profile doctor: why they are missing)"
 #: The longest gap before a kernel, in kernels of the shortest kind.
 _LONGEST_LAUNCH: Final = 5
 #: The confidence factor of a rule with evidence that other causes give as well, such as a wait from launches.
@@ -323,8 +325,8 @@ SENSOR_RULES: Final[tuple[Rule, ...]] = (
             s.busy - t.broad_sm, _minus(_unheld_power(s, t), t.full_power), _minus(t.ceiling, s.controller)
         ),
         lambda s: (
-            f"it draws {percent(s.power or 0, 0)} of its power limit, as arithmetic does: try a lower precision; GPM"
-            " counters (Hopper or newer) or a trace would tell for sure"
+            f"it draws {percent(s.power or 0, 0)} of its power limit, as arithmetic does: try a lower precision;"
+            f" a trace or {COUNTERS} decide it"
         ),
         _COARSE,
         hint=lambda _s, _t: _TRACES,
@@ -343,8 +345,7 @@ SENSOR_RULES: Final[tuple[Rule, ...]] = (
             _minus(s.controller, t.touched),
         ),
         lambda s: (
-            f"memory is touched {of_ceiling(s.controller)} of the time: fuse kernels; GPM counters (Hopper or newer)"
-            " or a trace would tell for sure"
+            f"memory is touched {of_ceiling(s.controller)} of the time: fuse kernels; a trace or {COUNTERS} decide it"
         ),
         _COARSE,
         hint=lambda _s, _t: _EITHER,

@@ -11,7 +11,7 @@ from gpu_profile.regimes.evidence import Basis, Evidence
 from gpu_profile.regimes.operation_rules import OPERATION_RULES
 from gpu_profile.regimes.rule import Regime, Rule
 from gpu_profile.regimes.scores import Scores, sound
-from gpu_profile.regimes.sensor_rules import SENSOR_RULES
+from gpu_profile.regimes.sensor_rules import COUNTERS, SENSOR_RULES
 from gpu_profile.regimes.thresholds import BEST_CONFIDENCE, DEFAULT_THRESHOLDS, FIRM, SCALES, Thresholds, moved
 from gpu_profile.regimes.trace_rules import TRACE_RULES, unfit
 from gpu_profile.units import percent
@@ -193,9 +193,7 @@ def _unfit(scores: Scores, evidence: Evidence, limits: Thresholds) -> tuple[str,
     if scores.trace is not None:
         return unfit(scores.trace, limits), ""
     missing = ", ".join(name for name in _MEASURED if getattr(scores, name) is None)
-    step = (
-        _TRACE if evidence.basis == "counters" else f"{_TRACE}; a GPU with activity counters (Hopper or newer) does too"
-    )
+    step = _TRACE if evidence.basis == "counters" else f"{_TRACE}; so do {COUNTERS}"
     return "no rule fits the evidence" + (f" (unknown: {missing})" if missing else ""), step
 
 

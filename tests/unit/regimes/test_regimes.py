@@ -197,6 +197,17 @@ def test_no_confident_verdict_hangs_on_a_threshold(regime: Regime) -> None:
             assert verdict.confidence <= FIRM or other.regime is regime, field.name
 
 
+@pytest.mark.parametrize(
+    "values",
+    [{"busy": 0.9}, {"busy": 1.0, "power": 0.99, "controller": 0.1}, {"busy": 1.0, "power": 0.8, "controller": 0.9}],
+    ids=["unknown", "compute", "memory"],
+)
+def test_without_activity_counters_the_advice_supposes_no_model_of_gpu(values: dict[str, float]) -> None:
+    advice = judge_on("coarse", **values).advice
+    assert "activity counters (gpu-profile doctor: why they are missing)" in advice
+    assert "Hopper" not in advice, "the GPU may be one"
+
+
 def test_an_unknown_regime_names_the_way_out() -> None:
     operation = {"busy": 1.0, "compute": 0.1, "memory": 0.2}
     ways = {
