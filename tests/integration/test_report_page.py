@@ -193,7 +193,8 @@ def test_tables_sort_by_a_column_and_keep_the_rows_that_match(browse: Callable[.
         click("region"); const names = column("region");
         const field = document.querySelector("input[type=search]");
         field.value = "FORWARD"; field.dispatchEvent(new Event("input"));
-        return { falling, rising, names, arrow, kept: column("region") };
+        const amounts = ["1.234e+04", "5e-07 s", "~3.98 ms", "-2.4 %", "3 of 4", "eager"].map(amount);
+        return { falling, rising, names, arrow, amounts, kept: column("region") };
         """,
     )
     scale = {"m": 1e-3, "k": 1e3}
@@ -208,6 +209,7 @@ def test_tables_sort_by_a_column_and_keep_the_rows_that_match(browse: Callable[.
     assert [joules(cell) for cell in found["rising"] if cell != "–"] == sorted(known)
     assert found["rising"][len(known) :] == ["–"] * (len(found["rising"]) - len(known))
     assert found["arrow"] == "descending"
+    assert found["amounts"] == [12_340, 5e-7, pytest.approx(0.00398), -2.4, 3, None]
     assert found["names"] == sorted(found["names"])
     assert [name.split()[0] for name in found["kept"]] == ["forward"] * 4
 

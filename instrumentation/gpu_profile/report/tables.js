@@ -4,9 +4,10 @@
 const LONG_TABLE = 8;
 const SCALES = { T: 1e12, G: 1e9, M: 1e6, k: 1e3, m: 1e-3, "µ": 1e-6, n: 1e-9 };
 
-// The number that a cell begins with, in base units: "~3.98 s", "1.70 kJ", "58.3 % ±12.4", "-2.4 %". NaN without one.
+// The number that a cell begins with, in base units: "~3.98 s", "1.70 kJ", "58.3 % ±12.4", "-2.4 %", "1.234e+04". NaN
+// without one.
 function amount(text) {
-  const found = /^[~≥]?\s*([+\-−]?[\d,]*\.?\d+)\s?([TGMkmµn](?=[A-Za-z]|$))?/.exec(text);
+  const found = /^[~≥]?\s*([+\-−]?[\d,]*\.?\d+(?:e[+\-]?\d+)?)\s?([TGMkmµn](?=[A-Za-z]|$))?/.exec(text);
   return found ? Number(found[1].replace(/,/g, "").replace("−", "-")) * (SCALES[found[2]] || 1) : NaN;
 }
 
