@@ -111,13 +111,13 @@ class Run:
         process = ProcessInfo("0.1.0", "node-a", 42, T0, "nvml", "580.1", T0 + 10**11)
         return Recording((process,), (device,), {device.uuid: columns}, tuple(self.spans), (), ())
 
-    def write(self, directory: Path) -> None:
+    def write(self, directory: Path, driver: str = "nvml") -> None:
         """Write the run as files that do not depend on the time and place of writing."""
         with (
             mock.patch("socket.gethostname", return_value="node-a"),
             mock.patch("os.getpid", return_value=42),
             mock.patch("importlib.metadata.version", return_value="0.1.0"),
-            RecordingWriter(directory, now_ns=lambda: T0, driver="nvml", driver_version="580.1") as writer,
+            RecordingWriter(directory, now_ns=lambda: T0, driver=driver, driver_version="580.1") as writer,
         ):
             writer.device(GPU)
             for samples in self.samples.values():
@@ -177,6 +177,10 @@ def drawn(page: str) -> dict[str, Any]:
     return data
 
 
+#: Elements of HTML that have no end tag.
+VOID = frozenset(("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"))
+
+
 class Page(HTMLParser):
     """Collects a page's external references and its tags, and checks that all tags are closed."""
 
@@ -189,8 +193,13 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.append(tag)
         self.loads += [f"{tag} {key}={value}" for key, value in attrs if key in ("src", "href", "srcset", "action")]
-        if tag != "meta":
+        if tag not in VOID:
             self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.handle_endtag(tag)
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag

@@ -152,12 +152,12 @@ def _parts(name: str, room: int) -> list[str]:
 
 
 def folded(text: str, width: int | None, indent: str = "  ") -> str:
-    """`text` with the lines that are longer than `width` folded at spaces, continued after `indent`."""
+    """`text` with the lines that are longer than `width` folded, at spaces if possible, continued after `indent`."""
     if width is None:
         return text
     return "\n".join(
         line if len(line) <= width else textwrap.fill(
-            line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+            line, width, subsequent_indent=indent, break_on_hyphens=False
         )
         for line in text.splitlines()
     )  # fmt: skip
