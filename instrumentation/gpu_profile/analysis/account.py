@@ -79,6 +79,11 @@ class Analysis:
     #: The regions that ran on several ranks of one job.
     ranks: tuple[RegionRanks, ...] = ()
 
+    @property
+    def simulated(self) -> bool:
+        """Whether any of its processes read simulated devices."""
+        return any(process.driver.partition(":")[0] == "simulated" for process in self.processes)
+
     def of(self, region: str) -> list[RegionUse]:
         """A region on each of its devices."""
         return [use for use in self.regions if use.summary.region == region]

@@ -38,7 +38,8 @@ RUN_TO_RUN: Final = 0.02
 class Difference:
     """One quantity of a region in both recordings, `a` and `b` per call (or per item), in `unit`.
 
-    `interval` is that of `b - a`, `relative_interval` that of `b / a - 1`. None: unknown, with `reason`.
+    `interval` is that of `b - a`, `relative_interval` that of `b / a - 1`. None: unknown. Then `refusals` has the sides
+    ("A", "B" or "A and B") that allow no interval, each with its reason.
     """
 
     region: str
@@ -48,7 +49,12 @@ class Difference:
     b: float | None
     interval: Edges | None = None
     relative_interval: Edges | None = None
-    reason: str = ""
+    refusals: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """Why there is no interval, side by side; empty if there is one."""
+        return "; ".join(f"{sides}: {why}" for sides, why in self.refusals)
 
     @property
     def change(self) -> float | None:
@@ -73,7 +79,7 @@ class Comparison:
     """All differences, region by region, and the regions that only one recording has.
 
     The true values lie in all `intervals` in 95 of 100 comparisons, if runs of one program differ by `run_to_run`, a
-    standard deviation as a share.
+    standard deviation as a share. `simulated_a`, `simulated_b`: that side's GPUs are simulated.
     """
 
     differences: tuple[Difference, ...]
@@ -81,6 +87,8 @@ class Comparison:
     only_b: tuple[str, ...]
     notes: tuple[str, ...]
     run_to_run: float = RUN_TO_RUN
+    simulated_a: bool = False
+    simulated_b: bool = False
 
     @property
     def intervals(self) -> int:
@@ -117,16 +125,17 @@ class _Pair(NamedTuple):
         """The difference with its intervals, or the reasons for their absence."""
         unit, a, b = QUANTITIES[self.quantity], self.a.value, self.b.value
         sides = self.edges(alpha, run_to_run)
-        reasons = [
-            f"{side}: {estimate.why_not(self.time) or f'too few executions for an interval of {self.quantity}'}"
-            for side, estimate, edges in zip("AB", (self.a, self.b), sides, strict=True)
-            if edges is None
-        ]
+        refused: dict[str, list[str]] = {}
+        for side, estimate, edges in zip("AB", (self.a, self.b), sides, strict=True):
+            if edges is None:
+                why = estimate.why_not(self.time) or f"too few executions for an interval of {self.quantity}"
+                refused.setdefault(why, []).append(side)
+        refusals = tuple((" and ".join(each), why) for why, each in refused.items())
         interval = ratio = None
         if sides[0] is not None and sides[1] is not None and a is not None and b is not None:
             interval, ratio = of_sides(a, sides[0], b, sides[1])
         relative = None if unit == "1" else ratio
-        return Difference(self.region, self.quantity, unit, a, b, interval, relative, "; ".join(reasons))
+        return Difference(self.region, self.quantity, unit, a, b, interval, relative, refusals)
 
 
 def compare(a: Analysis, b: Analysis, *, run_to_run: float = RUN_TO_RUN) -> Comparison:
@@ -148,6 +157,8 @@ def compare(a: Analysis, b: Analysis, *, run_to_run: float = RUN_TO_RUN) -> Comp
         tuple(region for region in b.runs if region not in a.runs),
         _notes(a, b, common),
         run_to_run,
+        a.simulated,
+        b.simulated,
     )
 
 

@@ -15,6 +15,7 @@ from gpu_profile.analysis.comparison_text import (
     gaps,
     judgement,
     shown,
+    simulated,
     summary,
 )
 from gpu_profile.report import page
@@ -23,21 +24,19 @@ from gpu_profile.report import page
 _LOWEST, _HIGHEST = -1.0, 1.0
 
 
-def render_page(
-    comparison: Comparison, judged: Sequence[Judged], *, names: tuple[str, str], simulated: bool = False
-) -> str:
+def render_page(comparison: Comparison, judged: Sequence[Judged], *, names: tuple[str, str]) -> str:
     """The whole page. `names`: those of recordings A and B."""
     a, b = (escape(name) for name in names)
     body = [
         f"<p>A: {a}<br>B: {b}</p>",
+        *(f"<p>{line}</p>" for line in simulated(comparison)),
         *page.items("Summary", summary(comparison)),
         *page.items("Conditions", [judgement(*each) for each in judged]),
         *_differences(comparison),
         *page.items("Missing results", gaps(comparison)),
     ]
-    return page.document(
-        f"{names[0]} and {names[1]}", body, by="region", drawn=None, mark=page.SIMULATED if simulated else ""
-    )
+    mark = page.SIMULATED if comparison.simulated_a or comparison.simulated_b else ""
+    return page.document(f"{names[0]} and {names[1]}", body, by="region", drawn=None, mark=mark)
 
 
 def _differences(comparison: Comparison) -> Iterator[str]:

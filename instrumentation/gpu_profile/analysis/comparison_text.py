@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil, floor, log10
 from typing import Final
 
 from gpu_profile.analysis.comparison import Comparison, Difference
 from gpu_profile.analysis.gate import Gate, Outcome
-from gpu_profile.analysis.text import listed, quantity, section, signed
+from gpu_profile.analysis.text import MORE, SIMULATED, listed, quantity, section, signed
 from gpu_profile.join.remedies import remedy
 from gpu_profile.report.table import UNKNOWN, fitted_table, folded
 from gpu_profile.units import percent, si
@@ -24,13 +25,20 @@ Judged = tuple[Gate, Difference, Outcome]
 
 def render_comparison(comparison: Comparison, judged: Sequence[Judged], *, width: int | None = None) -> str:
     """A summary, every difference, the regions of one side only, and the outcomes of the conditions."""
-    parts = [folded("\n".join(summary(comparison)), width)]
-    parts.append(fitted_table(COLUMNS, map(difference_row, shown(comparison)), _SPARE, width=width, left=2))
+    parts = [folded("\n".join([*simulated(comparison), *summary(comparison)]), width)]
+    rows = map(difference_row, shown(comparison))
+    parts.append(fitted_table(COLUMNS, rows, _SPARE, width=width, left=2, more=MORE))
     parts += [folded(certainty(comparison), width)] if comparison.intervals else []
     parts += section("Missing results", gaps(comparison), width)
     if judged:
         parts.append(folded("\n".join(judgement(*each) for each in judged), width))
     return "\n\n".join(parts)
+
+
+def simulated(comparison: Comparison) -> list[str]:
+    """The line that names the sides with simulated GPUs, if there are any."""
+    sides = [side for side, on in (("A", comparison.simulated_a), ("B", comparison.simulated_b)) if on]
+    return [f"{SIMULATED} in {' and '.join(sides)}"] if sides else []
 
 
 def shown(comparison: Comparison) -> list[Difference]:
@@ -49,8 +57,10 @@ def summary(comparison: Comparison) -> list[str]:
     if same:
         ratios = [each for each in same if each.relative_interval is not None]
         wide = sorted(ratios, key=_reach)
-        span = [f"{_name(each)} by up to {percent(_reach(each), 0)}" for each in (wide[:1] + wide[1:][-1:])]
-        may = f": {' and '.join(span)} may have changed unseen" if span else ""
+        span = [f"{_name(each)} by up to {_at_most(each)}" for each in wide[:1] + wide[1:][-1:]]
+        # Without a ratio there is no order among them.
+        span += [f"{_name(each)} by up to {_at_most(each)}" for each in same if each.relative_interval is None]
+        may = f": {listed(span, _MOST_NAMES)} may have changed unseen" if span else ""
         lines.append(f"No difference shown: {_many(len(same))}{may}")
     only = [f"region {name} is only in {side}" for side, of in _sides(comparison) for name in of]
     if unknown or only:
@@ -61,14 +71,20 @@ def summary(comparison: Comparison) -> list[str]:
 
 def gaps(comparison: Comparison) -> list[str]:
     """Missing results with their reasons, one line for each reason."""
-    by_reason: dict[str, list[str]] = {}
+    alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for each in shown(comparison):
-        if each.reason:
-            by_reason.setdefault(each.reason, []).append(_name(each))
+        if each.refusals:
+            alike.setdefault(each.refusals, []).append(_name(each))
     only = [f"only in {side}: {name}" for side, of in _sides(comparison) for name in of]
-    steps = ((names, reason, remedy(reason)) for reason, names in by_reason.items())
-    lines = (f"{listed(names)}: {reason}{f' ({step})' if step else ''}" for names, reason, step in steps)
+    lines = (f"{listed(names)}: {'; '.join(map(_refusal, refusals))}" for refusals, names in alike.items())
     return [*only, *comparison.notes, *lines]
+
+
+def _refusal(refusal: tuple[str, str]) -> str:
+    """The sides without an interval, the reason, and the remedy for these sides."""
+    sides, reason = refusal
+    step = remedy(reason)
+    return f"{sides}: {reason}{f' ({step})' if step else ''}"
 
 
 def certainty(comparison: Comparison) -> str:
@@ -123,8 +139,23 @@ def _size(difference: Difference) -> float:
 
 
 def _reach(difference: Difference) -> float:
-    """The largest change, as a share, that the interval leaves possible."""
-    return max(map(abs, difference.relative_interval or (0.0,)))
+    """The largest change that the interval leaves possible: a share, or without a ratio in the quantity's unit."""
+    return max(map(abs, difference.relative_interval or difference.interval or (0.0,)))
+
+
+def _at_most(difference: Difference) -> str:
+    """`_reach` in words, rounded up: a limit is never below the value."""
+    reach = _reach(difference)
+    if difference.relative_interval is not None:
+        return percent(_up(reach, 0.01), 0)
+    if difference.unit == "1":
+        return f"{_up(reach, 0.001) * 100:.1f} pp"
+    return si(_up(reach, 10.0 ** (floor(log10(reach)) - 1)), difference.unit, 2) if reach else si(0.0, difference.unit)
+
+
+def _up(value: float, step: float) -> float:
+    """The next multiple of `step` that is not below `value`, but for errors of arithmetic."""
+    return ceil(value / step * (1.0 - 1e-9)) * step
 
 
 def _change(difference: Difference) -> str:

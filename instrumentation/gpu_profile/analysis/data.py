@@ -26,6 +26,7 @@ def of_analysis(analysis: Analysis) -> Value:
     """All of an analysis."""
     return {
         "schema_version": SCHEMA_VERSION,
+        "simulated": analysis.simulated,
         "start_ns": analysis.start_ns,
         "end_ns": analysis.end_ns,
         "lost_bytes": analysis.lost_bytes,
@@ -190,6 +191,7 @@ def of_verdicts(before: Analysis, after: Sequence[Verdict]) -> Value:
     """The verdicts by default and by other thresholds."""
     return {
         "schema_version": SCHEMA_VERSION,
+        "simulated": before.simulated,
         "regions": [
             {
                 "region": use.summary.region,
@@ -207,6 +209,8 @@ def of_comparison(comparison: Comparison, judged: Sequence[tuple[Gate, Differenc
     """All of a comparison."""
     return {
         "schema_version": SCHEMA_VERSION,
+        "simulated_a": comparison.simulated_a,
+        "simulated_b": comparison.simulated_b,
         "summary": summary(comparison),
         "differences": [_difference(each) for each in comparison.differences],
         "intervals": comparison.intervals,

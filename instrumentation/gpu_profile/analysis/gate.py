@@ -21,6 +21,7 @@ from gpu_profile.errors import UsageError, few
 
 _PREFIXES: Final = {"": 1.0, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6}
 _EXAMPLE: Final = "write it like 'decode.energy > +5%'"
+_NO_ITEMS: Final = (("A and B", "no execution reported its items"),)
 _REGION: Final = re.compile(r"""\s*(?:"([^"]+)"|'([^']+)'|([^\s."'<>]+))""")
 _QUANTITY: Final = re.compile(r"\s*\.\s*([^\s<>.]+)")
 _RELATION: Final = re.compile(r"\s*([<>])(?!=)")
@@ -78,7 +79,7 @@ class Gate:
         both = tuple(dict.fromkeys(each.region for each in comparison.differences))
         if self.region in both:
             unit = QUANTITIES[self.quantity]
-            return Difference(self.region, self.quantity, unit, None, None, reason="no execution reported its items")
+            return Difference(self.region, self.quantity, unit, None, None, refusals=_NO_ITEMS)
         raise UsageError(f"--fail-on {self.text!r}: no region {self.region!r}; {_near(self.region, both)}")
 
 

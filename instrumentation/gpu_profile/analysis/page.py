@@ -80,7 +80,7 @@ def render_page(analysis: Analysis, *, title: str, recording: Recording | None =
     With the analysed `recording`, executions are drawn inside one another and by device. Without it each region has one
     lane.
     """
-    mark = page.SIMULATED if is_simulated(analysis) else ""
+    mark = page.SIMULATED if analysis.simulated else ""
     drawn = timeline(analysis, _lanes(analysis, recording))
     number = {region["name"]: i for i, region in enumerate(drawn["regions"])} if drawn else {}
     # Regimes colour the page only if they differ.
@@ -98,11 +98,6 @@ def render_page(analysis: Analysis, *, title: str, recording: Recording | None =
         *page.items("Missing results", reasons(analysis)),
     ]
     return page.document(title, body, by=by, drawn=drawn, mark=mark)
-
-
-def is_simulated(analysis: Analysis) -> bool:
-    """Whether any of its processes read simulated devices."""
-    return any(process.driver.startswith("simulated") for process in analysis.processes)
 
 
 def _lanes(analysis: Analysis, recording: Recording | None) -> list[Lanes]:

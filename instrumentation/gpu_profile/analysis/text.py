@@ -33,7 +33,9 @@ DEVICE_COLUMNS: Final = ("device", "name", "GPU busy", "covered", "energy", "mea
 #: Columns of devices that a narrow terminal omits: the mean power is the energy over the time.
 _SPARE_OF_DEVICES: Final = ((7,), (5,), (3,), (6,))
 #: Columns that a narrow terminal omits are elsewhere.
-_MORE: Final = "--json has all"
+MORE: Final = "--json has all"
+#: The mark of results of simulated GPUs.
+SIMULATED: Final = "SIMULATED GPUs"
 #: The most lines of one kind, and the most names in one of them.
 _MOST_LINES: Final = 12
 _MOST_NAMES: Final = 6
@@ -253,7 +255,7 @@ def render(analysis: Analysis, *, width: int | None = None) -> str:
     parts = [folded(headline(analysis), width)]
     if analysis.devices:
         rows = (device_row(use, names[use.device.uuid]) for use in analysis.devices)
-        parts.append(fitted_table(DEVICE_COLUMNS, rows, _SPARE_OF_DEVICES, width=width, left=2, more=_MORE))
+        parts.append(fitted_table(DEVICE_COLUMNS, rows, _SPARE_OF_DEVICES, width=width, left=2, more=MORE))
     parts += _regions(analysis, width)
     parts += section("What happened", happened(analysis), width)
     parts += section("What to do next", advice(analysis), width)
@@ -277,7 +279,7 @@ def _regions(analysis: Analysis, width: int | None) -> list[str]:
         return []
     columns, rows = region_table(analysis)
     spare = [[columns.index(column)] for column in _SPARE if column in columns]
-    table = fitted_table(columns, rows, spare, width=width, more=_MORE)
+    table = fitted_table(columns, rows, spare, width=width, more=MORE)
     ranks = rank_lines(analysis.ranks)
     notes = folded("\n".join(about(analysis, rows)), width)
     return ["\n".join([table, *([notes] if notes else [])]), *(["\n".join(ranks)] if ranks else [])]
@@ -360,7 +362,13 @@ def render_verdicts(before: Analysis, after: Sequence[Verdict]) -> str:
         rows.append((use.summary.region, label, regime_cell(use.verdict), regime_cell(verdict), mark))
     columns = ("region", "device", "by default, confidence", "by these rules, confidence", "")
     why = [f"{use.summary.region}: {v.regime} by: {v.rule}" for use, v in zip(before.regions, after, strict=True)]
-    parts = [text_table(columns, rows), "\n".join(dict.fromkeys(why)), f"{changed} of {len(rows)} verdicts changed"]
+    mark = SIMULATED if before.simulated else ""
+    parts = [
+        mark,
+        text_table(columns, rows),
+        "\n".join(dict.fromkeys(why)),
+        f"{changed} of {len(rows)} verdicts changed",
+    ]
     return "\n\n".join(part for part in parts if part)
 
 

@@ -11,7 +11,7 @@ import click
 
 from gpu_profile.cli.options import Finite
 from gpu_profile.cli.output import Output
-from gpu_profile.errors import UsageError
+from gpu_profile.errors import UsageError, few
 
 if TYPE_CHECKING:
     from gpu_profile.analysis import Analysis
@@ -143,7 +143,6 @@ def compare(
     from gpu_profile.analysis.comparison_page import render_page
     from gpu_profile.analysis.comparison_text import judgement, render_comparison
     from gpu_profile.analysis.data import of_comparison
-    from gpu_profile.analysis.page import is_simulated
     from gpu_profile.cli.outcome import no_collection
     from gpu_profile.report.as_json import to_json
     from gpu_profile.report.table import terminal_width
@@ -153,21 +152,22 @@ def compare(
         recordings = _read(a), _read(b)
     unknown = [uuid for uuid in devices if not any(uuid in recording.samples for recording in recordings)]
     if unknown:
-        raise UsageError(f"neither recording has samples of {', '.join(unknown)}")
+        raise UsageError(f"neither recording has samples of {few(unknown)}")
     both = [_analysis(recording, tuple(d for d in devices if d in recording.samples)) for recording in recordings]
     with no_collection():
         comparison = compare_analyses(*both, run_to_run=run_to_run / 100)
     judged = [(gate, difference, gate.judge(difference)) for gate in gates for difference in [gate.find(comparison)]]
     if html is not None:
-        page = render_page(comparison, judged, names=(str(a), str(b)), simulated=any(map(is_simulated, both)))
+        page = render_page(comparison, judged, names=(str(a), str(b)))
         _write(html, page.encode("utf-8", "xmlcharrefreplace"))
     if as_json:
         click.echo(to_json(of_comparison(comparison, judged)))
     elif html is None:
         click.echo(render_comparison(comparison, judged, width=terminal_width(sys.stdout)))
-    for each in judged:
-        if each[-1] is not Outcome.NOT:  # the log of a failed build must name the condition
-            click.echo(f"gpu-profile: {judgement(*each)}", err=True)
+    if as_json or html is not None:  # the log of a failed build must name the condition
+        for each in judged:
+            if each[-1] is not Outcome.NOT:
+                click.echo(f"gpu-profile: {judgement(*each)}", err=True)
     outcomes = {outcome for _, _, outcome in judged}
     if Outcome.HOLDS in outcomes:
         return HOLDS_CODE

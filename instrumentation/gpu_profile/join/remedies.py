@@ -13,6 +13,7 @@ _LONGER: Final = "a longer run helps"
 #: Parts of reasons, and the remedy for them.
 _REMEDIES: Final[Mapping[str, str]] = {
     "too few": _LONGER,
+    "are needed for an interval": _LONGER,
     "no samples": _LONGER,
     "not identifiable yet": _LONGER,
     LOCK_STEP: "vary the pauses or batch sizes, give the regions a stream, or put one region around them",

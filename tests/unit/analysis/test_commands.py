@@ -21,6 +21,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     directory = tmp_path_factory.mktemp("recordings")
     Run().write(directory / "a")
     Run(dear=1.3).write(directory / "b")
+    Run().write(directory / "simulated", driver="simulated:/tmp/x")
     return lambda name: str(directory / name)
 
 
@@ -41,6 +42,7 @@ def test_the_json_is_valid_and_says_null_for_what_is_not_known(recorded: Callabl
     found = json.loads(capsys.readouterr().out, parse_constant=refuse)
     assert set(found) == {
         "schema_version",
+        "simulated",
         "start_ns",
         "end_ns",
         "lost_bytes",
@@ -80,6 +82,29 @@ def test_a_page_that_cannot_be_written_is_one_line(
 ) -> None:
     assert run(["analyze", recorded("a"), "--html", str(tmp_path / "no" / "a.html")]) == 2
     assert "a.html: cannot be written: No such file or directory" in capsys.readouterr().err
+
+
+def test_results_of_simulated_gpus_are_marked(recorded: Callable[[str], str], tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "rules.toml").touch()
+    rules = ["--rules", str(tmp_path / "rules.toml")]
+    for arguments, key, line in (
+        (["compare", recorded("a"), recorded("simulated")], "simulated_b", "SIMULATED GPUs in B"),
+        (["compare", recorded("simulated"), recorded("simulated")], "simulated_a", "SIMULATED GPUs in A and B"),
+        (["classify", recorded("simulated"), *rules], "simulated", "SIMULATED GPUs"),
+    ):
+        assert run(arguments) == 0
+        assert capsys.readouterr().out.splitlines()[0] == line
+        assert run([*arguments, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)[key] is True
+    real = (
+        (["compare", recorded("a"), recorded("b")], "simulated_a"),
+        (["classify", recorded("a"), *rules], "simulated"),
+    )
+    for arguments, key in real:
+        assert run(arguments) == 0
+        assert "SIMULATED" not in capsys.readouterr().out
+        assert run([*arguments, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)[key] is False
 
 
 def test_classify_says_which_verdicts_other_thresholds_change(
@@ -168,6 +193,10 @@ def newer_header() -> bytes:
         (["compare", "{a}", "{b}", "--fail-on", "step.enrgy > 5%"], "column 6: no quantity 'enrgy'"),
         (["compare", "{a}", "{b}", "--fail-on", "stp.energy > 5%"], "no region 'stp'; did you mean 'step'?"),
         (["compare", "{a}", "{b}", "--device", "GPU-x"], "neither recording has samples of GPU-x"),
+        (
+            ["compare", "{a}", "{b}", *(part for n in range(8) for part in ("--device", f"GPU-{n:036}"))],
+            f"neither recording has samples of GPU-{0:036}, GPU-{1:036} and 6 more",
+        ),
     ],
 )
 def test_a_slip_of_the_users_is_one_line_and_exit_code_2(
@@ -224,6 +253,9 @@ def test_what_makes_a_build_fail_is_told_where_errors_are(recorded: Callable[[st
         "gpu-profile: holds: forward.energy > +5%",
         "gpu-profile: cannot be judged: load.duration/item > +5%",
     ]
+    assert run(["compare", recorded("a"), recorded("b"), *arguments]) == 1
+    text = capsys.readouterr()
+    assert (text.out.count("holds: forward.energy > +5%"), text.err) == (1, "")
     judged = json.loads(out)["fail_on"]
     assert [each["outcome"] for each in judged] == ["holds", "not", "untold"]
     assert [each["reason"] is None for each in judged] == [True, True, False]

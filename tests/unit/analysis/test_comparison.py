@@ -87,7 +87,7 @@ def test_executions_that_depend_on_one_another_give_no_interval_if_they_are_wort
     walk = 1 + np.cumsum(rng.normal(0, 0.05, 40))
     drifting = of(compare(analyse(spans_of(walk)), analyse(spans_of(walk))), "work", "duration")
     assert drifting.interval is None
-    assert re.match(r"A: its 40 executions depend on one another and tell no more than [1-5] ", drifting.reason)
+    assert re.match(r"A and B: its 40 executions depend on one another and tell no more than [1-5] ", drifting.reason)
 
 
 @pytest.mark.parametrize("memory", [0.0, 0.5, 0.8])
@@ -134,12 +134,12 @@ def test_few_executions_give_values_but_no_interval() -> None:
     duration = of(compare(analyse(spans_of(few)), analyse(spans_of(few))), "work", "duration")
     assert duration.change == 0.0
     assert (duration.interval, duration.relative_interval) == (None, None)
-    assert "A: only 7 executions, 8 are needed" in duration.reason
+    assert "A and B: only 7 executions, 8 are needed" in duration.reason
     some = np.random.default_rng(1).uniform(0.1, 0.2, 60)
     comparison = compare(analyse(spans_of(some)), analyse(spans_of(some)))
     assert of(comparison, "work", "duration").interval is not None
     assert of(comparison, "work", "p95").interval is None
-    assert of(comparison, "work", "p95").reason.startswith("A: too few executions for an interval of p95")
+    assert of(comparison, "work", "p95").reason.startswith("A and B: too few executions for an interval of p95")
     many = np.random.default_rng(1).uniform(0.1, 0.2, 600)
     assert of(compare(analyse(spans_of(many)), analyse(spans_of(many))), "work", "p95").interval is not None
 
@@ -148,7 +148,11 @@ def test_what_was_not_measured_is_absent_with_the_reason_of_each_side() -> None:
     a, b = analyse(spans_of(np.full(20, 0.1))), analyse(spans_of(np.full(20, 0.1)))
     energy = of(compare(a, b), "work", "energy")
     assert (energy.a, energy.b, energy.interval) == (None, None, None)
-    assert energy.reason.startswith("A: the recording has neither energy nor power of this device; B: ")
+    assert energy.reason == "A and B: the recording has neither energy nor power of this device"
+    run = Run()
+    bare = replace(run.recording(), samples={GPU.uuid: {}})
+    energy = of(compare(analyse(bare), analyse(run.recording())), "forward", "energy")
+    assert re.match(r"A: [^;]+$", energy.reason)
 
 
 def test_costs_per_item_appear_only_where_items_were_told() -> None:

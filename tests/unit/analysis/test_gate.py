@@ -100,4 +100,4 @@ def test_a_quantity_per_item_that_nobody_told_cannot_be_judged() -> None:
     gate = parse_gate("decode.busy/item > 1%")
     found = gate.find(comparison)
     assert gate.judge(found) is Outcome.UNTOLD
-    assert found.reason == "no execution reported its items"
+    assert found.reason == "A and B: no execution reported its items"

@@ -4,11 +4,13 @@ import re
 from dataclasses import replace
 
 import pytest
-from support.analysis import Run, two_devices
+from hypothesis import given
+from hypothesis import strategies as st
+from support.analysis import EVIL, Run, hostile, parsed, two_devices
 
-from gpu_profile.analysis import Analysis, analyse, compare
+from gpu_profile.analysis import Analysis, Comparison, Difference, Outcome, analyse, compare, parse_gate
 from gpu_profile.analysis.comparison_page import render_page
-from gpu_profile.analysis.comparison_text import render_comparison, summary
+from gpu_profile.analysis.comparison_text import gaps, render_comparison, summary
 from gpu_profile.analysis.text import advice, labels, listed, reasons, render, render_regions
 from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.join.remedies import remedy
@@ -16,6 +18,7 @@ from gpu_profile.join.unmixing.probes import ProbeGroup
 from gpu_profile.join.unmixing.unmix import LOCK_STEP, TIMING
 from gpu_profile.regimes import Regime
 
+PREFIXES = {"n": 1e-9, "µ": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 MIG = "MIG-4fcd5654-1bc6-5cbc-936b-764183ae326c"
 
 
@@ -146,7 +149,7 @@ def test_a_comparison_begins_with_what_changed_what_did_not_and_what_cannot_be_j
     changed, same, untold = lines
     assert changed.startswith("Changed: forward energy more (+2")
     assert "step energy more" in changed
-    assert re.match(r"No difference shown: 12 quantities: step duration by up to \d+ % and ", same)
+    assert re.match(r"No difference shown: 12 quantities: step duration by up to \d+ %, ", same)
     assert untold.startswith("Not to be judged: load p95, step p95 and forward p95")
     assert render_comparison(compare(ordinary, dear), ()).startswith("\n".join(lines))
 
@@ -164,11 +167,81 @@ def test_regions_of_one_side_are_in_the_summary_of_a_comparison(ordinary: Analys
 def test_the_page_of_a_comparison_has_its_summary_its_intervals_and_its_gaps(
     ordinary: Analysis, dear: Analysis
 ) -> None:
-    page = render_page(compare(ordinary, dear), (), names=("runs/<a>", "runs/b"), simulated=True)
+    page = render_page(replace(compare(ordinary, dear), simulated_b=True), (), names=("runs/<a>", "runs/b"))
     assert "runs/&lt;a&gt;" in page
     assert "<a>" not in page
-    assert "SIMULATED" in page
+    assert '<span class="mark">SIMULATED</span>' in page
+    assert "<p>SIMULATED GPUs in B</p>" in page
     assert "Changed: forward energy more" in page
     assert page.count('<span class="interval more">') == 3
     assert page.count('<span class="interval same">') == 11  # load busy has no ratio
     assert "too few executions for an interval of p95" in page
+
+
+def test_the_page_of_a_comparison_is_one_file_that_loads_nothing(ordinary: Analysis, dear: Analysis) -> None:
+    text = render_page(compare(ordinary, dear), (), names=("a", "b"))
+    page = parsed(text)
+    assert page.loads == []
+    assert not {"img", "link", "iframe", "object"} & {*page.seen}
+    for way in ("url(", "@import", "fetch(", "XMLHttpRequest", "import(", "http://", "https://"):
+        assert way not in text
+    assert {"table", "br", "meta"} <= {*page.seen}
+
+
+def test_names_cannot_break_out_of_the_page_of_a_comparison() -> None:
+    analysis = analyse(hostile(Run()))
+    comparison = compare(analysis, analysis)
+    comparison = replace(comparison, only_a=(EVIL,), notes=(f"A: {EVIL}",))
+    gate = parse_gate("forward.energy > +5%")
+    judged = [(replace(gate, text=EVIL), comparison.differences[0], Outcome.UNTOLD)]
+    text = render_page(comparison, judged, names=(EVIL, "<i> & \"'"))
+    plain = parsed(render_page(compare(analyse(Run().recording()), analyse(Run().recording())), (), names=("a", "b")))
+    page = parsed(text)
+    assert page.loads == []
+    assert page.seen.count("script") == plain.seen.count("script") == 1
+    assert not {"b", "i"} & ({*page.seen} - {*plain.seen})
+    assert "alert(1)" in text
+    assert "<script>alert" not in text
+    assert "&lt;i&gt; &amp; &quot;&#x27;" in text
+
+
+def test_a_limit_is_rounded_up_and_quantities_without_a_ratio_have_one() -> None:
+    differences = (
+        Difference("a", "duration", "s", 1.0, 1.0, (-0.1, 0.121), (-0.1, 0.121)),
+        Difference("a", "busy", "s", 0.0, 0.0, (-2.612e-6, 2.67e-6)),
+        Difference("a", "failures", "1", 0.0, 0.01, (-0.01, 0.05201)),
+        Difference("a", "energy", "J", 0.0, 0.0, (0.0, 0.0)),
+    )
+    _, same = summary(Comparison(differences, (), (), ()))
+    assert same == (
+        "No difference shown: 4 quantities: a duration by up to 13 %, a busy by up to 2.7 µs, a failures by up to "
+        "5.3 pp and a energy by up to 0 J may have changed unseen"
+    )
+
+
+@given(st.floats(1e-9, 1e9), st.sampled_from(["s", "J", "1"]), st.booleans())
+def test_no_limit_is_below_its_value(value: float, unit: str, ratio: bool) -> None:
+    found = Difference("a", "busy", unit, 1.0, 1.0, (-value, value), (-value, value) if ratio and unit != "1" else None)
+    _, same = summary(Comparison((found,), (), (), ()))
+    match = re.search(r"up to ([\d.]+) ([%a-zA-Zµ]+)", same)
+    assert match is not None
+    scale = {"%": 0.01, "pp": 0.01} | {p + u: f for p, f in PREFIXES.items() for u in "sJ"}
+    assert float(match[1]) * scale[match[2]] >= value * (1 - 1e-5)
+
+
+def test_a_remedy_names_the_side_that_needs_it() -> None:
+    once, often = analyse(Run(calls=1).recording()), analyse(Run().recording())
+    lines = gaps(compare(once, often))
+    assert any(
+        re.search(r": A: only 1 execution, 8 are needed for an interval \(a longer run helps\)$", e) for e in lines
+    )
+    refusals = (("A", "too few samples"), ("B", LOCK_STEP))
+    apart = Difference("a", "busy", "s", None, None, refusals=refusals)
+    (line,) = gaps(Comparison((apart,), (), (), ()))
+    assert line == f"a busy: A: too few samples (a longer run helps); B: {LOCK_STEP} ({remedy(LOCK_STEP)})"
+
+
+def test_a_narrow_comparison_names_the_columns_that_it_omits(ordinary: Analysis, dear: Analysis) -> None:
+    narrow = render_comparison(compare(ordinary, dear), (), width=70)
+    assert "not shown in 70 columns: change, difference (--json has all)" in narrow
+    assert "not shown" not in render_comparison(compare(ordinary, dear), ())
