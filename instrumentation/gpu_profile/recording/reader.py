@@ -229,7 +229,7 @@ class _RecordingContent:
         if self.gone:
             yield (
                 f"{_processes(self.gone)} ended without handing in the last regions and samples: "
-                "killed by SIGKILL or a crash, or left by os._exit"
+                "killed by a signal such as SIGKILL or SIGHUP, ended by a crash, or left by os._exit"
             )
         if self.writing:
             yield f"{_processes(self.writing)} still recorded when the files were read"

@@ -1,4 +1,5 @@
 import os
+import signal
 from functools import partial
 from pathlib import Path
 
@@ -55,7 +56,8 @@ def test_everything_that_was_written_is_read_again(tmp_path: Path) -> None:
     assert (process.driver, process.driver_version) == ("nvml", "580.1")
 
 
-def test_a_killed_process_loses_only_what_it_had_not_flushed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGHUP"])
+def test_a_killed_process_loses_only_what_it_had_not_flushed(name: str, tmp_path: Path) -> None:
     program = f"""
 import os, signal
 from pathlib import Path
@@ -64,14 +66,15 @@ writer = RecordingWriter(Path({str(tmp_path)!r}))
 writer.note({{"n": 1}})
 writer.flush()
 writer.note({{"n": 2}})
-os.kill(os.getpid(), signal.SIGKILL)
+os.kill(os.getpid(), signal.{name})
 """
     done = python("-c", program)
     recording = read_recording(tmp_path)
-    assert done.returncode == -9
+    assert done.returncode == -signal.Signals[name]
     assert recording.notes == ({"n": 1},)
     assert recording.processes[0].end_ns is None
     assert "ended without handing in the last regions and samples" in recording.problems[0]
+    assert "a signal such as SIGKILL or SIGHUP, ended by a crash" in recording.problems[0]
 
 
 def test_maybe_flush_writes_once_a_second_and_after_the_clock_was_set_back(tmp_path: Path) -> None:

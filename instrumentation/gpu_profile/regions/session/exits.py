@@ -2,7 +2,8 @@
 
 Such children (processes, pools, `concurrent.futures`, DataLoader workers) leave by `os._exit` after the finalisers of
 `multiprocessing`. SIGTERM, by which pools end their workers and schedulers their jobs, ends a process at once. A
-program's own `os._exit` and SIGKILL cannot be caught: a recording without an end mark shows these.
+program's own `os._exit` and SIGKILL cannot be caught, and other signals are not: a recording without an end mark shows
+these.
 """
 
 from __future__ import annotations
