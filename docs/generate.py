@@ -33,10 +33,12 @@ from gpu_profile.catalogue.receive import RECEIVE_METRICS
 from gpu_profile.catalogue.self_metrics import SELF_METRICS
 from gpu_profile.catalogue.signals import INTEGRATED, THROTTLES_SEEN
 from gpu_profile.cli import commands as command_line
+from gpu_profile.driver.grammar import BACKEND_VARIABLE
 from gpu_profile.driver.node.table import VARIABLE as TIMELINE_VARIABLE
 from gpu_profile.regimes import BEST_CONFIDENCE, DEFAULT_THRESHOLDS, RULES, Regime, Thresholds
-from gpu_profile.regions.session.process import BACKEND_VARIABLE, DISABLED_VARIABLE, RECORD_VARIABLE
+from gpu_profile.regions.session.process import DISABLED_VARIABLE
 from gpu_profile.regions.session.recorder import SAMPLED_VARIABLE
+from gpu_profile.regions.session.session import RECORD_VARIABLE
 from gpu_profile.regions.telemetry.server_spans import VARIABLE as SPANS_VARIABLE
 from gpu_profile.units import si
 from gpu_profile.user_cache import VARIABLE as CACHE_VARIABLE

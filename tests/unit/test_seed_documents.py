@@ -18,7 +18,7 @@ from markdown_it import MarkdownIt
 
 import gpu_profile
 from gpu_profile import GpuBackendError, configure, monitor
-from gpu_profile.driver.grammar import check_spec
+from gpu_profile.driver.grammar import BACKEND_VARIABLE, check_spec
 from gpu_profile.monitor import GpuMonitor, GpuSample, GpuSummary, ProfiledResult
 from gpu_profile.regions.session import process
 
@@ -85,7 +85,7 @@ def frameworks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """`auto` is a simulated GPU."""
-    monkeypatch.setenv(process.BACKEND_VARIABLE, "simulated")
+    monkeypatch.setenv(BACKEND_VARIABLE, "simulated")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     configure()
     yield

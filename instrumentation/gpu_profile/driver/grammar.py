@@ -22,13 +22,18 @@ if TYPE_CHECKING:
     from gpu_profile.driver.node.driver import NodeDriver
     from gpu_profile.driver.nvml import NvmlDriver
 
+#: The variable that names the driver if the code or the command line does not.
+BACKEND_VARIABLE: Final = "GPU_PROFILE_BACKEND"
 GRAMMAR: Final = "auto|nvml|smi|none|node[:DIR]|simulated[:DIR]|replay:DIR"
 #: Entry points of this group add words. Each is a callable `(argument: str | None, clock: Clock) -> Driver`.
 ENTRY_POINTS: Final = "gpu_profile.drivers"
 
 
 def check_spec(spec: str) -> None:
-    """Raise UnknownBackendError if `spec` does not follow the grammar. Opens nothing."""
+    """Raise UnknownBackendError if `spec` does not follow the grammar. Opens nothing.
+
+    The error names the variable GPU_PROFILE_BACKEND if it has this value.
+    """
     _parse(spec)
 
 
@@ -77,6 +82,15 @@ def open_driver(
 
 
 def _parse(spec: str) -> tuple[str, str | None]:
+    try:
+        return _word_and_argument(spec)
+    except UnknownBackendError as error:
+        if os.environ.get(BACKEND_VARIABLE, "").strip() != spec.strip():
+            raise
+        raise UnknownBackendError(f"{BACKEND_VARIABLE}: {error}") from error
+
+
+def _word_and_argument(spec: str) -> tuple[str, str | None]:
     word, colon, argument = spec.strip().partition(":")
     if word in _WITH_ARGUMENT:
         if not argument and (colon or word == "replay"):

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import partial
 from html import escape
 from pathlib import Path
 from types import CodeType
@@ -31,7 +32,7 @@ from gpu_profile.recording import read_recording
 from gpu_profile.regimes.palette import COLOURS
 from gpu_profile.regions.region import region
 from gpu_profile.regions.session import process
-from gpu_profile.regions.session.recorder import Recorder
+from gpu_profile.regions.session.recorder import Recorder, driver_of
 from gpu_profile.report.table import REGIME, WHOSE_JOULES
 
 #: Shows a value under the cell.
@@ -234,12 +235,8 @@ def _report(monitor: GpuMonitor, directory: Path) -> CellReport:
 def _recorded(directory: Path) -> Iterator[None]:
     """A block in which the process's session is recorded into `directory`."""
     session = process.session()
-
-    def driver() -> tuple[str, str]:
-        opened = session.sampler.driver
-        return (opened.name, opened.version) if opened is not None else ("", "")
-
-    recorder = Recorder(directory, now_ns=session.clock.now_ns, driver=driver, devices_of=session.joiner.devices_of)
+    driver, devices_of = partial(driver_of, session), session.joiner.devices_of
+    recorder = Recorder(directory, now_ns=session.clock.now_ns, driver=driver, devices_of=devices_of)
     hooks: list[tuple[list[Any], Callable[..., None]]] = [
         (session.sampler.sinks, recorder.take),
         (session.sampler.event_sinks, recorder.take_event),

@@ -7,7 +7,8 @@ from support.programs import printed
 
 from gpu_profile.cli import commands, run
 from gpu_profile.cli.options import BACKEND_VARIABLE, RECORD_VARIABLE, SAMPLED_VARIABLE
-from gpu_profile.regions.session import process, recorder
+from gpu_profile.driver import grammar
+from gpu_profile.regions.session import recorder, session
 
 Found = list[dict[str, Any]]
 
@@ -98,8 +99,8 @@ def test_what_is_wrong_with_it_is_one_line_and_exit_code_2(
 
 
 def test_the_variables_are_those_of_the_library() -> None:
-    assert (BACKEND_VARIABLE, RECORD_VARIABLE) == (process.BACKEND_VARIABLE, process.RECORD_VARIABLE)
-    assert (RECORD_VARIABLE, SAMPLED_VARIABLE) == (recorder.RECORD_VARIABLE, recorder.SAMPLED_VARIABLE)
+    library = grammar.BACKEND_VARIABLE, session.RECORD_VARIABLE, recorder.SAMPLED_VARIABLE
+    assert library == (BACKEND_VARIABLE, RECORD_VARIABLE, SAMPLED_VARIABLE)
 
 
 def test_what_is_loaded_before_the_command_starts_is_little() -> None:

@@ -126,6 +126,19 @@ def test_a_word_that_is_not_in_the_grammar_is_refused_with_a_hint(spec: str, mes
             use(spec)
 
 
+@pytest.mark.parametrize("spec", ["nvlm", " nvlm ", "nvml:0", "replay"])
+def test_a_wrong_value_of_the_variable_is_refused_by_the_variable_s_name(
+    spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_PROFILE_BACKEND", spec)
+    for use in (check_spec, open_driver):
+        with pytest.raises(GpuBackendError, match=r"^GPU_PROFILE_BACKEND: ") as error:
+            use(spec)
+        assert len(str(error.value)) <= 200
+        with pytest.raises(GpuBackendError, match=r"^unknown driver 'cuda'"):
+            use("cuda")
+
+
 @pytest.mark.parametrize("spec", ["auto", "nvml", "smi", "none", "simulated", "simulated:/nowhere", "replay:/nowhere"])
 def test_checking_a_spec_opens_nothing(spec: str) -> None:
     check_spec(spec)

@@ -8,6 +8,7 @@ from support.drivers import A, FakeDriver, wait_for
 from unit.monitor.scene import Scene
 
 from gpu_profile import GpuBackendError, configure
+from gpu_profile.driver.grammar import BACKEND_VARIABLE
 from gpu_profile.errors import UnknownBackendError
 from gpu_profile.monitor import GpuMonitor, holds
 from gpu_profile.monitor.holds import hold
@@ -27,7 +28,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     monkeypatch.setattr(holds, "open_driver", open_driver)
     monkeypatch.setattr(process, "open_driver", open_driver)
-    monkeypatch.delenv(process.BACKEND_VARIABLE, raising=False)
+    monkeypatch.delenv(BACKEND_VARIABLE, raising=False)
     configure()
     yield found
     holds._stop_others()

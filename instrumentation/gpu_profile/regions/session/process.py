@@ -16,23 +16,19 @@ from typing import Final
 from gpu_profile.catalogue import LIBRARY_GROUPS
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver import Driver
-from gpu_profile.driver.grammar import check_spec, open_driver
+from gpu_profile.driver.grammar import BACKEND_VARIABLE, check_spec, open_driver
 from gpu_profile.driver.visible import Spec
 from gpu_profile.errors import GpuBackendError
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds
 from gpu_profile.regions import frameworks
 from gpu_profile.regions.session import exits
 from gpu_profile.regions.session.inbox import StreamSetting
-from gpu_profile.regions.session.session import Session
+from gpu_profile.regions.session.session import RECORD_VARIABLE, Session
 
 _log = logging.getLogger("gpu_profile")
 
 #: The default interval between two readings of the counters.
 INTERVAL_S: Final = 0.05
-#: The variable that names the driver if the code does not.
-BACKEND_VARIABLE: Final = "GPU_PROFILE_BACKEND"
-#: The variable that names the directory to record into if the code does not.
-RECORD_VARIABLE: Final = "GPU_PROFILE_RECORD"
 #: The variable that switches regions off unless `configure(enabled=...)` decides: any value except empty and 0.
 DISABLED_VARIABLE: Final = "GPU_PROFILE_DISABLED"
 

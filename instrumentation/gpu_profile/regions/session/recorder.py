@@ -7,6 +7,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
@@ -16,13 +17,11 @@ from gpu_profile.driver import live_driver
 from gpu_profile.errors import RecordingError
 from gpu_profile.recording import DeviceInterval, RecordingWriter, SpanRecord
 from gpu_profile.regions.execution import AWAIT_S, Execution
-from gpu_profile.regions.session.session import Session
+from gpu_profile.regions.session.session import RECORD_VARIABLE, Session
 from gpu_profile.units import NS_PER_S
 
 _log = logging.getLogger("gpu_profile")
 
-#: The directory to record into if the code does not name one.
-RECORD_VARIABLE: Final = "GPU_PROFILE_RECORD"
 #: The driver, as `--backend` names it, that a parent process samples into that directory.
 SAMPLED_VARIABLE: Final = "GPU_PROFILE_SAMPLED"
 
@@ -193,21 +192,24 @@ def _identifier(execution: Execution) -> str:
     return blake2b(b"%d %d" % (id(execution), execution.start_ns), digest_size=8).hexdigest()
 
 
+def driver_of(session: Session) -> tuple[str, str]:
+    """The name and the version of the driver that reads a session's GPUs; both are empty before it is open."""
+    opened = session.sampler.driver
+    return (live_driver(opened), opened.version) if opened is not None else ("", "")
+
+
 def record_session(session: Session, directory: Path) -> Recorder:
     """Record the samples, events and executions of `session` into `directory` from now on.
 
     Samples are omitted where a parent process (`gpu-profile run`) records the same driver into the same directory.
     """
 
-    def driver() -> tuple[str, str]:
-        opened = session.sampler.driver
-        return (live_driver(opened), opened.version) if opened is not None else ("", "")
-
     def sampled_by_parent() -> bool:
         opened = session.sampler.driver
         return _sampled_by_parent(directory, "" if opened is None else opened.name)
 
-    recorder = Recorder(directory, now_ns=session.clock.now_ns, driver=driver, devices_of=session.joiner.devices_of)
+    driver, devices_of = partial(driver_of, session), session.joiner.devices_of
+    recorder = Recorder(directory, now_ns=session.clock.now_ns, driver=driver, devices_of=devices_of)
 
     def take(device: Device, samples: Sequence[Sample]) -> None:
         if not sampled_by_parent():

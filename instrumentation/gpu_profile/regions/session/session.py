@@ -26,6 +26,9 @@ from gpu_profile.regions.session.turns import Turns
 from gpu_profile.sampling.sampler import Sampler, Sink
 from gpu_profile.units import NS_PER_S, nanoseconds
 
+#: The variable that names the directory to record into if the code does not.
+RECORD_VARIABLE: Final = "GPU_PROFILE_RECORD"
+
 _log = logging.getLogger("gpu_profile")
 
 #: Drivers of real GPUs, on which a framework's streams run.

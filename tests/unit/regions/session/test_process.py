@@ -13,6 +13,7 @@ from support.regions import Stage
 from gpu_profile import GpuBackendError, configure, region, use_stream
 from gpu_profile.catalogue import LIBRARY_GROUPS
 from gpu_profile.driver import simulated
+from gpu_profile.driver.grammar import BACKEND_VARIABLE
 from gpu_profile.regions.session import process
 from gpu_profile.regions.session.session import Session
 
@@ -55,7 +56,7 @@ def test_settings_that_make_no_sense_are_refused_and_change_nothing() -> None:
 @pytest.mark.usefixtures("clean")
 def test_settings_come_from_the_code_then_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = simulated.create(tmp_path / "node")
-    monkeypatch.setenv(process.BACKEND_VARIABLE, f"simulated:{node}")
+    monkeypatch.setenv(BACKEND_VARIABLE, f"simulated:{node}")
     configure(devices="GPU-1")
     assert process.settings().devices == ("GPU-1",)
     opened = process.settings().open_driver()

@@ -12,8 +12,8 @@ from gpu_profile.recording import DeviceInterval, Recording, read_recording
 from gpu_profile.regimes.kernel_work import KernelWork
 from gpu_profile.regimes.operation import RegionOperation
 from gpu_profile.regions.execution import AWAIT_S, Execution
-from gpu_profile.regions.session.recorder import RECORD_VARIABLE, SAMPLED_VARIABLE, Recorder, record_session
-from gpu_profile.regions.session.session import Session
+from gpu_profile.regions.session.recorder import SAMPLED_VARIABLE, Recorder, driver_of, record_session
+from gpu_profile.regions.session.session import RECORD_VARIABLE, Session
 from gpu_profile.testing import START_NS, FakeClock
 
 GPU = Device("GPU-A", index=0, name="A100")
@@ -365,6 +365,15 @@ def test_samples_are_left_to_a_parent_that_records_the_same_driver_into_the_same
     session.on_stop[-1]()
     session.sampler.stop()
     assert bool(intact(tmp_path).samples) is kept
+
+
+def test_the_recorded_driver_is_the_one_that_reads_the_gpus_of_the_node(clock: FakeClock) -> None:
+    driver = FakeDriver(clock, [GPU], name="node:/run", recorded_driver="simulated:/node")
+    session = Session(lambda: driver, clock=clock)
+    assert driver_of(session) == ("", "")
+    session.sampler.step(force=True)
+    assert driver_of(session) == ("simulated:/node", "1")
+    session.sampler.stop()
 
 
 def test_a_session_writes_what_waits_for_a_window_in_the_step_after_it_was_read(tmp_path: Path) -> None:
