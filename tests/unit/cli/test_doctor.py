@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from support.drivers import A, B, FakeDriver
+from support.drivers import SLICE, A, B, FakeDriver
 from support.nodes import node_of
 
 from gpu_profile.catalogue import SIGNALS
@@ -92,6 +92,18 @@ def test_it_says_what_cuda_would_see(node: str, capsys: Capture, monkeypatch: py
     sees = findings(capsys)["CUDA sees"]
     assert sees["state"] == "missing"
     assert "CUDA_VISIBLE_DEVICES is empty" in str(sees["found"])
+
+
+def test_the_node_s_timeline_of_a_simulated_node_shows_its_devices(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    driver = FakeDriver(FakeClock(), [A, SLICE, B], name="node:/run", recorded_driver="simulated:/node")
+    monkeypatch.setattr(grammar, "open_driver", lambda *_, **__: driver)
+    assert run(["doctor", "--json", "--backend", "node"]) == 0
+    assert findings(capsys)["CUDA sees"]["found"] == (
+        "0: GPU 1 (CUDA_VISIBLE_DEVICES is not set; simulated GPUs with MIG instances have no number)"
+    )
 
 
 def test_a_device_that_is_lost_is_told_and_the_others_are_read(tmp_path: Path, capsys: Capture) -> None:
