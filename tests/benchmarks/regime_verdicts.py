@@ -23,6 +23,7 @@ from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.summary import read_span, span_evidence
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds, Verdict, classify
 from gpu_profile.regimes.evidence import Basis, Evidence
+from gpu_profile.regimes.verdict import first_verdict
 
 #: Boards of each published workload: gains and noise of their own.
 SEEDS: Final = 5
@@ -65,7 +66,7 @@ class JudgedWorkload:
     def flips(self) -> Iterator[str]:
         """The moved thresholds under which the regime is another."""
         for name, thresholds in moved(DEFAULT_THRESHOLDS):
-            other = classify(self.evidence, thresholds)
+            other = first_verdict(self.evidence, thresholds)
             if other.regime is not self.verdict.regime:
                 yield f"{name} to {other.regime}"
 

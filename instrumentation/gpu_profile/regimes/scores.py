@@ -111,9 +111,9 @@ class Scores:
     further time that the traffic over PCIe would take if a host thread staged it: it may be a part of `waiting`. In
     the time of a video engine nothing waits. `media` is the busiest video engine's share of the time.
 
-    `moving` is the highest activity of all counters, links included: what it does not show is at rest. `warps` are the
-    resident warps over the most that fit on the multiprocessors in use. `part` and `uneven` compare the region's
-    windows: the share of the time in which a pipe limits it, if memory does for the rest; and the standard
+    `moving` is the highest activity of all counters, links included. It is unknown without pipes and memory. `warps`
+    are the resident warps over the most that fit on the multiprocessors in use. `part` and `uneven` compare the
+    region's windows: the share of the time in which a pipe limits it, if memory does for the rest; and the standard
     deviation of the windows' higher activity. `stalled` is 1 if the program ended no region for long, else 0.
 
     The next scores are of the time in which the GPU works. `compute` is the busiest pipe over its ceiling. `memory` is
@@ -226,8 +226,8 @@ def _nearest(evidence: Evidence, *of_ceilings: float | None) -> float:
     signs = of_ceilings
     if evidence.basis == "coarse":
         signs = evidence.get("power"), evidence.get("memory_controller")
-    known = [sign for sign in signs if sign is not None]
-    return max(known) if len(known) == len(signs) else 1.0
+    given = [sign for sign in signs if sign is not None]
+    return max(given) if len(given) == len(signs) else 1.0
 
 
 def _over(value: float | None, scale: float) -> float | None:

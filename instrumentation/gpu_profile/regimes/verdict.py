@@ -42,8 +42,8 @@ _RULES: Final[Mapping[Basis, tuple[Rule, ...]]] = {
 class Verdict:
     """A regime with its evidence. `confidence` is 0-1; `advice` is one next step in plain words.
 
-    `margin` is the distance of the evidence from another answer: from this rule's thresholds, or from those of a rule
-    that is tried before it. `runner_up` is that other answer. For `UNKNOWN` it is the most likely regime.
+    `margin` is the distance of the evidence from another answer: from this rule's thresholds, or from the thresholds
+    of an earlier rule. `runner_up` is that other answer. For `UNKNOWN` it is the most likely regime.
     """
 
     regime: Regime
@@ -71,7 +71,7 @@ def classify(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) ->
     It is above `FIRM` only if no threshold, moved by `MOVED`, changes the regime. Total: impossible values count as
     unknown, and every evidence gets a verdict.
     """
-    verdict = _judged(evidence, thresholds)
+    verdict = first_verdict(evidence, thresholds)
     if verdict.confidence <= FIRM or evidence.basis not in _SENSORS:
         return verdict
     rounded = tuple(sorted((key, round(value, _DIGITS)) for key, value in sound(evidence).values.items()))
@@ -92,8 +92,9 @@ def _is_firm(basis: Basis, values: tuple[tuple[str, float], ...], regime: Regime
 
 
 def _first(basis: Basis, scores: Scores, limits: Thresholds) -> tuple[Rule | None, float]:
-    """The first rule that fires, and its margin, is no larger than that of an earlier rule of
-    another regime that nearly fired; 0 without a rule."""
+    """The first rule that fires, and its margin; 0 without a rule.
+
+    The margin is no larger than the distance of an earlier rule of another regime that nearly fired."""
     missed: list[tuple[Rule, float]] = []
     for rule in _RULES[basis]:
         margin = rule.margin(scores, limits)
@@ -107,11 +108,12 @@ def _first(basis: Basis, scores: Scores, limits: Thresholds) -> tuple[Rule | Non
 
 
 def _is_close(rule: Rule, basis: Basis, margin: float, limits: Thresholds) -> bool:
-    """Whether sensors cannot tell it from another answer."""
+    """Whether the errors of sensors allow another answer."""
     return basis in _SENSORS and margin < limits.least_margin and rule.regime is not Regime.IDLE
 
 
-def _judged(evidence: Evidence, thresholds: Thresholds) -> Verdict:
+def first_verdict(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> Verdict:
+    """The verdict of `classify`, before it is examined whether it hangs on a threshold."""
     given, evidence = evidence, sound(evidence)
     if evidence.get("busy") is None or not evidence.coverage > 0:
         nonsense = evidence.get("busy") is None and "busy" in given.values
