@@ -349,8 +349,11 @@ def section(title: str, lines: Sequence[str], width: int | None = None) -> list[
 # ---------------------------------------------------------------------- verdicts under other thresholds
 
 
-def render_verdicts(before: Analysis, after: Sequence[Verdict]) -> str:
-    """The verdicts of an analysis beside those under other thresholds, in the order of its regions."""
+def render_verdicts(before: Analysis, after: Sequence[Verdict], *, width: int | None = None) -> str:
+    """The verdicts of an analysis beside those under other thresholds, in the order of its regions.
+
+    Text is folded to `width` characters; a wider table leaves out the mark of changes, then the device.
+    """
     names = labels(before)
     rows = []
     changed = 0
@@ -365,8 +368,8 @@ def render_verdicts(before: Analysis, after: Sequence[Verdict]) -> str:
     mark = SIMULATED if before.simulated else ""
     parts = [
         mark,
-        text_table(columns, rows),
-        "\n".join(dict.fromkeys(why)),
+        fitted_table(columns, rows, ((4,), (1,)), width=width),
+        folded("\n".join(dict.fromkeys(why)), width, "  "),
         f"{changed} of {len(rows)} verdicts changed",
     ]
     return "\n\n".join(part for part in parts if part)

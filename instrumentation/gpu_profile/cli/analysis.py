@@ -102,11 +102,15 @@ def classify(recording: Path, *, rules: Path, as_json: bool, devices: tuple[str,
     from gpu_profile.analysis.data import of_verdicts
     from gpu_profile.analysis.text import render_verdicts
     from gpu_profile.report.as_json import to_json
+    from gpu_profile.report.table import terminal_width
 
     thresholds = read_thresholds(rules)
     analysis = _analysis(_read(recording), devices)
     verdicts = [use.judge(thresholds) for use in analysis.regions]
-    click.echo(to_json(of_verdicts(analysis, verdicts)) if as_json else render_verdicts(analysis, verdicts))
+    if as_json:
+        click.echo(to_json(of_verdicts(analysis, verdicts)))
+    else:
+        click.echo(render_verdicts(analysis, verdicts, width=terminal_width(sys.stdout)))
 
 
 @click.command()
