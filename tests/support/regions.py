@@ -113,7 +113,7 @@ class Stage:
 
     def work(self, seconds: float, tag: str, *, share: float = 1.0) -> None:
         """Launch work that keeps the GPU busy for `share` of `seconds`, and let that time pass."""
-        self.queue.launch(Work(seconds=seconds * share, flops=1e12, bytes=1e9), tag=tag)
+        self.queue.launch(Work(seconds=seconds * share, flops=1e12, bytes=1e9, occupancy=0.1), tag=tag)
         self.run(seconds)
 
     def flush(self) -> None:

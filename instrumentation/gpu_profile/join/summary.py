@@ -38,6 +38,7 @@ ACTIVITIES: Final[Mapping[str, Signal]] = {
     "fp16": rows.FP16,
     "integer": rows.INTEGER,
     "memory_controller": rows.MEMORY_CONTROLLER,
+    "utilization": rows.UTILIZATION,
 }
 #: The rate of copies that a host thread stages, from pageable memory: 6 to 12 GB/s.
 _STAGED_BYTES_PER_S: Final = 8e9
@@ -279,6 +280,8 @@ def _add_shares(values: dict[str, float], timeline: Timeline, means: Mapping[Sig
             values[name] = max(traffic) / most
             if name == "pcie":
                 values["staged"] = min(1.0, max(traffic) / _STAGED_BYTES_PER_S)
+                if len(traffic) == len(ways) and max(traffic) > 0:
+                    values["both_ways"] = min(traffic) / max(traffic)
     throttled = _throttled(timeline)
     if throttled is not None:
         values["throttled"] = throttled

@@ -10,7 +10,8 @@ Read in this order:
   region. They are in this package because executions, spans and recordings carry them.
 - `scores`: evidence in the form that the rules read. `thresholds`: the numbers that they compare with.
 - `rule`: the regimes, and the fields of a rule.
-- `sensor_rules`, `trace_rules`, `operation_rules`: the rows, by their evidence.
+- `sensor_conditions`: the conditions in the rules for sensors. `sensor_rules`, `trace_rules`, `operation_rules`: the
+  rows, by their evidence.
 - `verdict`: `classify`, from evidence to verdict. `palette`: the colours of the regimes, wherever they are shown.
 
 Imports the catalogue and the modules of the ground floor. To add a rule, add a row to one of the three tables and a

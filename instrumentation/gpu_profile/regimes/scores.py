@@ -111,10 +111,12 @@ class Scores:
     further time that the traffic over PCIe would take if a host thread staged it: it may be a part of `waiting`. In
     the time of a video engine nothing waits. `media` is the busiest video engine's share of the time.
 
-    `moving` is the highest activity of all counters, links included. It is unknown without pipes and memory. `warps`
+    `moving` is the highest activity of pipes and memory. `warps`
     are the resident warps over the most that fit on the multiprocessors in use. `part` and `uneven` compare the
     region's windows: the share of the time in which a pipe limits it, if memory does for the rest; and the standard
-    deviation of the windows' higher activity. `stalled` is 1 if the program ended no region for long, else 0.
+    deviation of the windows' higher activity. `held` is the share of the multiprocessors that kernels hold while
+    nothing moves. `both_ways` is PCIe's lesser direction over the busier. `stalled` is 1 if the program ended no
+    region for long, else 0.
 
     The next scores are of the time in which the GPU works. `compute` is the busiest pipe over its ceiling. `memory` is
     the DRAM activity, without the exchanges' own reads and writes, over its practical ceiling. `sm` is the share of the
@@ -148,8 +150,10 @@ class Scores:
     media: float | None
     moving: float | None
     warps: float | None
+    both_ways: float | None
     part: float | None
     uneven: float | None
+    held: float | None
     stalled: float | None
     power: float | None
     controller: float | None
@@ -183,10 +187,13 @@ class Scores:
             spare = min(busy, 1.0 - _nearest(evidence, compute, memory)) - (exchanging or 0.0)
             inside = max(0.0, min(moved if evidence.basis == "coarse" else moved - beside, spare))
             copying = inside + max(0.0, min(moved - inside, beside))
+        # GPM leaves copies out of the busy time, and utilisation counts them, also slow ones.
+        utilization = evidence.get("utilization")
+        if evidence.basis == "counters" and utilization is not None and copying is not None:
+            copying = max(copying, inside + min(utilization - taken, 1.0 - taken))
         working = max(0.0, busy - (exchanging or 0.0) - inside)
         waiting = max(0.0, 1.0 - max(taken + (copying or 0.0) - inside, media or 0.0))
         staged = max(0.0, (evidence.get("staged") or 0.0) - (copying or 0.0))
-        seen = [share for share in (*pipes, dram, pcie, nvlink, media) if share is not None]
         scale = max(working, 0.01)
         breadth = _over(sm, scale)
         if breadth is not None and (memory or 0.0) > (compute or 0.0):
@@ -207,10 +214,12 @@ class Scores:
             copies_are_busy=evidence.basis == "coarse",
             staged=None if evidence.get("staged") is None else staged,
             media=media,
-            moving=max(seen) if seen and (measured and dram is not None) else None,
+            moving=max(*measured, dram) if measured and dram is not None else None,
             warps=None if sm is None or occupancy is None else min(1.0, occupancy / max(sm, 0.01)),
+            both_ways=evidence.get("both_ways"),
             part=evidence.get("part"),
             uneven=evidence.get("uneven"),
+            held=evidence.get("held"),
             stalled=evidence.get("stalled"),
             power=evidence.get("power"),
             controller=_over(evidence.get("memory_controller"), scale),

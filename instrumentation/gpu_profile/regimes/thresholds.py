@@ -27,25 +27,25 @@ class Thresholds:
     to hide latency: 0.02 to 0.17 in kernels that wait for memory on an H100 and an H200; ours. `pcie_ceiling`:
     headers of 20 to 28 bytes to 128 or 256 of payload leave about 85 % of the link's rate. `staged`: the share of the
     8 GB/s of copies from pageable memory, which a host thread stages, from which they may take all the time; ours.
-    `engine_ceiling`: a video engine above 80 % has little time without a frame; ours. `silent`: a counter below 5 %
-    shows nothing that limits a busy GPU; ours. `spinning_busy`: a kernel that waits keeps the GPU busy all the time;
-    ours. `quiet_power`: a GPU that waits draws little more than without work, 16 to 24 % of the limit on an H100,
-    H200 and A100; ours. `mixed_part`: the least share of the lesser of two kinds of work; ours. `uneven`: a standard
-    deviation of windows above this comes from phases, not from one kernel; ours. `nvlink_ceiling`: NCCL's all-reduce
-    reaches about 80 % of the links' rate (bus bandwidths of some 235 of 300 GB/s on an A100, 370 of 450 on an H100).
-    `nvlink_memory`: the share of DRAM bandwidth that full NVLinks take by themselves: sent data are read and received
-    data are written; 19 % (H200) to 33 % (V100) by data sheet. `hot_power`: work that memory limits draws more than
-    40 % of the power limit, copies 74 to 82 % on an H100 and an H200. Some draws less (decoding on an H200: 20 to 43
-    %, arXiv 2605.11999), which gets no verdict; ours, coarse. `full_power`: this share of the limit is taken for
-    arithmetic if memory is accessed for little of the time; ours, coarse. `touched`: work that memory limits accesses
-    it for nearly all of the time, 97 to 99 % of it on an H100 and an H200; ours, coarse. `limit_power`: from this
-    share of the limit on, arithmetic that accesses memory all the time is as likely as memory-bound work; ours,
-    coarse. `least_n`: the least number of windows, or GPU operations of a trace, for a verdict; a whole number.
-    `sure_margin`: the distance from a threshold at which a verdict has all the confidence of its basis.
-    `least_margin`: below this margin there is no verdict from sensors: it is the error of their gains and rates.
-    `well_fed`: in a trace, gpu-idle has no remedy from this busy share on. `short_kernel`: in seconds, gpu-idle's
-    mean kernel of launch-bound work, 25 µs. `grows`: overhead bounds an operation that takes less than 1.5 times as
-    long for twice the work, as in GPURegimeProfiler's doubling test.
+    `both_ways`: a collective moves as much out as in; ours. `engine_ceiling`: a video engine above 80 % has little
+    time without a frame; ours. `silent`: a counter below 5 % shows nothing that limits a busy GPU; ours.
+    `spinning_busy`: a kernel that waits keeps the GPU busy all the time; ours. `quiet_power`: a GPU that waits draws
+    little more than without work, 16 to 24 % of the limit on an H100, H200 and A100; ours. `mixed_part`: the least
+    share of the lesser of two kinds of work; ours. `uneven`: a standard deviation of windows above this comes from
+    phases, not from one kernel; ours. `nvlink_ceiling`: NCCL's all-reduce reaches about 80 % of the links' rate (bus
+    bandwidths of some 235 of 300 GB/s on an A100, 370 of 450 on an H100). `nvlink_memory`: the share of DRAM
+    bandwidth that full NVLinks take by themselves: sent data are read and received data are written; 19 % (H200) to
+    33 % (V100) by data sheet. `hot_power`: work that memory limits draws more than 40 % of the power limit, copies 74
+    to 82 % on an H100 and an H200. Some draws less (decoding on an H200: 20 to 43 %, arXiv 2605.11999), which gets no
+    verdict; ours, coarse. `full_power`: this share of the limit is taken for arithmetic if memory is accessed for
+    little of the time; ours, coarse. `touched`: work that memory limits accesses it for nearly all of the time, 97 to
+    99 % of it on an H100 and an H200; ours, coarse. `limit_power`: from this share of the limit on, arithmetic that
+    accesses memory all the time is as likely as memory-bound work; ours, coarse. `least_n`: the least number of
+    windows, or GPU operations of a trace, for a verdict; a whole number. `sure_margin`: the distance from a threshold
+    at which a verdict has all the confidence of its basis. `least_margin`: below this margin there is no verdict from
+    sensors: it is the error of their gains and rates. `well_fed`: in a trace, gpu-idle has no remedy from this busy
+    share on. `short_kernel`: in seconds, gpu-idle's mean kernel of launch-bound work, 25 µs. `grows`: overhead bounds
+    an operation that takes less than 1.5 times as long for twice the work, as in GPURegimeProfiler's doubling test.
     """
 
     idle_busy: float = 0.05
@@ -63,11 +63,12 @@ class Thresholds:
     few_warps: float = 0.35
     pcie_ceiling: float = 0.85
     staged: float = 0.6
+    both_ways: float = 0.7
     engine_ceiling: float = 0.8
     silent: float = 0.05
     spinning_busy: float = 0.8
-    quiet_power: float = 0.24
-    mixed_part: float = 0.2
+    quiet_power: float = 0.3
+    mixed_part: float = 0.25
     uneven: float = 0.15
     nvlink_ceiling: float = 0.8
     nvlink_memory: float = 0.25

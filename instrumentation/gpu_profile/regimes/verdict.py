@@ -29,8 +29,10 @@ _DIGITS: Final = 2
 _LONGER: Final = "run it longer, or more often: a sensor's windows take 100 ms or more"
 _TRACE: Final = "a trace of its kernels decides it: torch.profiler's by gpu-profile kernels"
 _DOUBLE: Final = "profile it alone with growth=True, which also times twice the work"
+#: Scores that no sensor measures by itself.
+_INFERRED: Final = frozenset({"trace", "growth", "part", "uneven", "held", "stalled", "staged", "media", "moving"})
 #: The scores of sensors, for the list of missing ones.
-_MEASURED: Final = tuple(field.name for field in fields(Scores) if field.name not in ("trace", "growth"))
+_MEASURED: Final = tuple(field.name for field in fields(Scores) if field.name not in _INFERRED)
 #: THE table: the first rule that fires gives the verdict.
 RULES: Final[tuple[Rule, ...]] = (*SENSOR_RULES, *TRACE_RULES, *OPERATION_RULES)
 _RULES: Final[Mapping[Basis, tuple[Rule, ...]]] = {
@@ -172,7 +174,9 @@ def _confidence(evidence: Evidence, margin: float, enough: float, limits: Thresh
 def _modifiers(scores: Scores, limits: Thresholds) -> str:
     share = scores.throttled
     return (
-        "" if share is None or share < limits.idle_busy else f"; it was throttled for {percent(share, 0)} of the time"
+        ""
+        if share is None or share < limits.idle_busy
+        else f"; it was throttled for {percent(min(1.0, share), 0)} of the time"
     )
 
 

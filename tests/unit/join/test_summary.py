@@ -105,6 +105,7 @@ def test_evidence_of_an_execution_holds_ratios_of_what_was_measured_and_nothing_
         "clock": pytest.approx(0.95),
         "pcie": pytest.approx(0.25),
         "staged": 1.0,
+        "both_ways": 0.0,
         "uneven": pytest.approx(0.0, abs=1e-6),
     }
     assert (evidence.n, evidence.coverage) == (10, 1.0)

@@ -109,7 +109,7 @@ def test_long_waits_are_as_plain_in_utilisation_as_in_counters() -> None:
 
 
 def test_full_sm_activity_is_no_evidence_of_compute() -> None:
-    assert judge(busy=1.0, sm=1.0, occupancy=0.02, dram=0.0, fp32=0.0).regime is Regime.UNKNOWN
+    assert judge(busy=1.0, sm=1.0, occupancy=0.02, dram=0.0, fp32=0.0).regime is Regime.SPINNING
     assert judge(busy=1.0, sm=1.0, dram=0.8, fp32=0.1).regime is Regime.MEMORY_BOUND
 
 
@@ -173,11 +173,56 @@ def test_many_warps_without_a_ceiling_are_limited_by_what_no_counter_shows() -> 
     assert "shared memory" in verdict.advice
 
 
+def test_kernels_that_hold_multiprocessors_by_turns_with_work_wait_for_a_peer() -> None:
+    straggler = {"busy": 0.99, "sm": 0.44, "occupancy": 0.12, "tensor": 0.23, "dram": 0.11, "power": 0.56}
+    waits = judge(**straggler, held=0.15)
+    assert waits.regime is Regime.COMMUNICATION_BOUND
+    assert waits.confidence <= FIRM
+    assert "65 % of the time" in waits.advice
+    # Tiny kernels leave gaps, and few of them hold no multiprocessor while nothing moves.
+    assert judge(**{**straggler, "busy": 0.9}, held=0.15).regime is Regime.OVERHEAD_BOUND
+    assert judge(**straggler, held=0.0).regime is Regime.OVERHEAD_BOUND
+    assert judge(**straggler).confidence <= FIRM
+
+
+def test_what_kernels_move_both_ways_over_pcie_is_the_networks() -> None:
+    direct = {"busy": 0.96, "sm": 0.1, "occupancy": 0.03, "dram": 0.03, "fp32": 0.0, "pcie": 0.62, "staged": 1.0}
+    assert judge(**direct, both_ways=1.0).regime is Regime.COMMUNICATION_BOUND
+    one_way = judge(**{**direct, "sm": 0.9, "occupancy": 0.7}, both_ways=0.0)
+    assert one_way.regime is Regime.TRANSFER_BOUND
+    assert one_way.confidence > FIRM
+    # Copy engines leave the multiprocessors idle, whichever way.
+    assert judge(busy=0.0, pcie=0.8, staged=1.0, both_ways=0.9).regime is Regime.TRANSFER_BOUND
+
+
+def test_copies_are_what_utilisation_counts_and_the_activity_counter_does_not() -> None:
+    slow = {"busy": 0.3, "sm": 0.29, "tensor": 0.2, "dram": 0.09, "pcie": 0.04, "staged": 0.29}
+    assert judge(**slow, utilization=0.93).regime is Regime.TRANSFER_BOUND
+    assert judge(**slow, utilization=0.3).regime is Regime.HOST_BOUND
+    assert "pin" in judge(**slow, utilization=0.93).advice
+    assert "pin" not in judge(busy=0.0, pcie=0.8, staged=1.0).advice
+
+
+def test_a_gpu_that_receives_data_is_not_idle() -> None:
+    still = {"busy": 0.0, "device_busy": 0.0, "dram": 0.0, "fp32": 0.0}
+    assert judge(**still, pcie=0.019, staged=0.15).regime is not Regime.IDLE
+    assert judge(**still, pcie=0.001, staged=0.01).regime is Regime.IDLE
+
+
+def test_without_counters_exchanges_at_the_power_limit_are_taken_for_hidden() -> None:
+    gather = {"busy": 0.97, "nvlink": 0.58, "memory_controller": 0.28}
+    assert judge_on("coarse", **gather, power=0.96).regime is not Regime.COMMUNICATION_BOUND
+    assert judge_on("coarse", **gather, power=0.4).regime is Regime.COMMUNICATION_BOUND
+
+
 def test_two_kinds_by_turns_are_mixed_unless_one_takes_nearly_all() -> None:
     mean = {"busy": 1.0, "sm": 1.0, "occupancy": 0.3, "tensor": 0.4, "dram": 0.62, "uneven": 0.03}
     assert judge(**mean, part=0.35).regime is Regime.MIXED
     assert judge(**mean, part=0.1).regime is Regime.MEMORY_BOUND
-    assert judge(**{**mean, "uneven": 0.3}).regime is Regime.MIXED
+    # Phases: below both ceilings, for a mean says nothing of them.
+    phases = judge(**{**mean, "dram": 0.3, "uneven": 0.3})
+    assert phases.regime is Regime.MIXED
+    assert phases.confidence <= FIRM
 
 
 def test_a_clock_that_heat_holds_down_hides_no_arithmetic() -> None:

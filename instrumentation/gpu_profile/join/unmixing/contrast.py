@@ -28,12 +28,15 @@ _BUSY: Final = 0.2
 _FEWEST, _MOST_NS = 8, 60 * NS_PER_S
 #: Standard errors between a correlation and the bound that is used for it: chance exceeds it in 1 of 500.
 _SURE: Final = 2.9
+#: A line explains the windows if its correlation is at least this.
+_STRAIGHT: Final = 0.95
 #: Relative standard deviations below this are the noise of sensors.
 _NOISE: Final = 0.005
 
 
 class WindowContrast(NamedTuple):
-    """Sums over windows of the busiest pipe's and the memory's activity while the GPU was busy, and of the higher.
+    """Sums over windows of the busiest pipe's and the memory's activity while the GPU was busy, of the higher of both,
+    and of the multiprocessors in use.
 
     `n` is the number of windows. Sums of several executions add up.
     """
@@ -46,6 +49,9 @@ class WindowContrast(NamedTuple):
     memory_squares: float = 0.0
     higher: float = 0.0
     higher_squares: float = 0.0
+    sm: float = 0.0
+    sm_squares: float = 0.0
+    sm_higher: float = 0.0
 
     def plus(self, others: WindowContrast) -> WindowContrast:
         """The sums over these windows and others."""
@@ -53,12 +59,28 @@ class WindowContrast(NamedTuple):
 
     @property
     def values(self) -> dict[str, float]:
-        """The evidence of `part` and `uneven`, where there are enough windows."""
+        """The evidence of `part`, `uneven` and `held`, where there are enough windows."""
         if self.n < _FEWEST:
             return {}
         values = {"uneven": _deviation(self.n, self.higher, self.higher_squares)}
-        part = self._part()
-        return values if part is None else {**values, "part": part}
+        inferred = {"part": self._part(), "held": self._held()}
+        return values | {key: value for key, value in inferred.items() if value is not None}
+
+    def _held(self) -> float | None:
+        """The share of the multiprocessors that kernels hold while nothing moves, where that takes turns with work.
+
+        The line of multiprocessors over activity meets this share where activity is 0. Of launches with gaps between
+        them, it meets 0: both go to 0 together.
+        """
+        n = self.n
+        mean, sm = self.higher / n, self.sm / n
+        wide, high = _deviation(n, self.higher, self.higher_squares), _deviation(n, self.sm, self.sm_squares)
+        if not sm or wide <= _NOISE * mean or high <= _NOISE * sm or not wide:
+            return None
+        slope = (self.sm_higher / n - mean * sm) / wide**2
+        if slope * wide < _STRAIGHT * high:
+            return None
+        return min(1.0, max(0.0, sm - slope * mean))
 
     def _part(self) -> float | None:
         """The share of the busy time in which a pipe limits the work, if memory limits it for the rest; else None.
@@ -106,7 +128,7 @@ def contrast(timeline: Timeline, interval: Interval) -> WindowContrast:
     compute = np.max([means(pipe)[worked] for pipe in pipes], axis=0) / each
     moved = means(memory)[worked] / each
     higher = np.maximum(compute / _MOST_COMPUTE, moved / _MOST_MEMORY)
-    return WindowContrast(
-        len(each),
-        *(float(part.sum()) for part in (compute, moved, compute * moved, compute**2, moved**2, higher, higher**2)),
-    )
+    occupied = timeline.column(rows.SM)
+    sm = np.zeros(len(each)) if occupied is None else means(occupied)[worked] / each
+    parts = (compute, moved, compute * moved, compute**2, moved**2, higher, higher**2, sm, sm**2, sm * higher)
+    return WindowContrast(len(each), *(float(part.sum()) for part in parts))

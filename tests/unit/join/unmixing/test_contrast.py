@@ -81,6 +81,25 @@ def test_phases_longer_than_windows_are_uneven() -> None:
     assert contrast(out, whole(60)).values["uneven"] == pytest.approx(0.93 / 2, rel=0.05)
 
 
+@pytest.mark.parametrize("held", [0.02, 0.15])
+def test_kernels_that_hold_multiprocessors_without_movement_are_seen_by_turns_with_work(held: float) -> None:
+    out = Timeline(Device("GPU-a"), capacity=1000)
+    for i in range(60):
+        start, end, work = T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS, 0.35 + 0.1 * (-1) ** i
+        values = {rows.GRAPHICS: 1.0, rows.SM: work + (1 - work) * held, rows.TENSOR: 0.8 * work, rows.DRAM: 0.2 * work}
+        out.append([Sample(signal, start, end, signal.quanta(value)) for signal, value in values.items()])
+    assert contrast(out, whole(60)).values["held"] == pytest.approx(held, abs=0.005)
+
+
+def test_launches_with_gaps_between_them_hold_nothing() -> None:
+    out = Timeline(Device("GPU-a"), capacity=1000)
+    for i in range(60):
+        start, end, busy = T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS, 0.6 + 0.1 * (-1) ** i
+        values = {rows.GRAPHICS: busy, rows.SM: busy * 0.9, rows.TENSOR: 0.8 * busy, rows.DRAM: 0.2 * busy}
+        out.append([Sample(signal, start, end, signal.quanta(value)) for signal, value in values.items()])
+    assert contrast(out, whole(60)).values.get("held", 0.0) < 0.01
+
+
 def test_few_or_idle_windows_tell_nothing() -> None:
     assert values_of(by_turns(7, 0.5, 0.2)) == {}
     assert values_of(by_turns(60, 0.5, 0.2), busy=0.1) == {}

@@ -36,7 +36,7 @@ def test_an_execution_whose_beginning_no_sample_covers_has_its_whole_energy_and_
     stage: Stage, late_s: float, scope: str
 ) -> None:
     with region("train"):
-        stage.queue.launch(Work(seconds=3.0, flops=1e13, bytes=1e12), tag="train")
+        stage.queue.launch(Work(seconds=3.0, flops=1e13, bytes=1e12, occupancy=0.1), tag="train")
         # The sampler of a program that has just begun comes late.
         stage.clock.advance(late_s)
         stage.run(3.0 - late_s)
