@@ -11,7 +11,7 @@ from rulefiles import Alert, Group
 
 from gpu_profile.catalogue import metric_of
 from gpu_profile.catalogue.metric import label
-from gpu_profile.catalogue.metrics import BUSY, DEVICE_UP, DRIVER_UP, OBSERVED, REGION_CALLS, REGION_DURATION
+from gpu_profile.catalogue.metrics import BUSY, DEVICE_UP, DRIVER_UP, OBSERVED, REGION_CALLS, REGION_DURATION, SPINNING
 from gpu_profile.catalogue.signals import ENERGY, POWER, TEMPERATURE, TEMPERATURE_MEMORY, THROTTLES
 
 _REASON = "nvidia.gpu.throttle.reason"
@@ -88,6 +88,20 @@ DEVICES: Final = Group(
             "this is how the GPU is meant to work; it explains clocks below their maximum.",
             "Nothing is broken. If speed matters more than power and the cooling allows, raise the limit with "
             "nvidia-smi -pl up to what the model permits. If it is set low on purpose, silence this alert.",
+        ),
+        Alert(
+            "GpuSpinning",
+            "critical",
+            "1m",
+            # Half of the time: the counter grows with the wall clock while it lasts. Its first seconds come at once.
+            f"{rate(series(SPINNING), '2m')} > 0.5",
+            f"{GPU} is busy, but nothing moves",
+            "A kernel has kept the GPU busy for {{ $value | humanizePercentage }} of the last two minutes, at the "
+            "power of an idle GPU: no memory traffic, no tensor work, no transfers. Utilisation shows 100 % all "
+            "the while.",
+            "The kernel waits for something that does not come. In a distributed job, look for a rank that died or "
+            "hangs (py-spy dump on each rank, NCCL_DEBUG=INFO), and restart the job. Else look for a lock or a "
+            "persistent kernel without requests. nvidia-smi lists the processes on the GPU.",
         ),
         Alert(
             "GpuIdleButPowered",

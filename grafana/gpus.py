@@ -18,6 +18,7 @@ from gpu_profile.catalogue.metrics import (
     DRIVER_UP,
     MEMORY_LIMIT,
     MEMORY_UTILIZATION,
+    SPINNING,
     STATUS,
     UNIT,
 )
@@ -138,9 +139,11 @@ WORK: Final = Section(
             "Utilisation",
             "Share of time in which at least one kernel ran: exact at any scrape interval, because it is "
             "the rate of a counter. The dashed line is the driver's latest reading of a short window, which misses "
-            "what happens between two scrapes. Neither says how much of the GPU the kernels used.",
+            "what happens between two scrapes. Neither says how much of the GPU the kernels used. “spinning”: busy at "
+            "the power of an idle GPU while no data moved, so a kernel waits.",
             "percentunit",
             Query(named(rate(of_gpus(BUSY))), GPU_NAME),
+            Query(named(rate(of_gpus(SPINNING))), f"{GPU_NAME}, spinning"),
             Query(
                 named(of_gpus(metric_of(UTILIZATION), dict(UTILIZATION.attributes))), f"{GPU_NAME}, latest", thin=True
             ),

@@ -19,7 +19,7 @@ from gpu_profile.catalogue import METRICS, Instrument, Metric
 from gpu_profile.catalogue.allocation import ALLOCATION_METRICS
 from gpu_profile.catalogue.http import HTTP_METRICS
 from gpu_profile.catalogue.metric import label
-from gpu_profile.catalogue.metrics import REGION_METRICS
+from gpu_profile.catalogue.metrics import REGION_METRICS, SPINNING
 from gpu_profile.catalogue.push import PUSH_METRICS
 from gpu_profile.catalogue.receive import RECEIVE_METRICS
 from gpu_profile.catalogue.self_metrics import READER_CPU, READER_MEMORY, READER_RESTARTS
@@ -205,8 +205,10 @@ def by_default(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]
     return found
 
 
-#: What devices do not tell: metrics of regions and holders, of the push, the listener and the readers' processes.
+#: What devices do not tell: metrics of regions and holders, of the push, the listener and the readers' processes, and
+#: what their supervisor concludes (the dashboard's integration test asks for it).
 ELSEWHERE = {
+    SPINNING,
     *REGION_METRICS,
     *ALLOCATION_METRICS,
     *PUSH_METRICS,

@@ -186,6 +186,16 @@ CASES: dict[str, Case] = {
         # Busy; an exporter that has just been started; no reading of the busy counter at all.
         [idle("0+30x60", "0+60x60"), idle("_x40 0x20", "_x40 0+60x20"), {f"hw_power_watts{{{GPU}}}": "70x60"}],
     ),
+    "GpuSpinning": (
+        10,
+        {f"gpu_profile_spinning_seconds_total{{{GPU}}}": "0x3 75 135+60x20"},
+        # Never; long ago; half a minute now and then.
+        [
+            {f"gpu_profile_spinning_seconds_total{{{GPU}}}": "0x20"},
+            {f"gpu_profile_spinning_seconds_total{{{GPU}}}": "900x20"},
+            {f"gpu_profile_spinning_seconds_total{{{GPU}}}": "0 30x5 60x14"},
+        ],
+    ),
     "RegionMostlyOverhead": regimes("OVERHEAD_BOUND"),
     "RegionMostlyWaitsForHost": regimes("HOST_BOUND"),
 }

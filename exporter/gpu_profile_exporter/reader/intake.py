@@ -15,6 +15,7 @@ from gpu_profile.catalogue.samples import Device, DeviceKind, Event, ProcessUse,
 from gpu_profile.clock import Clock
 from gpu_profile.driver import Capability
 from gpu_profile.history.ledger import Ledger
+from gpu_profile.join.spinning import SpinningDetector
 from gpu_profile.sampling.rounds import MOST_EVENTS, SamplerStats
 from gpu_profile.sampling.tracked import TrackedDevice, available
 from gpu_profile_exporter.reader.process import ReaderProcess
@@ -68,6 +69,7 @@ class Intake:
         self.listens = False
         #: The node's timeline, if it is kept.
         self._timeline = timeline
+        self._detectors: dict[str, SpinningDetector] = {}
         #: The devices that the supervisor has declared lost, because their readers cannot report it.
         self.lost: set[str] = set()
 
@@ -159,6 +161,7 @@ class Intake:
         else:
             state.timeline.count_dropped(self.stats.dropped)
             del self.states[state.device.uuid]
+            self._detectors.pop(state.device.uuid, None)
 
     def down(self, state: DeviceReports, reason: str) -> None:
         """Mark a device as not answering."""
@@ -232,7 +235,22 @@ class Intake:
                 turned_ns,
             )
             state.samples += taken
+            self._look_for_spinning(state, turned_ns)
             stats.samples += taken
+
+    def _look_for_spinning(self, state: DeviceReports, now_ns: int) -> None:
+        uuid = state.device.uuid
+        detector = self._detectors.get(uuid)
+        if detector is None:
+            detector = self._detectors[uuid] = SpinningDetector(state.device, state.timeline)
+        before, spin = detector.spin, detector.advance(now_ns)
+        state.spinning_ns = detector.total_ns
+        if spin is not None and before is None:
+            _log.warning("%s: %s", uuid, spin.text(now_ns))
+            self._record_event(Event(uuid, spin.onset_ns, "spinning", message=spin.text(now_ns)))
+        elif before is not None and spin is None:
+            _log.info("%s does not spin any more", uuid)
+            self._record_event(Event(uuid, now_ns, "moving", message="it does not spin any more"))
 
     def _record_event(self, event: Event) -> None:
         self.events.append(event)

@@ -42,7 +42,10 @@ if TYPE_CHECKING:  # a timeline needs numpy, a ledger does not
 
 
 class DeviceStatus(Protocol):
-    """The state of a device. `period_s`: the actual period of a slow driver, 0 if it keeps the interval."""
+    """The state of a device. `period_s`: the actual period of a slow driver, 0 if it keeps the interval.
+
+    `spinning_ns`: the time that it was busy without movement; None if that was never decided.
+    """
 
     device: Device
     up: bool
@@ -53,6 +56,7 @@ class DeviceStatus(Protocol):
     processes: tuple[ProcessUse, ...]
     processes_ns: int | None
     period_s: float
+    spinning_ns: int | None
 
     @property
     def timeline(self) -> Columns:

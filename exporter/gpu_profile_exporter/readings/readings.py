@@ -153,6 +153,8 @@ def _device(state: DeviceStatus, sampler: SampleSource, identity: Identity, now_
     if busy.signal is not None and any(fresh(timeline.column(row), now_ns, every_s) for row in BUSY_SOURCES):
         yield MetricReading(m.BUSY, hw_id, sum(base(row, mass, NS_PER_S) for row, mass in busy.masses.items()))
         yield MetricReading(m.OBSERVED, hw_id, busy.covered_ns / NS_PER_S)
+    if state.spinning_ns is not None:
+        yield MetricReading(m.SPINNING, hw_id, state.spinning_ns / NS_PER_S)
     yield MetricReading(m.SAMPLES, hw_id, state.samples)
 
 

@@ -22,7 +22,7 @@ ERROR: Final = Severity(17, "ERROR")
 FATAL: Final = Severity(21, "FATAL")
 
 _TIERS: Final = {XidTier.CRITICAL: FATAL, XidTier.WARNING: WARN, XidTier.APPLICATION: WARN}
-_KINDS: Final = {"lost": ERROR, "back": INFO, "reset": WARN}
+_KINDS: Final = {"lost": ERROR, "back": INFO, "reset": WARN, "spinning": WARN, "moving": INFO}
 _XIDS: Final = {row.code: row for row in XIDS}
 
 

@@ -7,7 +7,9 @@ from typing import Final
 from gpu_profile.catalogue.attributes import Attribute
 
 #: The kinds of `samples.Event` and the names of their records.
-EVENT_NAMES: Final = {kind: f"gpu_profile.device.{kind}" for kind in ("xid", "lost", "back", "reset")}
+EVENT_NAMES: Final = {
+    kind: f"gpu_profile.device.{kind}" for kind in ("xid", "lost", "back", "reset", "spinning", "moving")
+}
 
 DEVICE: Final = Attribute("hw.id", "string", "UUID of the device")
 TYPE: Final = Attribute("hw.type", "string", "`gpu`")

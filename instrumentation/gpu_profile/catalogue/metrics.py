@@ -74,6 +74,13 @@ OBSERVED: Final = _NODE.counter(
     "Time that the busy counter covers: less than the wall clock means gaps in the sampling",
     "hw.id",
 )
+SPINNING: Final = _NODE.counter(
+    "gpu_profile.spinning",
+    "s",
+    "Time in which the GPU was busy but moved nothing, at the power of an idle GPU: a kernel waits for a peer, a lock "
+    "or a request. Missing where the sensors cannot decide it",
+    "hw.id",
+)
 #: The attribute for the unit of the GPU, such as `sm`: the key of the unit's activity signal.
 UNIT: Final = "nvidia.gpu.unit"
 ACTIVITY: Final = _NODE.counter(

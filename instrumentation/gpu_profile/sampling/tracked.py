@@ -34,7 +34,8 @@ class TrackedDevice:
 
     `lost`: the device itself failed its last read; the loss of a whole driver does not set it. `xids` counts its XID
     errors by code. `last_xid` is the code and the time, in ns, of the newest. `period_s` is the time between samples if
-    it is longer than requested, as with a slow driver; else 0.
+    it is longer than requested, as with a slow driver; else 0. `spinning_ns` is the time that it was busy without
+    movement, from a detector above; None if there is none, or it could not decide yet.
     """
 
     device: Device
@@ -51,6 +52,7 @@ class TrackedDevice:
     last_xid: tuple[int, int] | None = None
     processes: tuple[ProcessUse, ...] = ()
     processes_ns: int | None = None
+    spinning_ns: int | None = None
 
     def __post_init__(self) -> None:
         self.has_gpm = any(signal.tier is Tier.GPM for signal in available(self.capabilities))

@@ -5,7 +5,7 @@ from unit.exporter.reader.pipes import FakeProcess, Time, a_round, about, state
 
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event
-from gpu_profile.catalogue.signals import ENERGY, POWER, UTILIZATION
+from gpu_profile.catalogue.signals import CLOCK_SM, ENERGY, MEMORY_CONTROLLER, POWER, POWER_LIMIT, UTILIZATION
 from gpu_profile.testing import START_NS, FakeClock
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.reader import intake
@@ -118,6 +118,35 @@ def test_how_often_samples_come_is_known_where_that_is_seldom_and_forgotten_when
     assert come(20, every_s=0.25) == {1.0, 0.0}
     assert found.period_s == 0.0
     assert max(come(1, every_s=3600.0)) <= 4.0
+
+
+def test_a_gpu_that_is_busy_at_idle_power_without_movement_is_counted_and_is_one_event_each_time(
+    kept: Kept, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept.say(about(Device("GPU-c", clock_max_hz=1_410_000_000, pcie_bytes_per_s=31_500_000_000), ENERGY, UTILIZATION))
+    now_s, joules = 0, 0
+
+    def work(seconds: int, busy: int, controller: int, watts: int) -> None:
+        nonlocal now_s, joules
+        for _ in range(seconds):
+            now_s, joules = now_s + 1, joules + watts
+            before, now = START_NS + (now_s - 1) * NS_PER_S, START_NS + now_s * NS_PER_S
+            means = [(UTILIZATION, before, now, busy), (MEMORY_CONTROLLER, before, now, controller)]
+            limits = [(POWER_LIMIT, now, now, 400_000), (CLOCK_SM, now, now, 1410)]
+            kept.say(a_round({"GPU-c": [*means, *limits, (ENERGY, now, now, joules * 1000)]}, t_ns=now))
+
+    kept.say(a_round({"GPU-c": energy(0, START_NS)}, t_ns=START_NS))
+    assert kept.states["GPU-c"].spinning_ns is None
+    for _ in range(2):
+        work(5, 0, 0, 68)
+        work(60, 100, 0, 70)
+        work(30, 100, 40, 300)
+    assert kept.states["GPU-c"].spinning_ns == pytest.approx(120 * NS_PER_S, abs=5 * NS_PER_S)
+    assert [event.kind for event in kept.told] == ["spinning", "moving", "spinning", "moving"]
+    assert kept.told[0].t_ns == pytest.approx(START_NS + 5 * NS_PER_S, abs=2 * NS_PER_S)
+    (first, _) = [record.getMessage() for record in caplog.records if "busy for" in record.getMessage()]
+    assert first.startswith("GPU-c: busy for 1")
+    assert len(first) <= 200
 
 
 def test_samples_and_states_of_a_device_that_nobody_has_told_of_are_left(kept: Kept) -> None:
