@@ -55,8 +55,8 @@ _QUIET: Final = 4e6
 class BoardSensors:
     """The sensors of one board that runs a workload. `seed` draws its gains and its noise."""
 
-    def __init__(self, work: PublishedWorkload, seed: int) -> None:
-        self._work, self._on = work, work.machine
+    def __init__(self, work: PublishedWorkload, seed: int, seconds: int = SECONDS) -> None:
+        self._work, self._on, self._seconds = work, work.machine, seconds
         self._rng = np.random.default_rng([crc32(work.name.encode()), seed])
         #: A sensor's gain, by name: 2 %, 3 % for power (within the 5 % of Yang 2024, SC24).
         self._gain = {name: self._rng.normal(1, 0.02) for name in (*SHARES, "watts")}
@@ -70,11 +70,11 @@ class BoardSensors:
         phases = self._work.phases
         cycle = sum(phase.seconds for phase in phases)
         if cycle < _BLURRED_S:
-            lengths = np.full(SECONDS * 10 + 20, 0.1)
+            lengths = np.full(self._seconds * 10 + 20, 0.1)
             parts = np.zeros(len(lengths), int)
             table = [{n: sum(self._of(p, n) * p.seconds for p in phases) / cycle for n in self._names()}]
         else:
-            turns = int(SECONDS / cycle) + 2
+            turns = int(self._seconds / cycle) + 2
             parts = np.tile(np.arange(len(phases)), turns)
             lengths = np.array([p.seconds for p in phases])[parts] * self._rng.normal(1, 0.03, len(parts)).clip(
                 0.8, 1.2
@@ -86,6 +86,11 @@ class BoardSensors:
             rate = np.array([each[name] for each in table])[parts]
             totals[name] = np.concatenate(([0.0], np.cumsum(rate * lengths)))
         return edges, totals
+
+    @property
+    def edges(self) -> Floats:
+        """The beginnings of the phases that it runs, and the end of the last, in s."""
+        return self._edges
 
     def _names(self) -> tuple[str, ...]:
         return (*SHARES, "watts", "clock", "controller")

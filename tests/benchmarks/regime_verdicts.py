@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from benchmarks import spinning
 from benchmarks.regime_recordings import RecordedWorkload, interval_of, recorded_workloads, recording_of
 from benchmarks.regime_sensors import watched
 from benchmarks.regime_workloads import UNKNOWN, PublishedWorkload, workloads
@@ -131,6 +132,7 @@ def rows(seeds: int = SEEDS) -> Iterator[Row]:
     firm = [case for case in said if case.verdict.confidence > FIRM]
     flipped = [case for case in firm if next(case.flips(), None)]
     yield _row(f"above {FIRM} that flip if one threshold moves by 15 %", flipped, len(firm), "none", not flipped)
+    yield from spinning.rows()
     error = calibration_error(said)
     worst = ", ".join(f"{low:.1f}: {right:.0%} of {n}" for low, n, _, right in bins(said))
     figure = f"{error:.3f}; right from a confidence of {worst}"

@@ -25,8 +25,9 @@ REPORT_NS: Final = 15 * NS_PER_S
 _STEP_NS: Final = NS_PER_S
 #: A mean older than this does not describe the present.
 _STALE_NS: Final = 5 * NS_PER_S
-#: The least busy share of each step. Recorded spinning has 0.99: the last of a busy window is often missing.
-_ALWAYS: Final = 0.95
+#: The least busy share of each step. Recorded spinning has 0.99, because the last of a busy window is often missing;
+#: the rest is the error of a sensor. A graph of tiny kernels has 0.67.
+_ALWAYS: Final = 0.9
 #: A step of at most this share has no busy time.
 _NEVER: Final = 0.001
 #: A waiting kernel draws at most this share of the power limit more than the idle board. One multiprocessor that polls
@@ -74,7 +75,7 @@ class SpinningDetector:
     It needs the busy share, the power with its limit, and the activity of the memory; a step without one of them is no
     evidence. With GPM's busy time, links and pipes count as far as they are measured, and PCIe must be. NVML's
     utilisation counts copies as well: without PCIe counters, the memory controller must then be silent in each step,
-    the own idle power known, and the link fast enough for copies to show; or no region may have ended meanwhile.
+    and the link fast enough for copies to show, on a board with a measured idle power. Or no region may have ended.
     """
 
     def __init__(self, device: Device, columns: ColumnsBySignal[Any], limits: Thresholds = DEFAULT_THRESHOLDS) -> None:
@@ -172,8 +173,8 @@ class SpinningDetector:
     def _busy(self, now_ns: int) -> tuple[float | None, bool]:
         """The lowest busy share of its sources, and whether copies are in it."""
         graphics, utilization = (self._mean(source, now_ns) for source in rows.BUSY_SOURCES)
-        known = [share for share in (graphics, utilization) if share is not None]
-        return min(known, default=None), graphics is None
+        shares = [share for share in (graphics, utilization) if share is not None]
+        return min(shares, default=None), graphics is None
 
     # ------------------------------------------------------------------ judging
 
@@ -238,7 +239,7 @@ class SpinningDetector:
         return max(own_w or 0.0, self._quiet_power * limit_w)
 
     def _link(self, ways: Iterable[Signal], most: int | None, now_ns: int) -> float | None:
-        """The share of a link's capacity that the busier direction carried; None unless both are known."""
+        """The share of a link's capacity that the busier direction carried; None unless both are measured."""
         traffic = [self._mean(way, now_ns) for way in ways]
-        known = [rate for rate in traffic if rate is not None]
-        return max(known) / most if most and len(known) == len(traffic) else None
+        rates = [rate for rate in traffic if rate is not None]
+        return max(rates) / most if most and len(rates) == len(traffic) else None
