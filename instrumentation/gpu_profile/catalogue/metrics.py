@@ -171,6 +171,12 @@ REGION_ENERGY_UNCERTAIN: Final = _REGIONS.counter(
     "Energy shared out to a region by time while its power was refused; not part of the certain energy",
     "hw.id",
 )
+REGION_SPINNING: Final = _REGIONS.counter(
+    "gpu_profile.region.spinning",
+    "s",
+    "Time in which a region was open while its GPU was busy without movement, and none of its regions ended",
+    "hw.id",
+)
 REGION_ITEMS: Final = _REGIONS.counter(
     "gpu_profile.region.items", "{item}", "Units of work that a region's executions did"
 )

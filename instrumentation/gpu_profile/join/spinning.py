@@ -16,6 +16,7 @@ from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.catalogue.signal import Kind
 from gpu_profile.history.ledger import ColumnsBySignal
+from gpu_profile.regimes.evidence import Basis
 from gpu_profile.regimes.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from gpu_profile.units import NS_PER_S, percent
 
@@ -65,8 +66,13 @@ class Spin(NamedTuple):
         seconds, power = (now_ns - self.onset_ns) / NS_PER_S, percent(self.evidence["power"], 0)
         return (
             f"busy for {seconds:.0f} s without moving data, at {power} of the power limit: a kernel waits; see which"
-            " call its program and the peers wait in"
+            " call the program and its peers are in"
         )
+
+    @property
+    def basis(self) -> Basis:
+        """The basis of the evidence."""
+        return "counters" if "dram" in self.evidence else "coarse"
 
 
 class SpinningDetector:

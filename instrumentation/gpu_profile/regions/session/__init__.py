@@ -6,6 +6,7 @@ Read in this order:
 - `placement`: the devices that a region runs on. `sensor_priors`: the calibration of their sensors.
 - `backlog`: executions from their beginning until every pool has taken them in.
 - `verdicts`: counts, durations and the newest verdict of each region.
+- `spinning_regions`: open regions whose device is busy without movement.
 - `turns`: limits the join's share of the interpreter.
 - `joiner`: pools of executions and samples, their backlog and verdicts, behind one lock.
 - `session`: the threads of the sampler and the join, from start to stop.

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final
 
-from gpu_profile.catalogue.samples import Device
+from gpu_profile.catalogue.samples import Device, Event
 from gpu_profile.clock import Clock
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.summary import Judged
@@ -18,6 +18,7 @@ from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session.backlog import Backlog
 from gpu_profile.regions.session.placement import Placement
 from gpu_profile.regions.session.sensor_priors import sensor_priors, unexpected
+from gpu_profile.regions.session.spinning_regions import SpinningRegions
 from gpu_profile.regions.session.turns import HurryingLock, Turns
 from gpu_profile.regions.session.verdicts import Verdicts
 from gpu_profile.sampling.sampler import Sampler
@@ -63,6 +64,8 @@ class Joiner:
         self.placement = placement
         self.pools: dict[str, Pool] = {}
         self.verdicts = Verdicts(self.pools, thresholds)
+        self.spinning = SpinningRegions(thresholds, self._judge_again)
+        self.spinning.event_sinks.append(self._pass_event)
         self.backlog = Backlog(self._is_marked)
         #: `on_end` is called with every execution that has ended, `on_settled` once every pool has taken it in.
         self.on_end: list[Callable[[Execution], None]] = []
@@ -130,6 +133,7 @@ class Joiner:
             if not 0 <= now - self._anchored_ns < _ANCHOR_S * NS_PER_S:
                 self._anchored_ns = now
                 self._anchor(now)
+                self._look_for_spinning(devices, now)
             self.verdicts.count_calls()
 
     def _is_due(self, now: int) -> bool:
@@ -188,6 +192,8 @@ class Joiner:
         where: dict[Hashable, list[str]] = {}
         for device in {execution.device for execution in ended}:
             where[device] = [each.uuid for each in self.placement.of(device)]
+        latest = {execution.device: execution.end_ns for execution in ended}
+        self.spinning.take_ends((uuid, end_ns) for device, end_ns in latest.items() for uuid in where[device])
         marked = Counter((execution.name, execution.device) for execution in ended if execution.stream is not None)
         for (name, device), times in self.verdicts.take(ended, where).items():
             for pool in (self.pools[uuid] for uuid in where[device] if uuid in self.pools):
@@ -251,6 +257,20 @@ class Joiner:
             for anchored, start_ns in due:
                 anchored.anchor(start_ns)
             self._anchored[id(execution)] = execution, due
+
+    def _look_for_spinning(self, devices: Iterable[Device], now: int) -> None:
+        """Look for devices that are busy without movement, with their innermost open region."""
+        read = ((device.uuid, self.sampler.timeline(device.uuid)) for device in devices)
+        timelines = {uuid: timeline for uuid, timeline in read if timeline is not None}
+        running = {device.uuid: e.name for e in self.backlog.running for device in self.devices_of(e)}
+        self.spinning.look(timelines, running, now)
+
+    def _judge_again(self, region: str, uuid: str) -> None:
+        self.verdicts.judge_spinning(region, uuid, self.spinning.spins.get((region, uuid)))
+
+    def _pass_event(self, event: Event) -> None:
+        for sink in list(self.sampler.event_sinks):
+            sink(event)
 
     # ------------------------------------------------------------------ answers
 

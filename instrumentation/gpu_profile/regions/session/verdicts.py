@@ -8,10 +8,12 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Final
 
 from gpu_profile.join.durations import DurationStats
+from gpu_profile.join.spinning import Spin
 from gpu_profile.join.summary import Durations, Judged, summarise
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.join.unmixing.region_columns import OTHER
 from gpu_profile.regimes import Regime, Thresholds, Verdict, classify
+from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.regimes.kernel_work import KernelWork, KernelWorks
 from gpu_profile.regimes.operation import RegionOperations
 from gpu_profile.regions.execution import Execution
@@ -41,6 +43,8 @@ class Verdicts:
         self._judged: dict[tuple[str, str], Judged] = {}
         #: Verdicts from kernels or operations until the next `judge`; None: UNKNOWN by them.
         self._profiled: dict[str, Verdict | None] = {}
+        #: The evidence on regions that spin now, by region and device UUID.
+        self._spins: dict[tuple[str, str], Evidence] = {}
 
     def take(
         self, executions: Iterable[Execution], where: Mapping[Hashable, Sequence[str]]
@@ -103,6 +107,16 @@ class Verdicts:
         if (region, device) not in self._judged:
             self._judge(region, device)
 
+    def judge_spinning(self, region: str, device: str, spin: Spin | None) -> None:
+        """Judge a region whose device begins to spin, by that evidence until it ends: then with None."""
+        if spin is None:
+            self._spins.pop((region, device), None)
+        else:
+            self._spins[region, device] = Evidence(
+                spin.basis, {**spin.evidence, "stalled": 1.0}, self.thresholds.least_n, 1.0
+            )
+        self._judge(region, device)
+
     def _judge(self, region: str, device: str) -> None:
         pool = self._pools.get(device)
         if pool is None or region not in self.durations or region not in pool.regions:
@@ -112,7 +126,11 @@ class Verdicts:
         before = self._judged.get((region, device))
         if summary.contradiction and not (before and before.summary.contradiction):
             _log.warning("region %s on %s: %s", region, device, summary.contradiction)
-        verdict = self._by_profilers(region) or classify(summary.evidence, self.thresholds)
+        spinning = self._spins.get((region, device))
+        if spinning is not None:
+            verdict = classify(spinning, self.thresholds)
+        else:
+            verdict = self._by_profilers(region) or classify(summary.evidence, self.thresholds)
         self._judged[region, device] = Judged(summary, verdict)
 
     def _by_profilers(self, region: str) -> Verdict | None:

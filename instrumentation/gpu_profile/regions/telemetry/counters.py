@@ -10,6 +10,7 @@ from gpu_profile.catalogue import Metric, Signal
 from gpu_profile.catalogue import metrics as rows
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.regions.session.joiner import Joiner
+from gpu_profile.units import NS_PER_S
 
 #: The value of every series of one metric, by the values of the metric's labels.
 Series = dict[tuple[str, ...], float]
@@ -26,6 +27,10 @@ def _shares(source: Callable[[Pool], Signal | None], part: Literal["certain", "u
         for region in pool.regions
         if (counted := pool.counted(region, source(pool))) is not None
     }
+
+
+def _spinning(joiner: Joiner) -> Series:
+    return {key: ns / NS_PER_S for key, ns in list(joiner.spinning.total_ns.items())}
 
 
 def _items(joiner: Joiner) -> Series:
@@ -57,6 +62,7 @@ COUNTERS: Final[tuple[tuple[Metric, Callable[[Joiner], Series]], ...]] = (
     (rows.REGION_BUSY_UNCERTAIN, partial(_shares, Pool.busy_source, "uncertain")),
     (rows.REGION_ENERGY, partial(_shares, Pool.energy_source, "certain")),
     (rows.REGION_ENERGY_UNCERTAIN, partial(_shares, Pool.energy_source, "uncertain")),
+    (rows.REGION_SPINNING, _spinning),
     (rows.REGION_ITEMS, _items),
     (rows.REGION_ERRORS, _errors),
     (rows.REGION_FLOPS, _flops),

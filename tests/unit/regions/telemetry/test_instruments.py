@@ -20,6 +20,7 @@ from gpu_profile.join.durations import BUCKETS_S
 from gpu_profile.regions.session import process
 from gpu_profile.regions.telemetry import instruments, providers
 from gpu_profile.regions.telemetry.instruments import instrument_regions, leave_regions
+from gpu_profile.units import NS_PER_S
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +81,7 @@ def product(stage: Stage) -> None:
         execution.operation = PRODUCT
     stage.run(1.1)
     stage.session.joiner.verdicts.take_kernels("matmul", HUNGRY)
+    stage.session.joiner.spinning.total_ns["matmul", stage.uuid] = NS_PER_S
 
 
 @pytest.fixture

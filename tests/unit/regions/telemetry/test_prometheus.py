@@ -19,6 +19,7 @@ from gpu_profile.join.durations import BUCKETS_S
 from gpu_profile.regions.session import process
 from gpu_profile.regions.session.joiner import Joiner
 from gpu_profile.regions.telemetry import prometheus
+from gpu_profile.units import NS_PER_S
 
 
 def busy_service(stage: Stage) -> None:
@@ -35,6 +36,7 @@ def busy_service(stage: Stage) -> None:
         execution.operation = PRODUCT
     stage.run(1.1)
     stage.session.joiner.verdicts.take_kernels("matmul", HUNGRY)
+    stage.session.joiner.spinning.total_ns["matmul", stage.uuid] = NS_PER_S
 
 
 def test_without_a_session_there_are_no_series() -> None:
