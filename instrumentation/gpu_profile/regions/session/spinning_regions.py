@@ -64,9 +64,9 @@ class SpinningRegions:
         for key in (*gone, *new):
             self._changed(*key)
         if spin is not None and before is None:
-            name = "no open region" if region is None else f"region {region}"
-            text = f"{name} of process {os.getpid()}: {spin.text(now_ns)}"
-            self._report(Event(uuid, spin.onset_ns, "spinning", message=text))
+            # Without an open region, the kernel may be another process's.
+            where = "no region is open" if region is None else f"region {region} of process {os.getpid()}"
+            self._report(Event(uuid, spin.onset_ns, "spinning", message=f"{where}: {spin.text(now_ns)}"))
         elif before is not None and spin is None:
             seconds = (now_ns - before.onset_ns) / NS_PER_S
             self._report(Event(uuid, now_ns, "moving", message=f"it does not spin any more, after {seconds:.0f} s"))

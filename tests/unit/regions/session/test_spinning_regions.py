@@ -112,5 +112,5 @@ def test_without_an_open_region_the_sensors_alone_decide_and_no_region_is_charge
     program.board.run(WAITING, 5)
     program.board.run(SPIN, 20)
     (event,) = program.told
-    assert event.message.startswith("no open region of process ")
+    assert event.message.startswith("no region is open: busy for ")
     assert program.seconds() == {}
