@@ -28,7 +28,7 @@ from unit.exporter.settings import served
 import gpu_profile
 from gpu_profile.catalogue import ATTRIBUTES, METRICS, SIGNALS, Instrument
 from gpu_profile.catalogue.attributes import KERNEL_ATTRIBUTES, KERNEL_EVENT
-from gpu_profile.catalogue.events import EVENT_ATTRIBUTES, EVENT_NAMES
+from gpu_profile.catalogue.events import EVENT_ATTRIBUTES, EVENT_NAMES, REGIME_CHANGED
 from gpu_profile.catalogue.metric import label
 from gpu_profile.cli import commands
 from gpu_profile.regions.session import process
@@ -189,7 +189,7 @@ def test_every_series_and_label_that_a_page_names_is_in_the_catalogue(page: Path
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_dotted_name_on_a_page_is_an_attribute_a_metric_or_importable(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    known = {a.name for a in (*ATTRIBUTES, *EVENT_ATTRIBUTES)} | set(EVENT_NAMES.values())
+    known = {a.name for a in (*ATTRIBUTES, *EVENT_ATTRIBUTES)} | {*EVENT_NAMES.values(), REGIME_CHANGED}
     known |= {a.name for a in KERNEL_ATTRIBUTES} | {KERNEL_EVENT}
     known |= {m.otel for m in METRICS} | {k for m in METRICS for k in m.labels}
     dotted = re.findall(r"\b((?:gpu_profile|nvidia\.gpu|hw)(?:\.[a-z_0-9]*[a-zA-Z0-9])+)(?!\.\*)", text)

@@ -15,6 +15,7 @@ from gpu_profile.analysis.runs import DeviceWork, RecordedWork, Runs, gather
 from gpu_profile.catalogue.samples import Device, Event
 from gpu_profile.errors import UsageError, few
 from gpu_profile.history.timeline import Timeline
+from gpu_profile.join.changes import RegionChange, RegionWatch
 from gpu_profile.join.summary import Durations, RegionSummary, summarise
 from gpu_profile.join.unmixing.activities import Activities
 from gpu_profile.join.unmixing.expected import DevicePrior
@@ -78,6 +79,8 @@ class Analysis:
     lost_bytes: int = 0
     #: The regions that ran on several ranks of one job.
     ranks: tuple[RegionRanks, ...] = ()
+    #: The changes of regions' regimes, in the order of time.
+    changes: tuple[RegionChange, ...] = ()
 
     @property
     def simulated(self) -> bool:
@@ -113,11 +116,12 @@ def analyse(
     elif not devices and len(timelines) > 1:
         for where, count in work.unplaced.items():
             notes.append(f"{count:,} executions name no device: taken to have run on {', '.join(where)} (see --device)")
-    uses, regions = [], []
+    uses, regions, changes = [], [], list[RegionChange]()
     for uuid, mine in work.devices.items():
         timeline = timelines.get(uuid) or Timeline(Device(uuid))
         version = next((each.driver_version for each in recording.processes if each.driver_version), "")
-        pool = _pool(timeline, mine, sensor_priors(timeline.device, version))
+        watch = RegionWatch(timeline, thresholds)
+        pool = _pool(timeline, mine, sensor_priors(timeline.device, version), watch, changes)
         regions += list(_regions(pool, mine, work, thresholds))
         notes += [unexpected(timeline.device, signal) for signal in pool.unexpected]
         notes += _unmarked(pool)
@@ -143,6 +147,7 @@ def analyse(
         tuple(notes),
         recording.lost_bytes,
         by_rank(work.runs),
+        tuple(sorted(changes, key=lambda each: each.change.t_ns)),
     )
 
 
@@ -205,7 +210,9 @@ def _unsampled(summary: RegionSummary) -> RegionSummary:
     )
 
 
-def _pool(timeline: Timeline, mine: DeviceWork, sensors: DevicePrior) -> Pool:
+def _pool(
+    timeline: Timeline, mine: DeviceWork, sensors: DevicePrior, watch: RegionWatch, changes: list[RegionChange]
+) -> Pool:
     activities = mine.activities
     sampled_ns = sampled(timeline)
     near = _near(sampled_ns, activities)
@@ -214,6 +221,7 @@ def _pool(timeline: Timeline, mine: DeviceWork, sensors: DevicePrior) -> Pool:
     if near.any():
         start_ns, end_ns = int(activities.starts[near].min()), max(end_ns, int(activities.ends[near].max()))
     pool = Pool(timeline, start_ns=start_ns, prior=sensors)
+    pool.periods.listeners.append(lambda period: changes.extend(watch.take(period)))
     for region, executions in mine.executions.items():
         pool.count(region, executions, marked=mine.marked[region])
     columns = np.array([pool.attribution.column(region) for region in mine.regions], np.int64)

@@ -12,6 +12,7 @@ from gpu_profile.analysis.devices import DeviceUse
 from gpu_profile.analysis.gate import Gate, Outcome
 from gpu_profile.analysis.ranks import RegionRanks
 from gpu_profile.analysis.text import reasons
+from gpu_profile.join.changes import RegionChange
 from gpu_profile.regimes import Regime, Verdict
 from gpu_profile.regimes.kernel_work import QUANTITIES, KernelWorks
 from gpu_profile.regimes.operation import RegionOperations
@@ -52,7 +53,23 @@ def of_analysis(analysis: Analysis) -> Value:
             {"device": e.device, "t_ns": e.t_ns, "kind": e.kind, "code": e.code, "message": e.message}
             for e in analysis.events
         ],
+        "changes": [_change(each) for each in analysis.changes],
         "untold": reasons(analysis),
+    }
+
+
+def _change(change: RegionChange) -> Value:
+    now = change.change
+    return {
+        "region": change.region,
+        "device": change.device or None,
+        "t_ns": now.t_ns,
+        "before": None if now.before is None else str(now.before),
+        "after": str(now.after),
+        "parts": [str(part) for part in now.parts],
+        "confidence": now.confidence,
+        "basis": now.basis,
+        "rule": now.reason,
     }
 
 

@@ -14,6 +14,7 @@ from gpu_profile.join.remedies import remedy
 from gpu_profile.regimes import Regime, Verdict
 from gpu_profile.regimes.kernel_work import KernelWorks
 from gpu_profile.regimes.operation import RegionOperations
+from gpu_profile.regions.session.changes import clock_time
 from gpu_profile.report import REGION_COLUMNS, region_row, text_table
 from gpu_profile.report.table import (
     ABOUT,
@@ -234,11 +235,22 @@ def events(analysis: Analysis) -> list[str]:
     ]
 
 
+def changes(analysis: Analysis) -> list[str]:
+    """The changes of regions' regimes, with the time of day and the seconds since the recording's start: lines."""
+    names = labels(analysis)
+    lines = []
+    for each in analysis.changes:
+        t_ns = each.change.t_ns
+        moment = f"{clock_time(t_ns)} ({(t_ns - analysis.start_ns) / NS_PER_S:.0f} s)"
+        lines.append(each.text(names.get(each.device, each.device), moment))
+    return lines
+
+
 def happened(analysis: Analysis) -> list[str]:
-    """The events of devices, and the regions during which they were throttled: a line each."""
+    """The events of devices, regions' changes of regime, and the regions that were throttled: a line each."""
     names = labels(analysis)
     several = len(analysis.devices) > 1
-    lines = events(analysis)
+    lines = events(analysis) + changes(analysis)
     for use in analysis.regions:
         shares = {reason: share for reason, share in use.summary.throttled.items() if share >= _HELD_DOWN}
         if shares:

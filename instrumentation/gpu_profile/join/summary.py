@@ -15,10 +15,11 @@ import numpy as np
 from gpu_profile.catalogue import BUSY_SOURCES, Signal, Tier
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Interval
-from gpu_profile.history.timeline import Timeline
+from gpu_profile.history.timeline import Column, Timeline
 from gpu_profile.join.reading import LATEST_GPM_NS, WIDEST_WINDOW, Reading, read
 from gpu_profile.join.unmixing.contrast import contrast
 from gpu_profile.join.unmixing.meter import Metered
+from gpu_profile.join.unmixing.periods import Period
 from gpu_profile.join.unmixing.pooled import Pooled
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.join.unmixing.rate import Rate
@@ -50,6 +51,7 @@ _HISTORY_NS: Final = 60 * NS_PER_S
 _NEGLIGIBLE: Final = 0.01
 #: The energy counter's growth is comparable with the unmixed power if it covers this share of the region's time.
 _SAME: Final = 0.9
+_UNCOVERED: Final = "no samples cover the region"
 #: An execution is described by its own readings if samples cover this much of it.
 LEAST_COVERAGE: Final = 0.9
 
@@ -246,29 +248,50 @@ def span_evidence(timeline: Timeline, reading: SpanReading, device_busy: float |
     values: dict[str, float] = {} if device_busy is None else {"device_busy": device_busy}
     busy = reading.get(BUSY_SOURCES)
     if busy is None:
-        return Evidence(_basis(timeline), values, 0, 0.0, None, "no samples cover the region")
+        return Evidence(_basis(timeline), values, 0, 0.0, None, _UNCOVERED)
     values["busy"] = min(1.0, busy.mean)
     _add_shares(values, timeline, {signal: own.mean for signal, own in reading.readings.items()})
     values |= contrast(timeline, reading.interval).values
     return Evidence(_basis(timeline), values, busy.n, busy.coverage)
 
 
+def period_evidence(timeline: Timeline, period: Period, region: str) -> Evidence:
+    """Evidence from one period of a region alone. How its windows differ is not judged."""
+    rates = period.rates.get(region, {})
+    sources = [signal for signal in BUSY_SOURCES if signal in rates]
+    source = next((signal for signal in sources if not rates[signal].reason), None)
+    if source is None:
+        return Evidence(_basis(timeline), {}, 0, 0.0, None, rates[sources[0]].reason if sources else _UNCOVERED)
+    busy, within = rates[source], Interval(period.start_ns, period.end_ns, "host")
+    values = {"device_busy": min(1.0, period.means[source]), "busy": min(1.0, busy.value)}
+    means = {signal: rate.value for signal, rate in rates.items() if not rate.reason}
+    _add_shares(values, timeline, means, within)
+    reading = read(timeline.columns[source], within)
+    basis: Basis = _basis(timeline) if "dram" in values else "coarse"
+    return Evidence(basis, values, busy.n, 0.0 if reading is None else min(1.0, reading.coverage), busy.half_width)
+
+
 def _basis(timeline: Timeline) -> Basis:
     return "counters" if timeline.column(rows.DRAM) is not None else "coarse"
 
 
-def _add_shares(values: dict[str, float], timeline: Timeline, means: Mapping[Signal, float]) -> None:
-    """Add shares of the device's ceilings. Watts, hertz and bytes per second become shares if the ceiling is known."""
+def _add_shares(
+    values: dict[str, float], timeline: Timeline, means: Mapping[Signal, float], within: Interval | None = None
+) -> None:
+    """Add shares of the device's ceilings. Watts, hertz and bytes per second become shares if the ceiling is known.
+
+    Slow signals are read `within` an interval, by default in the last minute.
+    """
     values |= {key: means[signal] for key, signal in ACTIVITIES.items() if signal in means}
     device = timeline.device
     limit = timeline.column(rows.POWER_LIMIT)
     watts = means.get(rows.ENERGY, means.get(rows.POWER_AVERAGE))
     if watts is not None and limit is not None and limit.last is not None and limit.last.value:
         values["power"] = watts / limit.signal.base(limit.last.value)
-    engines = [share for s in _ENGINES if (share := means.get(s, _recent(timeline, s))) is not None]
+    engines = [share for s in _ENGINES if (share := means.get(s, _recent(timeline, s, within))) is not None]
     if engines:
         values["media"] = max(engines)
-    clock = _busy_clock(timeline)
+    clock = _busy_clock(timeline, within)
     if device.clock_max_hz and clock is not None:
         values["clock"] = min(1.0, clock / device.clock_max_hz)
     for name, most, ways in (
@@ -282,42 +305,50 @@ def _add_shares(values: dict[str, float], timeline: Timeline, means: Mapping[Sig
                 values["staged"] = min(1.0, max(traffic) / _STAGED_BYTES_PER_S)
                 if len(traffic) == len(ways) and max(traffic) > 0:
                     values["both_ways"] = min(traffic) / max(traffic)
-    throttled = _throttled(timeline)
+    throttled = _throttled(timeline, within)
     if throttled is not None:
         values["throttled"] = throttled
 
 
-def _busy_clock(timeline: Timeline) -> float | None:
+def _busy_clock(timeline: Timeline, within: Interval | None) -> float | None:
     """Clock of the multiprocessors in Hz while the GPU works: the highest of the newest readings.
 
     An idle GPU lowers its clock at once, and one reading a second does not separate work from the pauses between.
     """
     clock = timeline.column(rows.CLOCK_SM)
-    mark = clock.watermark_ns if clock is not None else None
-    if clock is None or mark is None:
+    edges = _edges(clock, within)
+    if clock is None or edges is None:
         return None
-    values = clock.rows(mark - _HISTORY_NS, mark).values
+    values = clock.rows(*edges).values
     return clock.signal.base(int(values.max())) if len(values) else None
 
 
-def _recent(timeline: Timeline, signal: Signal) -> float | None:
-    """A slow signal's mean over the last minute."""
+def _recent(timeline: Timeline, signal: Signal, within: Interval | None) -> float | None:
+    """A slow signal's mean."""
     column = timeline.column(signal)
-    mark = column.watermark_ns if column is not None else None
-    if column is None or mark is None:
+    edges = _edges(column, within)
+    if column is None or edges is None:
         return None
-    means, covered = column.means(np.array([mark - _HISTORY_NS]), np.array([mark]))
+    means, covered = column.means(np.array(edges[:1]), np.array(edges[1:]))
     return float(means[0]) if covered[0] else None
 
 
-def _throttled(timeline: Timeline) -> float | None:
-    """The share of the last minute in which the driver held the clocks down, for the reason with the longest time."""
+def _throttled(timeline: Timeline, within: Interval | None) -> float | None:
+    """The share of the time in which the driver held the clocks down, for the reason with the longest time."""
     shares = []
     for column in throttle_counters(timeline).values():
-        mark = column.watermark_ns
-        if mark is None:
+        edges = _edges(column, within)
+        if edges is None:
             continue
-        starts, ends, growth = column.edges(mark - _HISTORY_NS, mark)
+        starts, ends, growth = column.edges(*edges)
         if len(ends) and ends[-1] > starts[0]:
             shares.append(column.signal.base(int(growth.sum())) * NS_PER_S / int(ends[-1] - starts[0]))
     return min(1.0, max(shares)) if shares else None
+
+
+def _edges(column: Column | None, within: Interval | None) -> tuple[int, int] | None:
+    """The interval, by default the last minute of a column; None for one without rows."""
+    mark = column.watermark_ns if column is not None else None
+    if mark is None:
+        return None
+    return (mark - _HISTORY_NS, mark) if within is None else (within.start_ns, within.end_ns)

@@ -19,7 +19,7 @@ own rate. Many windows give linear equations. Read in this order:
 - `watch`: detects that new windows no longer fit the rates.
 - `meter`: long executions by the energy counter alone; `contrast`: how their windows differ; `throttling`: time with
   the clocks held down.
-- `mixture`: one family's windows and the regions in them; `pooling`: all of a device's, `pooled` by region.
+- `mixture`: one family's windows and the regions in them; `pooling`: all of a device's, `pooled` by region; `periods`: the same in periods of 10 s, by `period_sums`.
 
 Imports the history and the catalogue. Outside `join`, only `pooling.Pool`, the activities for it, and `rate.Rate` are
 needed.

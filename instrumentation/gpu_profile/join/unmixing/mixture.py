@@ -22,6 +22,7 @@ from gpu_profile.join.unmixing.design import Design, Rows, Windows
 from gpu_profile.join.unmixing.equations import Equations, sized
 from gpu_profile.join.unmixing.expected import DevicePrior
 from gpu_profile.join.unmixing.family import IMMEDIATE, SignalFamily
+from gpu_profile.join.unmixing.period_sums import PeriodSums
 from gpu_profile.join.unmixing.probes import Probe, ProbeKind, choose, slots_of
 from gpu_profile.join.unmixing.rate import Rate
 from gpu_profile.join.unmixing.sensor import Sensor
@@ -74,7 +75,7 @@ class Mixture:
         self.sensor = Sensor()
         self.locked = self.lead in IMMEDIATE
         #: Why rates of this device are not trusted (empty if they are), and the prior of the sensor's timing, if any.
-        self._untrusted, self._expected = prior.untrusted, prior.sensors.get(self.lead)
+        self.untrusted, self._expected = prior.untrusted, prior.sensors.get(self.lead)
         #: Whether the readings contradict the prior, and whether windows that were dropped since did.
         self.unexpected = self._contradicted = False
         self._prior = self._expected and self._expected.prior
@@ -94,7 +95,7 @@ class Mixture:
         self._candidates: tuple[Sensor, ...] = ()
         self.others: list[list[Floats]] = []
         self._effect = 1.0  # how many windows equal one independent window, by the latest search
-        self._fits: dict[int, Fit] = {}
+        self._fits, self.period = dict[int, Fit](), PeriodSums()  # the windows of the pool's present period
 
     @property
     def n(self) -> int:
@@ -112,7 +113,7 @@ class Mixture:
         return self._watch.drifts
 
     @property
-    def _timed(self) -> bool:
+    def timed(self) -> bool:
         """Whether the timing is more than a guess."""
         return self.locked or bool(self._candidates)
 
@@ -162,7 +163,7 @@ class Mixture:
             self._searched_n += sum(len(windows.ends) for windows in fresh)
         if not self._search(active, columns, final=final) and fresh:
             self._add(Windows.joined(fresh), active, columns)
-        if self._timed and not self.others and self.lead not in IMMEDIATE:
+        if self.timed and not self.others and self.lead not in IMMEDIATE:
             self._stamps.bound_by(self.lead, self._equations, 1 / self._length_ns(self.sensor))
 
     def _leave(self, outputs: list[int]) -> None:
@@ -179,6 +180,7 @@ class Mixture:
     def _add(self, windows: Windows, active: ActiveTime, columns: int) -> None:
         rows = self._rows(windows, active, columns, self.sensor, self._equations.probes, self._reference)
         for shares, values, probes in rows:
+            self.period.add(shares, values)
             if self.locked and self.lead not in IMMEDIATE:
                 near = self._near(probes, shares, values[:, 0])
                 if not near.all():
@@ -325,9 +327,9 @@ class Mixture:
             return Rate(0.0, np.inf, 0, "no samples yet")
         rate = fit.rate(share / share.sum())
         doubt = self._expected.doubt(self._effect, unexpected=self.unexpected) if self._expected else ""
-        if reason := self._untrusted or doubt:
+        if reason := self.untrusted or doubt:
             return rate._replace(half_width=np.inf, reason=reason)
-        if not self._timed:
+        if not self.timed:
             return rate._replace(half_width=np.inf, reason=f"too few samples ({rate.n})")
         return rate._replace(half_width=rate.half_width + self.family.cut_off)
 
@@ -380,7 +382,7 @@ class Mixture:
             # Time without windows has no part of the measured total.
             covered_s = active_s * min(1.0, self.family.covered_s / max(float(active_s.sum()), 1e-300))
             mean, regions = self.family.mean(self.lead) or 0.0, [[0], *self._regions()]
-            rates = self._fit(self.lead).drawn_to(mean, mean) if mean > 0 and self._timed else np.zeros(0)
+            rates = self._fit(self.lead).drawn_to(mean, mean) if mean > 0 and self.timed else np.zeros(0)
             parts = drawn(rates, self._joint(), active_s, mean, measured)
             present = [region for region in regions if max(region, default=0) < min(len(active_s), self.columns)]
             values = targets(parts, covered_s, present, self.best_rate, measured, mean)

@@ -22,6 +22,7 @@ from gpu_profile.join.unmixing.expected import CONTRADICTED, GIVEN, DevicePrior
 from gpu_profile.join.unmixing.family import FAMILIES, SUPERSEDED
 from gpu_profile.join.unmixing.meter import Meter
 from gpu_profile.join.unmixing.mixture import PATIENCE_NS, Mixture
+from gpu_profile.join.unmixing.periods import Periods
 from gpu_profile.join.unmixing.pooled import Pooled
 from gpu_profile.join.unmixing.rate import Rate
 from gpu_profile.join.unmixing.region_columns import OTHER, RegionColumns
@@ -54,7 +55,7 @@ class Pool:
 
     def __init__(self, timeline: Timeline, *, start_ns: int, prior: DevicePrior | None = None) -> None:
         self.timeline = timeline
-        self.start_ns = self.frontier_ns = start_ns
+        self.start_ns = self.frontier_ns = self._counted_ns = start_ns
         #: How often the clock was set back, by more than `_SET_BACK_NS`.
         self.set_back = 0
         self.attribution = RegionColumns()
@@ -70,11 +71,9 @@ class Pool:
         for mixture in self._mixtures:
             if sampled is not None and mixture.lead in ENERGY_SOURCES:
                 mixture.best_rate, mixture.beside = partial(self._power, mixture.lead), sampled
-        self._executions: dict[str, int] = {}
-        self._counted_ns = start_ns
-        self._memory_max: dict[int, float] = {}
-        self._meter = Meter(timeline)
-        self._throttling = Throttling(timeline)
+        self._executions, self._memory_max = dict[str, int](), dict[int, float]()
+        self._meter, self._throttling = Meter(timeline), Throttling(timeline)
+        self.periods = Periods(index, start_ns)
 
     @property
     def _live(self) -> list[Mixture]:
@@ -197,6 +196,7 @@ class Pool:
             self._throttling.note(present)
             self.frontier_ns = step
             self._take_windows(final=False)
+            self.periods.reach(self.frontier_ns, self._mixtures)
         # Not before: the activities are numbered for the whole slice.
         swapped = self.attribution.swap()
         if swapped is not None:

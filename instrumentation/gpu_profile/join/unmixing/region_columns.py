@@ -56,6 +56,11 @@ class RegionColumns:
         """Columns so far, the one outside regions included."""
         return len(self._active_ns)
 
+    @property
+    def names(self) -> list[str]:
+        """The regions with columns."""
+        return list(self._index)
+
     def name(self, region: str, *, new: bool = True) -> str:
         """The name under which a region is pooled: its own, or `OTHER`."""
         if region in self._index or (new and len(self._index) - (OTHER in self._index) < MOST_REGIONS):

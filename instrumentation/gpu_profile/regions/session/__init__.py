@@ -7,6 +7,7 @@ Read in this order:
 - `backlog`: executions from their beginning until every pool has taken them in.
 - `verdicts`: counts, durations and the newest verdict of each region.
 - `spinning_regions`: open regions whose device is busy without movement.
+- `changes`: the changes of regions' regimes, logged as they happen.
 - `turns`: limits the join's share of the interpreter.
 - `joiner`: pools of executions and samples, their backlog and verdicts, behind one lock.
 - `session`: the threads of the sampler and the join, from start to stop.

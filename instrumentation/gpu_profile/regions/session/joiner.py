@@ -16,6 +16,7 @@ from gpu_profile.regimes import Thresholds
 from gpu_profile.regimes.kernel_work import KernelWork
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session.backlog import Backlog
+from gpu_profile.regions.session.changes import Changes
 from gpu_profile.regions.session.placement import Placement
 from gpu_profile.regions.session.sensor_priors import sensor_priors, unexpected
 from gpu_profile.regions.session.spinning_regions import SpinningRegions
@@ -66,6 +67,7 @@ class Joiner:
         self.verdicts = Verdicts(self.pools, thresholds)
         self.spinning = SpinningRegions(thresholds, self._judge_again)
         self.spinning.event_sinks.append(self._pass_event)
+        self.verdicts, self.changes = Verdicts(self.pools, thresholds), Changes(thresholds, clock)
         self.backlog = Backlog(self._is_marked)
         #: `on_end` is called with every execution that has ended, `on_settled` once every pool has taken it in.
         self.on_end: list[Callable[[Execution], None]] = []
@@ -216,6 +218,7 @@ class Joiner:
             pool = self.pools[device.uuid] = Pool(
                 timeline, start_ns=min(starts, default=now - self._late_ns), prior=prior
             )
+            pool.periods.listeners.append(self.changes.watch(timeline))
             for execution in mine:
                 if execution.end_ns:
                     pool.count(execution.name, until_ns=execution.end_ns, marked=int(execution.stream is not None))

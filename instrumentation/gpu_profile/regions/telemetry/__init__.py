@@ -8,7 +8,7 @@ Read in this order:
 - `providers`: adds all of this to the service's own providers, without any code in the service.
 - `counters`: the table of the counters. `instruments` publishes all region metrics through OpenTelemetry, `prometheus`
   for a scrape.
-- `log_records`: XID errors and lost GPUs as log records.
+- `log_records`: XID errors, lost GPUs and changes of regime as log records.
 
 These modules read a session of `regions.session`. It calls them only through hooks. A new attribute is a row of
 `gpu_profile.catalogue.attributes` and a line of `enrichment`. A new counter is a row of the catalogue and of

@@ -1,7 +1,8 @@
 """Events of this process's GPUs as OpenTelemetry log records, within the traces that they affect.
 
 An XID error or a lost GPU becomes a record of the service's logger provider, with the span of a region that ran on that
-device. Without a logger provider nothing is emitted.
+device. A change of a region's regime becomes a record without a span: it is a result of many executions. Without a
+logger provider nothing is emitted.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from opentelemetry._logs import SeverityNumber, get_logger
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
+from gpu_profile.catalogue import attributes as names
 from gpu_profile.catalogue import event_text
-from gpu_profile.catalogue.events import TRACE_IDS
+from gpu_profile.catalogue.events import BEFORE, DEVICE, PARTS, REGIME_CHANGED, TRACE_IDS, TYPE
 from gpu_profile.catalogue.samples import Event
+from gpu_profile.join.changes import RegionChange
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session import process
+from gpu_profile.regions.session.changes import clock_time
 from gpu_profile.regions.session.session import Session
 from gpu_profile.sampling.rounds import SLOW_S
 from gpu_profile.units import nanoseconds
@@ -44,8 +48,10 @@ class EventLogs:
         self._session = session
         self._logger: Any = get_logger("gpu_profile", logger_provider=provider)
         self._happened: deque[Event] = deque(maxlen=_MOST_EVENTS)
+        self._changed: deque[RegionChange] = deque(maxlen=_MOST_EVENTS)
         self._ended: deque[Execution] = deque(maxlen=_REMEMBERED)
         session.sampler.event_sinks.append(self._happened.append)
+        session.joiner.changes.on_change.append(self._changed.append)
         session.joiner.on_end.append(self._remember)
         session.on_step.append(self._emit_all)
 
@@ -54,6 +60,7 @@ class EventLogs:
         session = self._session
         hooks: tuple[tuple[list[Any], Any], ...] = (
             (session.sampler.event_sinks, self._happened.append),
+            (session.joiner.changes.on_change, self._changed.append),
             (session.joiner.on_end, self._remember),
             (session.on_step, self._emit_all),
         )
@@ -67,10 +74,13 @@ class EventLogs:
             self._ended.append(execution)
 
     def _emit_all(self, final: bool) -> bool:  # noqa: ARG002 - the session's hook
-        while self._happened:
-            event = self._happened.popleft()
+        while self._happened or self._changed:
             try:
-                self._emit(event, self.active(event.device, event.t_ns))
+                if self._changed:
+                    self._emit_change(self._changed.popleft())
+                else:
+                    event = self._happened.popleft()
+                    self._emit(event, self.active(event.device, event.t_ns))
             except Exception:  # noqa: BLE001 - a failing logger of the service must not end the join
                 _log.debug("gpu-profile: an event could not be logged", exc_info=True)
         return False
@@ -97,20 +107,43 @@ class EventLogs:
         traces = list(dict.fromkeys(trace.format_trace_id(one.trace_id) for one in active))
         if len(traces) > 1:
             attributes[TRACE_IDS.name] = traces
-        span = _span_context(active)
+        body = event_text.body(event)
+        self._emit_record(event.t_ns, level, body, event_text.name(event), attributes, _span_context(active))
+
+    def _emit_change(self, region: RegionChange) -> None:
+        change = region.change
+        attributes: dict[str, Any] = {
+            names.REGION.name: region.region,
+            DEVICE.name: region.device,
+            TYPE.name: "gpu",
+            names.REGIME.name: str(change.after),
+            names.CONFIDENCE.name: change.confidence,
+            names.BASIS.name: change.basis,
+            names.REASON.name: change.reason,
+        }
+        if change.before is not None:
+            attributes[BEFORE.name] = str(change.before)
+        if change.parts:
+            attributes[PARTS.name] = [str(part) for part in change.parts]
+        body = region.text(region.device, clock_time(change.t_ns))
+        self._emit_record(change.t_ns, event_text.INFO, body, REGIME_CHANGED, attributes, trace.INVALID_SPAN_CONTEXT)
+
+    def _emit_record(
+        self, t_ns: int, level: event_text.Severity, body: str, name: str, attributes: dict[str, Any], span: SpanContext
+    ) -> None:
         values = {
-            "timestamp": event.t_ns,
+            "timestamp": t_ns,
             "observed_timestamp": self._session.clock.now_ns(),
             "severity_number": SeverityNumber(level.number),
             "severity_text": level.text,
-            "body": event_text.body(event),
+            "body": body,
         }
         emit = self._logger.emit
         if "event_name" in signature(emit).parameters:
             context = trace.set_span_in_context(NonRecordingSpan(span), Context())
-            emit(**values, attributes=attributes, event_name=event_text.name(event), context=context)
+            emit(**values, attributes=attributes, event_name=name, context=context)
         else:
-            self._emit_before_1_39({**values, "attributes": attributes | {"event.name": event_text.name(event)}}, span)
+            self._emit_before_1_39({**values, "attributes": attributes | {"event.name": name}}, span)
 
     def _emit_before_1_39(self, values: dict[str, Any], span: SpanContext) -> None:
         """Loggers before OpenTelemetry 1.39 take a record of the SDK with its resource."""
