@@ -18,8 +18,8 @@ own rate. Many windows give linear equations. Read in this order:
 - `family`: windows of signals that share them; `shares`: a measured total, shared out among regions.
 - `watch`: detects that new windows no longer fit the rates.
 - `meter`: long executions by the energy counter alone; `contrast`: how their windows differ; `throttling`: time with
-  the clocks held down.
-- `mixture`: one family's windows and the regions in them; `pooling`: all of a device's, `pooled` by region; `periods`: the same in periods of 10 s, by `period_sums`.
+  the clocks held down. `period_sums`: the windows of 10 s.
+- `mixture`: one family's windows and the regions in them; `pooling`: all of a device's, `pooled`, or by `periods`.
 
 Imports the history and the catalogue. Outside `join`, only `pooling.Pool`, the activities for it, and `rate.Rate` are
 needed.
