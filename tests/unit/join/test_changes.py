@@ -99,3 +99,11 @@ def test_a_column_in_no_window_and_too_few_windows_give_no_rate() -> None:
     sums.add(np.ones((3, 1)), np.ones((3, 1)))
     assert sums.rates(np.array([1.0]), 1.0)[0].reason == ""
     assert sums.rates(np.array([0.5, 0.5]), 1.0)[0].reason == LOCK_STEP
+
+
+def test_a_small_share_has_a_rate_where_its_interval_is_small_beside_the_thresholds() -> None:
+    sums, rng = PeriodSums(), np.random.default_rng(5)
+    sums.add(np.ones((90, 1)), rng.choice([0.0, 0.8], (90, 1), p=[0.8, 0.2]))
+    (busy,) = sums.rates(np.ones(1), 1.0)
+    assert busy.half_width > 0.25 * busy.value
+    assert busy.reason == ""

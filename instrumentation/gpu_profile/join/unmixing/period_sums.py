@@ -16,8 +16,10 @@ from gpu_profile.join.unmixing.unmix import LOCK_STEP, WINDOWS_PER_RATE, Z95
 #: of it lies there.
 _ROUNDING: Final = 1e-9
 _OUTSIDE: Final = 1e-3
-#: Half-widths are never judged against less than this share of the highest possible rate.
+#: Half-widths are never judged against less than this share of the highest possible rate. Shares of time or of a
+#: ceiling are compared with thresholds of a half and more: a tenth too many or too few is near enough.
 _NOTHING: Final = 0.005
+_NOTHING_OF_SHARES: Final = 0.4
 
 
 class PeriodSums:
@@ -63,7 +65,8 @@ class PeriodSums:
         results = []
         for value, noise_of_it, mean in zip((weights @ solution).tolist(), noise.tolist(), self.means, strict=True):
             half_width = math.inf if undetermined or few else Z95 * math.sqrt(variance * noise_of_it)
-            nothing = _NOTHING * most if math.isfinite(most) else 0.0
+            least = _NOTHING_OF_SHARES if most <= 1.0 else _NOTHING * most
+            nothing = least if math.isfinite(most) else 0.0
             widest = WIDEST_HALF_WIDTH * max(abs(value), mean, nothing)
             wide = "" if half_width <= widest else not_yet(value, half_width, half_width, widest)
             reason = few or (LOCK_STEP if undetermined else wide)
