@@ -14,6 +14,7 @@ from gpu_profile.join.summary import period_evidence
 from gpu_profile.join.unmixing.periods import Period
 from gpu_profile.regimes import Thresholds, classify
 from gpu_profile.regimes.changes import RegimeChange, RegimeWatch
+from gpu_profile.regimes.verdict import first_verdict
 
 
 class RegionChange(NamedTuple):
@@ -46,7 +47,7 @@ class RegionWatch:
             evidence = period_evidence(self._timeline, period, region)
             watch = self._watches.setdefault(region, RegimeWatch())
             # Whether thresholds move a regime matters only above `FIRM`, which no condition of the watch is.
-            change = watch.take(classify(evidence, self._thresholds, tried=False), period.start_ns, period.end_ns)
+            change = watch.take(first_verdict(evidence, self._thresholds), period.start_ns, period.end_ns)
             if change is not None:
                 change = replace(change, confidence=classify(evidence, self._thresholds).confidence)
                 changes.append(RegionChange(region, self._timeline.device.uuid, change))

@@ -67,14 +67,14 @@ class Verdict:
         return "; ".join(part for part in (self.rule, self.advice) if part)
 
 
-def classify(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS, *, tried: bool = True) -> Verdict:
+def classify(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> Verdict:
     """Judge a region by the first rule that fires. Confidence grows with the margin, up to the limit of the basis.
 
-    It is above `FIRM` only if no threshold, moved by `MOVED`, changes the regime. Without `tried` this is not tried,
-    which saves nearly all of the time. Total: impossible values count as unknown, and every evidence gets a verdict.
+    It is above `FIRM` only if no threshold, moved by `MOVED`, changes the regime. Total: impossible values count as
+    unknown, and every evidence gets a verdict.
     """
     verdict = first_verdict(evidence, thresholds)
-    if not tried or verdict.confidence <= FIRM or evidence.basis not in _SENSORS:
+    if verdict.confidence <= FIRM or evidence.basis not in _SENSORS:
         return verdict
     rounded = tuple(sorted((key, round(value, _DIGITS)) for key, value in sound(evidence).values.items()))
     firm = _is_firm(evidence.basis, rounded, verdict.regime, thresholds)
@@ -115,7 +115,7 @@ def _is_close(rule: Rule, basis: Basis, margin: float, limits: Thresholds) -> bo
 
 
 def first_verdict(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> Verdict:
-    """The verdict of `classify`, before it is examined whether it hangs on a threshold."""
+    """The verdict of `classify`, before it is examined whether it hangs on a threshold: that takes longest."""
     given, evidence = evidence, sound(evidence)
     if evidence.get("busy") is None or not evidence.coverage > 0:
         nonsense = evidence.get("busy") is None and "busy" in given.values

@@ -64,10 +64,9 @@ class Joiner:
         self.sampler = sampler
         self.placement = placement
         self.pools: dict[str, Pool] = {}
-        self.verdicts = Verdicts(self.pools, thresholds)
+        self.verdicts, self.changes = Verdicts(self.pools, thresholds), Changes(thresholds, clock)
         self.spinning = SpinningRegions(thresholds, self._judge_again)
         self.spinning.event_sinks.append(self._pass_event)
-        self.verdicts, self.changes = Verdicts(self.pools, thresholds), Changes(thresholds, clock)
         self.backlog = Backlog(self._is_marked)
         #: `on_end` is called with every execution that has ended, `on_settled` once every pool has taken it in.
         self.on_end: list[Callable[[Execution], None]] = []
