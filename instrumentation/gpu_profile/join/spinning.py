@@ -23,7 +23,7 @@ from gpu_profile.units import NS_PER_S, percent
 #: Spinning is reported after this long. Slow readings and one GPM window come on top.
 REPORT_NS: Final = 15 * NS_PER_S
 #: The time between two decisions: each signal is averaged over at least this long.
-_STEP_NS: Final = NS_PER_S
+_STEP_NS: Final = 2 * NS_PER_S
 #: A mean older than this does not describe the present.
 _STALE_NS: Final = 5 * NS_PER_S
 #: The least busy share of each step. Recorded spinning has 0.99, because the last of a busy window is often missing;
