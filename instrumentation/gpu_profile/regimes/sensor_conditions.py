@@ -18,12 +18,12 @@ HINT: Final = 0.6
 EITHER: Final = 0.72
 
 
-def copies(s: Scores, _limits: Thresholds) -> float:
+def copies_factor(s: Scores, _limits: Thresholds) -> float:
     """Reduced if PCIe is not measured, and busy time leaves copies out: they may fill the time."""
     return 1.0 if s.pcie is not None or s.copies_are_busy else HINT
 
 
-def launches(s: Scores, limits: Thresholds) -> float:
+def launches_factor(s: Scores, limits: Thresholds) -> float:
     """Reduced if the wait may be the launches of kernels: counters cannot separate them from other waits of the host.
 
     The wait may also be copies if these are not measured. Kernels for which launches matter are too short to keep the
@@ -31,7 +31,7 @@ def launches(s: Scores, limits: Thresholds) -> float:
     """
     small = s.sm is None or s.sm < limits.broad_sm
     launches = small and s.waiting < LONGEST_LAUNCH * s.working
-    return min(EITHER if launches else 1.0, copies(s, limits))
+    return min(EITHER if launches else 1.0, copies_factor(s, limits))
 
 
 def host_wait(s: Scores, limits: Thresholds) -> float | None:
@@ -89,7 +89,7 @@ def held_by_waits(s: Scores, limits: Thresholds) -> float | None:
     return least(share - limits.half, below(s.compute, limits), below(s.memory, limits), gaps)
 
 
-def engine(s: Scores, limits: Thresholds) -> float:
+def network_factor(s: Scores, limits: Thresholds) -> float:
     """Reduced if kernels may exchange the data with the network: they keep the GPU busy, and both ways are in use."""
     few = s.sm is None or s.sm < limits.used_sm
     both = (s.both_ways or 0.0) > (limits.both_ways if s.copies_are_busy else limits.both_ways / 2)
@@ -114,7 +114,7 @@ def still(s: Scores, limits: Thresholds) -> float | None:
 
 def waiting_kernel(s: Scores, limits: Thresholds) -> float | None:
     """How far the evidence is from that of any kernel but one that waits."""
-    return least(still(s, limits), limits.quiet_power - (s.power or 0.0))
+    return least(still(s, limits), minus(limits.quiet_power, s.power))
 
 
 def least_moving(limits: Thresholds) -> float:

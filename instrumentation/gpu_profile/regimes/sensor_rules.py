@@ -12,17 +12,17 @@ from gpu_profile.regimes.sensor_conditions import (
     alive,
     at_clock,
     at_rest,
-    copies,
+    copies_factor,
     copy_advice,
     drawn,
-    engine,
     held_by_waits,
     host_wait,
-    launches,
+    launches_factor,
     longest,
     may_wait,
     minus,
     narrowness,
+    network_factor,
     still,
     unheld_power,
     unlike_copies,
@@ -47,8 +47,8 @@ SENSOR_RULES: Final[tuple[Rule, ...]] = (
         Regime.SPINNING,
         lambda s, t: least(minus(s.stalled, t.half), still(s, t), minus(t.hot_power, s.power)),
         lambda s: (
-            f"a kernel has kept {percent(s.busy, 0)} of the time without moving data: see which call the program and"
-            " its peers wait in"
+            f"a kernel keeps the GPU busy for {percent(s.busy, 0)} of the time, and no data move: see which call the"
+            " program and its peers wait in"
         ),
         _ALL,
     ),
@@ -59,7 +59,8 @@ SENSOR_RULES: Final[tuple[Rule, ...]] = (
             minus(s.media, t.engine_ceiling), longest(s.media, s, t, s.copying, s.exchanging, s.waiting)
         ),
         lambda s: (
-            f"a video engine is busy {percent(s.media or 0, 0)} of the time: fewer or smaller frames, or more GPUs"
+            f"a video engine is busy {percent(s.media or 0, 0)} of the time: process fewer or smaller frames, or use"
+            " more GPUs"
         ),
         _ALL,
     ),
@@ -75,7 +76,7 @@ SENSOR_RULES: Final[tuple[Rule, ...]] = (
         lambda s: f"this GPU is busy {percent(s.device_busy or 0, 1)} of the time: give it work, or give it up",
         _ALL,
         lambda t: t.idle_busy,
-        hint=copies,
+        hint=copies_factor,
     ),
     Rule(
         "kernels on few multiprocessors exchange data over PCIe, as much out as in, for most of the time",
@@ -95,7 +96,7 @@ SENSOR_RULES: Final[tuple[Rule, ...]] = (
         lambda s, t: longest(s.copying, s, t, s.exchanging, s.waiting),
         copy_advice,
         _ALL,
-        hint=engine,
+        hint=network_factor,
     ),
     Rule(
         "nothing moves but data over PCIe, at the rate of staged copies or above",
@@ -127,7 +128,7 @@ SENSOR_RULES: Final[tuple[Rule, ...]] = (
         lambda s, t: least(longest(s.exchanging, s, t, s.copying, s.waiting), t.limit_power - (s.power or 0.0)),
         lambda s: f"NVLink is in use {percent(s.exchanging or 0, 0)} of the time: see whether computation overlaps it",
         _COARSE,
-        hint=lambda _s, _t: _TRACES,
+        hint=lambda s, _t: HINT if s.power is None else _TRACES,
     ),
     Rule(
         "waits of another kind take longest",
@@ -138,7 +139,7 @@ SENSOR_RULES: Final[tuple[Rule, ...]] = (
             " launch less and synchronise less (CUDA graphs)"
         ),
         _ALL,
-        hint=launches,
+        hint=launches_factor,
     ),
     Rule(
         "the longest wait may be the host's, or that for copies from pageable memory",

@@ -109,7 +109,7 @@ def test_long_waits_are_as_plain_in_utilisation_as_in_counters() -> None:
 
 
 def test_full_sm_activity_is_no_evidence_of_compute() -> None:
-    assert judge(busy=1.0, sm=1.0, occupancy=0.02, dram=0.0, fp32=0.0).regime is Regime.SPINNING
+    assert judge(busy=1.0, sm=1.0, occupancy=0.02, dram=0.0, fp32=0.0).regime is Regime.UNKNOWN
     assert judge(busy=1.0, sm=1.0, dram=0.8, fp32=0.1).regime is Regime.MEMORY_BOUND
 
 
@@ -159,6 +159,9 @@ def test_busy_without_any_movement_is_spinning_and_surer_if_no_region_ends() -> 
     guess, certain = judge(**lock), judge(**lock, stalled=1.0)
     assert guess.regime is certain.regime is Regime.SPINNING
     assert guess.confidence <= FIRM < certain.confidence
+    # A power that was not measured is not a low one.
+    unmeasured = {key: value for key, value in lock.items() if key != "power"}
+    assert judge(**unmeasured).regime is judge(**unmeasured, stalled=1.0).regime is Regime.UNKNOWN
     # Atomics at one address keep all warps resident; a chase through caches draws power; small kernels leave gaps.
     assert judge(**{**lock, "sm": 1.0, "occupancy": 0.74}).regime is Regime.UNKNOWN
     assert judge(**{**lock, "power": 0.35, "sm": 1.0}).regime is not Regime.SPINNING
@@ -213,6 +216,7 @@ def test_without_counters_exchanges_at_the_power_limit_are_taken_for_hidden() ->
     gather = {"busy": 0.97, "nvlink": 0.58, "memory_controller": 0.28}
     assert judge_on("coarse", **gather, power=0.96).regime is not Regime.COMMUNICATION_BOUND
     assert judge_on("coarse", **gather, power=0.4).regime is Regime.COMMUNICATION_BOUND
+    assert judge_on("coarse", **gather).confidence <= FIRM
 
 
 def test_two_kinds_by_turns_are_mixed_unless_one_takes_nearly_all() -> None:
