@@ -17,6 +17,7 @@ from gpu_profile.catalogue import SIGNALS, Signal, Tier
 from gpu_profile.catalogue.samples import Device, Event, Interval, ProcessUse, Sample
 from gpu_profile.catalogue.signals import ENERGY, MEMORY_USED, UTILIZATION
 from gpu_profile.driver import Capability
+from gpu_profile.driver.null import SilentDriver
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.reading import Reading, quantiles, read
 from gpu_profile.join.summary import Judged
@@ -36,7 +37,7 @@ _sample: Callable[[tuple[Signal, int, int, int]], Sample] = partial(tuple.__new_
 
 
 @dataclass
-class FormulaDriver:
+class FormulaDriver(SilentDriver):
     """The GPU's driver. Samples end on the grid of `hz`; the first one begins where the driver was made."""
 
     clock: FakeClock

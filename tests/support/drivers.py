@@ -9,6 +9,7 @@ from gpu_profile.catalogue import SIGNALS, Signal, Tier
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event, ProcessUse, Sample
 from gpu_profile.catalogue.signals import ENERGY, MEMORY_USED, POWER, SM
 from gpu_profile.driver import Capability, Driver
+from gpu_profile.driver.null import SilentDriver
 from gpu_profile.errors import DeviceLost, GpuBackendError
 from gpu_profile.sampling.rounds import DRAIN_S
 from gpu_profile.sampling.sampler import Sampler
@@ -21,7 +22,7 @@ SLICE = Device("MIG-A", parent="GPU-A", kind=DeviceKind.MIG)
 
 
 @dataclass
-class FakeDriver:
+class FakeDriver(SilentDriver):
     """Answers each call with one sample, and logs it as `(call, uuid, ns since the start)`."""
 
     clock: FakeClock

@@ -12,6 +12,7 @@ import grpc
 from gpu_profile.catalogue import SIGNALS, Kind, Signal, Tier
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event, ProcessUse, Sample
 from gpu_profile.driver import Capability
+from gpu_profile.driver.null import SilentDriver
 from gpu_profile.errors import DeviceLost, GpuBackendError
 from gpu_profile.history.ledger import Ledger
 from gpu_profile.sampling.sampler import Sampler
@@ -28,7 +29,7 @@ IDENTITY = Identity("fake", "1.2.3", "0.1.0")
 
 
 @dataclass
-class FakeDriver:
+class FakeDriver(SilentDriver):
     """Returns `values` for every device: quanta by signal, as numbers or functions of the seconds since the start."""
 
     clock: FakeClock

@@ -111,6 +111,15 @@ class ObservedDriver:
         finally:
             self._limit_open()
 
+    @property
+    def catch_up_ns(self) -> int:
+        """See `Driver.catch_up_ns`."""
+        return self.driver.catch_up_ns
+
+    def catch_up(self, device: Device) -> None:
+        """See `Driver.catch_up`."""
+        self._call(device, self.driver.catch_up)
+
     def drain(self, device: Device) -> Sequence[Sample]:
         """See `Driver.drain`."""
         return self._call(device, self.driver.drain)

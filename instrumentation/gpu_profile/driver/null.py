@@ -13,6 +13,11 @@ from gpu_profile.driver.protocol import Capability
 class SilentDriver:
     """A driver without devices and samples. Drivers override the methods that they support."""
 
+    catch_up_ns: int = 0
+
+    def catch_up(self, device: Device) -> None:
+        """No counter restarts."""
+
     def devices(self) -> Sequence[Device]:
         """None."""
         return ()

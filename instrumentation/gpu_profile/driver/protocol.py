@@ -47,6 +47,15 @@ class Driver(Protocol):
         """Read the signals of `tier` (FAST or SLOW) now."""
         ...
 
+    @property
+    def catch_up_ns(self) -> int:
+        """The time after the last round within which `catch_up` is needed; 0 if it is not."""
+        ...
+
+    def catch_up(self, device: Device) -> None:
+        """Read, between two rounds, the counters that restart too soon to be read once a round."""
+        ...
+
     def drain(self, device: Device) -> Sequence[Sample]:
         """Samples that the driver buffered since the last drain, oldest first. `read` never returns drained signals."""
         ...

@@ -45,8 +45,10 @@ _DRAIN_NS, _SLOW_NS, _RARE_NS, _ASKED_SLOW_NS, _PROCESSES_NS, _GPM_NS = map(
     nanoseconds, (DRAIN_S, SLOW_S, RARE_S, ASKED_SLOW_S, PROCESSES_S, GPM_S)
 )
 
+#: Reads, between rounds, counters that restart too soon to be read once a round. Drivers that have some do it.
+_CATCH_UP: Final = "catch_up"
 #: The kinds of reads per device.
-_READS: Final = frozenset({*Tier, "drain", "processes"})
+_READS: Final = frozenset({*Tier, "drain", "processes", _CATCH_UP})
 #: The kinds of reads of a quick round, after a caller has already had a complete one.
 _QUICK: Final = frozenset({Tier.FAST, Tier.GPM, "drain"})
 
@@ -132,6 +134,12 @@ class Rounds(Generic[T]):
         asked = min(self._own_ns, *self._asked) if self._asked else self._own_ns
         return max(asked, self._drivers_own_ns)
 
+    @property
+    def _catch_up_ns(self) -> int:
+        """The period of reads between rounds; 0 if a round every interval misses no restart of a counter."""
+        longest = self.driver.catch_up_ns if self.driver is not None else 0
+        return self._interval_ns // -(-self._interval_ns // longest) if 0 < longest < self._interval_ns else 0
+
     def ask(self, interval_s: float) -> None:
         """Request at least this interval from the next round on, until `release`."""
         self._asked.append(nanoseconds(interval_s))
@@ -192,6 +200,8 @@ class Rounds(Generic[T]):
                 if lag_s(driver):  # only the other process has ended: another driver may exist already
                     self._retry_ns = 0
         ended = self.clock.now_ns()
+        if _CATCH_UP not in self._due and (period := self._catch_up_ns):
+            self._due[_CATCH_UP] = now + period  # a counter has begun to move in this round
         self._end(ended, read=True)
         return max(0.0, (min(self._due.values(), default=now) - ended) / NS_PER_S)
 
@@ -233,6 +243,10 @@ class Rounds(Generic[T]):
             ("events", _SLOW_NS),
             ("devices", self._devices_ns),
         )
+        if period := self._catch_up_ns:
+            periods.append((_CATCH_UP, period))
+        else:
+            self._due.pop(_CATCH_UP, None)
         if self._processes:
             periods.append(("processes", _PROCESSES_NS))
         batch = self._batch_ns
@@ -260,6 +274,8 @@ class Rounds(Generic[T]):
             if tier is Tier.FAST:
                 self.stats.late_ns = max(0, now - due)
                 together = now >= due
+            elif tier == _CATCH_UP and Tier.FAST in tiers:
+                continue  # the round reads these counters too
             tiers.append(tier)
         return tiers
 
@@ -286,10 +302,10 @@ class Rounds(Generic[T]):
         samples: list[Sample] = []
         try:
             for tier in tiers:
-                if tier is Tier.GPM:
-                    samples += driver.boundary(device)
-                elif isinstance(tier, Tier):
-                    samples += driver.read(device, tier)
+                if isinstance(tier, Tier):
+                    samples += driver.boundary(device) if tier is Tier.GPM else driver.read(device, tier)
+                elif tier == _CATCH_UP:
+                    driver.catch_up(device)
                 elif tier == "drain":
                     samples += driver.drain(device)
                 else:

@@ -6,6 +6,7 @@ Read in this order:
 - `enumeration`: lists devices. `device`: an open device, which reads only the signals that it has.
 - `readers`: the sources of each signal: `queries` (one call each), `fields` (many in one call), `gpm` (activity
   counters of Hopper and newer) or `buffers` (samples that the driver buffers).
+- `wrapping`: the 32-bit counters of PCIe bytes, extended.
 - `processes`: the processes on a device. `events`: XID errors. `throttling`: throttle time without a counter.
 - `driver`: combines them behind the protocol.
 

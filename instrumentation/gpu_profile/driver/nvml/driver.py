@@ -15,6 +15,7 @@ from gpu_profile.driver.nvml.errors import UninitializedError
 from gpu_profile.driver.nvml.events import XidEvents
 from gpu_profile.driver.nvml.library import NvmlLibrary
 from gpu_profile.driver.nvml.processes import DeviceProcesses
+from gpu_profile.driver.nvml.wrapping import WrappingCounters
 from gpu_profile.driver.protocol import Capability
 from gpu_profile.errors import DeviceLost, GpuBackendError
 from gpu_profile.units import NS_PER_S, nanoseconds
@@ -62,6 +63,7 @@ class NvmlDriver:
         self._entries: dict[str, EnumeratedDevice] = {}
         self._open: dict[str, OpenDevice] = {}
         self._users: dict[str, DeviceProcesses] = {}
+        self._wrapping: dict[str, WrappingCounters] = {}
         #: By UUID: the next pause before the device is opened again, in ns.
         self._pauses: dict[str, int] = {}
         #: Signals available before a source failed. The device is opened again until all of them are available.
@@ -109,7 +111,21 @@ class NvmlDriver:
 
     def read(self, device: Device, tier: Tier) -> Sequence[Sample]:
         """Read the signals of `tier` (FAST, SLOW or RARE) now."""
-        return self._run(lambda: self._open_device(device).read(tier), device)
+        samples = self._run(lambda: self._open_device(device).read(tier), device)
+        return self._extended(device, samples) if tier is Tier.FAST else samples
+
+    @property
+    def catch_up_ns(self) -> int:
+        """The time within which `catch_up` must follow the last round; 0 if no counter can restart unseen by then."""
+        now = self._clock.elapsed_ns()
+        return min((due for one in self._wrapping.values() if (due := one.due_ns(now))), default=0)
+
+    def catch_up(self, device: Device) -> None:
+        """Read the counters that restart at 2^32, so that the next `read` knows how often they did."""
+        wrapping = self._wrapping.get(device.uuid)
+        if wrapping is not None and wrapping.due_ns(self._clock.elapsed_ns()):
+            handle = self._lookup(device).handle
+            self._run(lambda: wrapping.catch_up(self._library, handle, self._clock.elapsed_ns()), device)
 
     def drain(self, device: Device) -> Sequence[Sample]:
         """Samples of utilisation and power that the driver buffered since the last drain, oldest first."""
@@ -197,10 +213,20 @@ class NvmlDriver:
         self._entries.clear()
         self._open.clear()
         self._users.clear()
+        self._wrapping.clear()
         self._events = XidEvents(self._library, self._clock)
+
+    def _extended(self, device: Device, samples: list[Sample]) -> list[Sample]:
+        wrapping = self._wrapping.get(device.uuid)
+        if wrapping is None:
+            if not any(sample.signal.wraps_at for sample in samples):
+                return samples
+            wrapping = self._wrapping[device.uuid] = WrappingCounters.of(device)
+        return wrapping.extend(samples, self._clock.elapsed_ns())
 
     def _close_device(self, uuid: str) -> None:
         self._users.pop(uuid, None)
+        self._wrapping.pop(uuid, None)
         opened = self._open.pop(uuid, None)
         if opened is not None:
             opened.close()
