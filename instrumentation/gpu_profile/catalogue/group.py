@@ -53,5 +53,7 @@ GROUPS: Final[Mapping[Group, str]] = {
 #: The exporter's default: at most 60 series a GPU, with every signal in the dashboard and the alerts of grafana/.
 DEFAULT_GROUPS: Final = frozenset({Group.CORE, Group.PCIE, Group.NVLINK, Group.ECC, Group.GPM})
 #: The default of a process that profiles itself: the signals behind regions and their regimes.
-LIBRARY_GROUPS: Final = frozenset({Group.CORE, Group.CORE_DETAIL, Group.PCIE, Group.NVLINK, Group.GPM, Group.PIPES})
+LIBRARY_GROUPS: Final = frozenset(
+    {Group.CORE, Group.CORE_DETAIL, Group.MEDIA, Group.PCIE, Group.NVLINK, Group.GPM, Group.PIPES}
+)
 ALL_GROUPS: Final = frozenset(Group)

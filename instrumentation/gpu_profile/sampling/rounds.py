@@ -105,19 +105,15 @@ class Rounds(Generic[T]):
         #: Every device of the driver, whether it is read or not.
         self.listed: tuple[Device, ...] = ()
         self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
-        self._open_driver = open_driver
-        self._track = track
-        self._choose = choose
+        self._open_driver, self._track, self._choose = open_driver, track, choose
         self.sinks = list(sinks)
         #: Called with every event, in the thread of `step`.
         self.event_sinks: list[Callable[[Event], None]] = []
-        self._own_ns = nanoseconds(interval_s)
+        self._own_ns, self._devices_ns = nanoseconds(interval_s), nanoseconds(devices_s)
         #: For a driver that passes on another process's samples: their interval, and the useful time between reads.
         self._drivers_own_ns = self._batch_ns = 0
         self._asked: list[int] = []
-        self._retention_s = retention_s
-        self._processes = processes
-        self._devices_ns = nanoseconds(devices_s)
+        self._retention_s, self._processes = retention_s, processes
         self._gpm_ns, self._drain_ns = nanoseconds(gpm_s), nanoseconds(drain_s)
         self._due: dict[str, int] = {}
         self._retry_ns = 0

@@ -89,7 +89,10 @@ def test_a_driver_that_comes_later_is_read_from_then_on(node: str, monkeypatch: 
 
 @pytest.mark.parametrize(
     ("groups", "expected"),
-    [(None, {Group.CORE, Group.CORE_DETAIL, Group.PCIE}), ({Group.LIMITS, Group.MEDIA}, {"core", "limits", "media"})],
+    [
+        (None, {Group.CORE, Group.CORE_DETAIL, Group.MEDIA, Group.PCIE}),
+        ({Group.LIMITS, Group.MEDIA}, {"core", "limits", "media"}),
+    ],
 )
 def test_the_librarys_groups_are_read_unless_others_are_named(
     node: str, groups: set[str] | None, expected: set[str]
