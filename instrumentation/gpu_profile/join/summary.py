@@ -187,6 +187,34 @@ def summarise(pool: Pool, region: str, durations: Durations, *, interval_source:
     )
 
 
+def unfinished(region: str, device: Device, evidence: Evidence) -> RegionSummary:
+    """The summary of a region none of whose executions has ended: no measured value, only `evidence` for a verdict."""
+    why = "its first execution has not ended"
+    return RegionSummary(
+        region=region,
+        device=device,
+        durations=Durations(),
+        interval_s=0.0,
+        interval_source="host",
+        executions=0,
+        busy=None,
+        busy_half_width=None,
+        busy_source="",
+        busy_s=None,
+        busy_s_half_width=None,
+        power_w=None,
+        power_half_width=None,
+        energy_source="",
+        energy_j=None,
+        energy_half_width=None,
+        call_energy_j=None,
+        memory_max=None,
+        evidence=evidence,
+        reason=why,
+        energy_reason=why,
+    )
+
+
 def _contradiction(pooled: Pooled, power: Rate | None) -> str:
     """How the unmixed power contradicts the counter's for the same executions; empty if it does not."""
     metered = pooled.metered

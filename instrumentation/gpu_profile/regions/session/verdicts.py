@@ -9,7 +9,7 @@ from typing import Final
 
 from gpu_profile.join.durations import DurationStats
 from gpu_profile.join.spinning import Spin
-from gpu_profile.join.summary import Durations, Judged, summarise
+from gpu_profile.join.summary import Durations, Judged, summarise, unfinished
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.join.unmixing.region_columns import OTHER
 from gpu_profile.regimes import Regime, Thresholds, Verdict, classify
@@ -118,15 +118,20 @@ class Verdicts:
         self._judge(region, device)
 
     def _judge(self, region: str, device: str) -> None:
-        pool = self._pools.get(device)
-        if pool is None or region not in self.durations or region not in pool.regions:
+        pool, spinning = self._pools.get(device), self._spins.get((region, device))
+        if pool is None:
+            return
+        if region not in self.durations or region not in pool.regions:  # no execution has ended
+            self._judged.pop((region, device), None)
+            if spinning is not None:
+                summary = unfinished(region, pool.timeline.device, spinning)
+                self._judged[region, device] = Judged(summary, classify(spinning, self.thresholds))
             return
         durations, source = self._durations(region), self._sources.get(region, "host")
         summary = summarise(pool, region, durations, interval_source=source)
         before = self._judged.get((region, device))
         if summary.contradiction and not (before and before.summary.contradiction):
             _log.warning("region %s on %s: %s", region, device, summary.contradiction)
-        spinning = self._spins.get((region, device))
         if spinning is not None:
             verdict = classify(spinning, self.thresholds)
         else:

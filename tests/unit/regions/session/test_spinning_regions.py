@@ -14,6 +14,7 @@ from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session.joiner import Joiner
 from gpu_profile.regions.session.placement import Placement
 from gpu_profile.regions.telemetry.counters import COUNTERS
+from gpu_profile.report.table import region_row
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import NS_PER_S
 
@@ -93,6 +94,25 @@ def test_an_open_region_on_a_gpu_that_spins_gets_the_verdict_the_time_and_one_ev
     assert [event.kind for event in program.told] == ["spinning", "moving"]
     assert program.regime("step") is not Regime.SPINNING
     assert len([record for record in caplog.records if "spin" in record.getMessage()]) == 1
+
+
+def test_a_region_whose_first_execution_hangs_gets_the_verdict_too_and_loses_it_when_work_goes_on() -> None:
+    program = Program()
+    program.board.run(WAITING, 5)
+    stuck = program.begin("init")
+    program.board.run(PRODUCT, 3)
+    assert program.joiner.regions() == []
+    program.board.run(SPIN, 40)
+    assert program.regime("init") is Regime.SPINNING
+    ((summary, _),) = program.joiner.regions()
+    assert (summary.executions, summary.durations.calls, summary.busy, summary.energy_j) == (0, 0, None, None)
+    assert summary.reason == "its first execution has not ended"
+    assert "SPINNING" in region_row(*program.joiner.regions()[0])[-1]
+    program.board.run(PRODUCT, 5)
+    assert program.joiner.regions() == []
+    program.end(stuck)
+    program.board.run(PRODUCT, 5)
+    assert program.regime("init") is not Regime.SPINNING
 
 
 def test_regions_that_end_meanwhile_are_progress() -> None:
