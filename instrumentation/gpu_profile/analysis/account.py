@@ -15,7 +15,7 @@ from gpu_profile.analysis.runs import DeviceWork, RecordedWork, Runs, gather
 from gpu_profile.catalogue.samples import Device, Event
 from gpu_profile.errors import UsageError, few
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.changes import RegionChange, RegionWatch
+from gpu_profile.join.region_watch import RegionChange, RegionWatch
 from gpu_profile.join.summary import Durations, RegionSummary, summarise
 from gpu_profile.join.unmixing.activities import Activities
 from gpu_profile.join.unmixing.expected import DevicePrior

@@ -12,7 +12,7 @@ from gpu_profile.analysis.devices import DeviceUse
 from gpu_profile.analysis.gate import Gate, Outcome
 from gpu_profile.analysis.ranks import RegionRanks
 from gpu_profile.analysis.text import reasons
-from gpu_profile.join.changes import RegionChange
+from gpu_profile.join.region_watch import RegionChange
 from gpu_profile.regimes import Regime, Verdict
 from gpu_profile.regimes.kernel_work import QUANTITIES, KernelWorks
 from gpu_profile.regimes.operation import RegionOperations

@@ -10,7 +10,7 @@ Read in this order:
 - `summary`: all results for one region or one execution, and the evidence for its regime. `remedies`: the next step for
   a result that is missing.
 - `spinning`: a device that is busy without movement, second by second. The exporter uses it, so it has no numpy.
-- `changes`: the regimes of regions over time, period by period.
+- `region_watch`: the regimes of regions over time, period by period.
 
 Imports the history, the regimes and the catalogue. A new quantity of a region is a field of `summary.RegionSummary`,
 computed from `reading`, `busy` or `unmixing.pooling.Pool`.

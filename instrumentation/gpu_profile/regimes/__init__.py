@@ -12,8 +12,8 @@ Read in this order:
 - `rule`: the regimes, and the fields of a rule.
 - `sensor_conditions`: the conditions in the rules for sensors. `sensor_rules`, `trace_rules`, `operation_rules`: the
   rows, by their evidence.
-- `verdict`: `classify`, from evidence to verdict. `changes`: from verdicts over time to changes of regime. `palette`:
-  the colours of the regimes, wherever they are shown.
+- `verdict`: `classify`, from evidence to verdict. `regime_watch`: from verdicts over time to changes of regime.
+- `palette`: the colours of the regimes, wherever they are shown.
 
 Imports the catalogue and the modules of the ground floor. To add a rule, add a row to one of the three tables and a
 line to `docs/regimes.md`. A new number in it is a field of `Thresholds` with its source.

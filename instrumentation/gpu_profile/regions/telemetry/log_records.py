@@ -23,7 +23,7 @@ from gpu_profile.catalogue import attributes as names
 from gpu_profile.catalogue import event_text
 from gpu_profile.catalogue.events import BEFORE, DEVICE, PARTS, REGIME_CHANGED, TRACE_IDS, TYPE
 from gpu_profile.catalogue.samples import Event
-from gpu_profile.join.changes import RegionChange
+from gpu_profile.join.region_watch import RegionChange
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session import process
 from gpu_profile.regions.session.changes import clock_time

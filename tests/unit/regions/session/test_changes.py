@@ -13,10 +13,10 @@ from gpu_profile import region
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.driver.simulated import Work
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.changes import RegionChange, RegionWatch
+from gpu_profile.join.region_watch import RegionChange, RegionWatch
 from gpu_profile.join.unmixing.periods import Period
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Regime
-from gpu_profile.regimes.changes import RegimeChange
+from gpu_profile.regimes.regime_watch import RegimeChange
 from gpu_profile.regions.session.changes import MOST_A_MINUTE, Changes
 from gpu_profile.regions.telemetry.log_records import leave_events, log_events
 from gpu_profile.testing import FakeClock

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from gpu_profile.regimes import Regime, Verdict
-from gpu_profile.regimes.changes import LASTING_NS, LEAST_CONFIDENCE, RegimeChange, RegimeWatch
+from gpu_profile.regimes.regime_watch import LASTING_NS, LEAST_CONFIDENCE, RegimeChange, RegimeWatch
 from gpu_profile.units import NS_PER_S
 
 M, H, C, U = Regime.MEMORY_BOUND, Regime.HOST_BOUND, Regime.COMPUTE_BOUND, Regime.UNKNOWN

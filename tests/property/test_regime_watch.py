@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_profile.regimes import Regime, Verdict
-from gpu_profile.regimes.changes import LASTING_NS, LEAST_CONFIDENCE, LEAST_VERDICTS, RegimeChange, RegimeWatch
+from gpu_profile.regimes.regime_watch import LASTING_NS, LEAST_CONFIDENCE, LEAST_VERDICTS, RegimeChange, RegimeWatch
 from gpu_profile.units import NS_PER_S
 
 M, H, U = Regime.MEMORY_BOUND, Regime.HOST_BOUND, Regime.UNKNOWN
