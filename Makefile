@@ -29,7 +29,7 @@ GPU_STAGES ?=
 # Of the machine with the GPU.
 GPU_PYTHON ?= 3.12
 
-.PHONY: help demo test lint format types imports check bench gpu gpu-wheels image-test dashboards wheel frameworks clean
+.PHONY: help demo test lint format types imports check bench gpu gpu-wheels image-test dashboards docs wheel frameworks clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -103,13 +103,16 @@ dashboards: $(VENV)/dev.stamp  ## write the Grafana dashboards and the docs' tab
 	@$(PY) grafana/generate.py
 	$(PY) docs/generate.py
 
+docs: $(VENV)/docs.stamp  ## the documentation's site, in site/VERSION [WITH=mkdocs|zensical]
+	@exec $(PY) docs/build_site.py $(if $(WITH),--with $(WITH))
+
 wheel: $(VENV)/dev.stamp  ## the source distribution and the wheel, in dist/
 	@$(PY) -m build --outdir dist
 
 frameworks: $(VENV)/frameworks.stamp  ## install PyTorch (CPU), Lightning and Transformers, so that their tests run
 
 clean:  ## remove everything that make made
-	@rm -rf $(VENV) $(GPU_VENV) $(GPU_WHEELS) dist build .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(GPU_VENV) $(GPU_WHEELS) dist build site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find instrumentation exporter grafana tests -name __pycache__ -prune -exec rm -rf {} +
 
 # The newest Python on PATH that can make environments; else the newest, with what it lacks installed or asked for.
@@ -149,6 +152,11 @@ $(VENV)/made.stamp:
 $(VENV)/demo.stamp: pyproject.toml $(VENV)/made.stamp
 	@echo "Installing gpu-profile into $(VENV)."
 	$(PIP) install --quiet --editable .
+	touch $@
+
+$(VENV)/docs.stamp: pyproject.toml $(VENV)/made.stamp
+	@echo "Installing the documentation's tools into $(VENV)."
+	$(PIP) install --quiet --editable '.[docs]'
 	touch $@
 
 # Made of the Python that has PyTorch or CuPy. Its own packages stay what they are: what is added goes before them.
