@@ -141,6 +141,11 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
     assert set(PAGES) <= reached
 
 
+def test_the_readme_is_short_and_shows_one_picture() -> None:
+    assert len(PAGES[0].read_text(encoding="utf-8").splitlines()) < 120
+    assert sum(token.content.startswith("![") for token in tokens(PAGES[0]) if token.type == "inline") == 1
+
+
 def test_every_picture_is_shown_somewhere() -> None:
     shown = {(page.parent / target).resolve() for page in PAGES for target in targets(page)}
     assert set((DOCS / "images").iterdir()) <= shown

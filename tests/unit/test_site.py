@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from markdown_it import MarkdownIt
-from support.programs import environment
+from support.programs import python
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -93,8 +91,7 @@ def test_the_site_is_built_without_a_warning_and_shows_the_blocks_that_github_sh
     for name in ("mkdocs.yml", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / "site" / "0.0.9").mkdir(parents=True)
-    command = [sys.executable, tmp_path / "docs" / "build_site.py", "--with", tool, "--version", "0.0.10"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(NO_COLOR="1"), check=False)
+    done = python(tmp_path / "docs" / "build_site.py", "--with", tool, "--version", "0.0.10", NO_COLOR="1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "warning" not in (done.stdout + done.stderr).lower()
     site = tmp_path / "site"
