@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import inspect
 import json
 import os
@@ -22,6 +20,7 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from support.names import resolve
 from support.programs import environment, python, ran
 from unit.exporter.settings import served
 
@@ -46,8 +45,12 @@ SERIES = {
     for part in (("", "_bucket", "_sum", "_count") if metric.instrument is Instrument.HISTOGRAM else ("",))
 }
 LABELS = {label(name) for metric in METRICS for name in metric.labels}
+#: Values of labels.
+VALUES = {value for row in SIGNALS for _, value in row.attributes}
 #: `prometheus_client`'s own, of which the pages name some.
 PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
+#: Another exporter, and a metric of a third.
+OTHERS = {"nvidia_gpu_exporter", "process_info"}
 #: Settings: of the pytest plugin, and of the exporter.
 SETTINGS = {"gpu_profile_backend", "gpu_profile_untold", "process_names"}
 #: What a web configuration file of the listener may have.
@@ -188,7 +191,7 @@ def test_what_is_marked_to_run_runs_without_a_word_of_complaint(block: Block, tm
 def test_every_series_and_label_that_a_page_names_is_in_the_catalogue(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     series = re.findall(r"\b(?:gpu_profile|nvidia_gpu|process|hw)_[a-z0-9_]*[a-z0-9]\b(?!\.)(?!\*)", text)
-    assert set(series) - SERIES - LABELS - PROCESS - SETTINGS - {"gpu_profile_exporter"} == set()
+    assert set(series) - SERIES - LABELS - VALUES - PROCESS - SETTINGS - OTHERS - {"gpu_profile_exporter"} == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -197,25 +200,16 @@ def test_every_dotted_name_on_a_page_is_an_attribute_a_metric_or_importable(page
     known = {a.name for a in (*ATTRIBUTES, *EVENT_ATTRIBUTES)} | {*EVENT_NAMES.values(), REGIME_CHANGED}
     known |= {a.name for a in KERNEL_ATTRIBUTES} | {KERNEL_EVENT}
     known |= {m.otel for m in METRICS} | {k for m in METRICS for k in m.labels}
-    dotted = re.findall(r"\b((?:gpu_profile|nvidia\.gpu|hw)(?:\.[a-z_0-9]*[a-zA-Z0-9])+)(?!\.\*)", text)
+    dotted = re.findall(r"\b((?:gpu_profile|nvidia\.gpu|hw)(?:\.[a-zA-Z_0-9]*[a-zA-Z0-9])+)(?!\.\*)", text)
     unknown = {name for name in dotted if name not in known | OTHER_NAMES and not importable(name)}
     assert unknown == set()
 
 
 def importable(name: str) -> bool:
-    module, _, attribute = name.rpartition(".")
-    try:  # a module that is there counts also where what it needs, such as PyTorch, is not
-        if importlib.util.find_spec(name) is not None:
-            return True
-    except ModuleNotFoundError:
-        pass
     try:
-        importlib.import_module(name)
-    except ImportError:
-        try:
-            return hasattr(importlib.import_module(module), attribute)
-        except ImportError:
-            return False
+        resolve(name)
+    except LookupError:
+        return False
     return True
 
 
