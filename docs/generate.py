@@ -9,10 +9,12 @@ A table is between `<!-- generated: NAME -->` and `<!-- end -->`. The rest of a 
 from __future__ import annotations
 
 import argparse
+import ast
 import inspect
 import json
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
@@ -301,7 +303,28 @@ def bases() -> str:
     return table(("basis", "highest confidence"), rows)
 
 
-_TESTS: Final = Path(__file__).parents[1] / "tests"
+_ROOT: Final = Path(__file__).parents[1]
+
+
+def packages(folder: str, contract: str) -> str:
+    """Every package in `folder`, and the modules beside them, by the floors of an import contract."""
+    root = _ROOT / folder
+    contracts = tomllib.loads((_ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    (layers,) = (row["layers"] for row in contracts if row["id"] == contract)
+    floors = {name: -number for number, layer in enumerate(layers) for name in re.findall(r"\w+", layer)}
+    rows = []
+    for path in (*root.rglob("__init__.py"), *(path for path in root.glob("*.py") if path.stem in floors)):
+        parts = (path.parent if path.name == "__init__.py" else path.with_suffix("")).relative_to(root).parts
+        if parts:
+            docstring = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+            floor = floors[parts[0]]
+            rows.append((-floor, parts, str(floor + len(layers)), " ".join(docstring.partition("\n\n")[0].split())))
+    return table(
+        ("floor", "package", "contents"), ((at, code("/".join(name)), text) for _, name, at, text in sorted(rows))
+    )
+
+
+_TESTS: Final = _ROOT / "tests"
 _BENCHMARKS: Final = json.loads((_TESTS / "benchmarks/accepted.json").read_text("utf-8"))
 
 
@@ -337,7 +360,11 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
         *(signals, groups, attributes, kernel_attributes, regimes, rules, thresholds, bases, simulator),
         *(variables, settings, commands, exporter),
     )
-} | {f"{group} benchmarks": partial(benchmarks, group) for group in _BENCHMARKS}
+} | {
+    **{f"{group} benchmarks": partial(benchmarks, group) for group in _BENCHMARKS},
+    "library packages": partial(packages, "instrumentation/gpu_profile", "floors"),
+    "exporter packages": partial(packages, "exporter/gpu_profile_exporter", "exporter"),
+}
 
 
 def renewed(page: str) -> str:

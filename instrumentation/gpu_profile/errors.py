@@ -1,4 +1,4 @@
-"""The errors that gpu-profile raises for its users. Floor 0: imports no other module of ours.
+"""The errors that gpu-profile raises for its users. Imports no other module of ours.
 
 Each message is one line with the missing or wrong thing, its place and the remedy. A command prints it and exits with
 the class's `exit_code`, without a traceback. It has at most 200 characters: `few` shortens lists of names.

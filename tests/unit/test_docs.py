@@ -346,6 +346,15 @@ def test_every_metric_signal_attribute_and_threshold_has_its_row() -> None:
         assert f"| `{attribute.name}` |" in regions
 
 
+def test_the_page_of_the_architecture_names_every_package_and_no_other() -> None:
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^\| \d+ \| `([\w/]+)` \|", page, re.MULTILINE))
+    roots = (ROOT / "instrumentation" / "gpu_profile", ROOT / "exporter" / "gpu_profile_exporter")
+    existing = {path.parent.relative_to(root).as_posix() for root in roots for path in root.rglob("__init__.py")}
+    modules = {path.stem for root in roots for path in root.glob("*.py")}
+    assert existing - {"."} <= named <= existing | modules
+
+
 def test_every_public_name_and_each_of_its_arguments_is_on_the_page_of_the_api() -> None:
     text = (DOCS / "api.md").read_text()
     for name in gpu_profile.__all__:
