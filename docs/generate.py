@@ -74,43 +74,8 @@ _ELSEWHERE: Final = frozenset(
 )
 
 
-def metrics() -> str:
-    """Every metric that has no table of its own."""
-    return _metrics(metric for metric in METRICS if metric not in _ELSEWHERE)
-
-
-def reading_metrics() -> str:
-    """The metrics of the exporter's own reading."""
-    return _metrics(READING)
-
-
-def allocation_metrics() -> str:
-    """The metrics of the devices' holders."""
-    return _metrics(ALLOCATION_METRICS)
-
-
-def http_metrics() -> str:
-    """The metrics of the exporter's listener."""
-    return _metrics(HTTP_METRICS)
-
-
-def push_metrics() -> str:
-    """The metrics of the push."""
-    return _metrics(PUSH_METRICS)
-
-
-def receive_metrics() -> str:
-    """The metrics of receiving spans."""
-    return _metrics(RECEIVE_METRICS)
-
-
-def region_metrics() -> str:
-    """The metrics of regions."""
-    return _metrics(REGION_METRICS)
-
-
-def _metrics(rows: Iterable[Metric]) -> str:
-    rows = tuple(rows)
+def metrics(rows: Sequence[Metric]) -> str:
+    """Metrics with their names, units, labels and signals."""
     of_signals = any(m.signals for m in rows)
     columns = ("Prometheus", "OpenTelemetry", "unit", "kind", "labels", *(["from"] * of_signals), "description")
     return table(
@@ -342,6 +307,14 @@ def benchmarks(group: str) -> str:
     )
 
 
+def sizes() -> str:
+    """The accepted figures of processor time and memory that sizes.json names by group and row."""
+    quantities = json.loads((_ROOT / "docs" / "sizes.json").read_text("utf-8"))
+    figures = {group: {row["name"]: row["figure"] for row in rows} for group, rows in _BENCHMARKS.items()}
+    rows = ((quantity, figures[group][name], name) for quantity, (group, name) in quantities.items())
+    return table(("quantity", "figure", "measured as"), rows)
+
+
 def simulator() -> str:
     """The simulator's constants beside the measured values."""
     sys.path.append(str(_TESTS))
@@ -356,11 +329,17 @@ def simulator() -> str:
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     maker.__name__.replace("_", " "): maker
     for maker in (
-        *(metrics, region_metrics, reading_metrics, allocation_metrics, http_metrics, push_metrics, receive_metrics),
         *(signals, groups, attributes, kernel_attributes, regimes, rules, thresholds, bases, simulator),
-        *(variables, settings, commands, exporter),
+        *(variables, settings, commands, exporter, sizes),
     )
 } | {
+    "metrics": partial(metrics, tuple(metric for metric in METRICS if metric not in _ELSEWHERE)),
+    "region metrics": partial(metrics, REGION_METRICS),
+    "reading metrics": partial(metrics, READING),
+    "allocation metrics": partial(metrics, ALLOCATION_METRICS),
+    "http metrics": partial(metrics, HTTP_METRICS),
+    "push metrics": partial(metrics, PUSH_METRICS),
+    "receive metrics": partial(metrics, RECEIVE_METRICS),
     **{f"{group} benchmarks": partial(benchmarks, group) for group in _BENCHMARKS},
     "library packages": partial(packages, "instrumentation/gpu_profile", "floors"),
     "exporter packages": partial(packages, "exporter/gpu_profile_exporter", "exporter"),
