@@ -166,7 +166,17 @@ def test_every_fence_is_one_for_mkdocs_too(page: Path) -> None:
 
 
 def test_marked_blocks_are_found() -> None:
-    assert len(blocks("python run")) >= 19
+    assert len(blocks("python run")) >= 20
+
+
+def test_every_python_block_is_run_or_has_the_reason_why_not() -> None:
+    """By a mark before it, or by one for all blocks of its page."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        marked = re.findall(r"(?:<!-- (run|run by \S+|not run: [^>]+) -->\n\n)?^```python$", text, re.MULTILINE)
+        assert all(marked) or "<!-- blocks: " in text, name_of(page)
+        for runner in re.findall(r"<!-- run by (\S+) -->", text):
+            assert (ROOT / runner).is_file(), f"{name_of(page)}: {runner}"
 
 
 @pytest.mark.parametrize("block", named("python", "python run"))
