@@ -161,8 +161,17 @@ class ReaderLoop(Rounds[TrackedDevice]):
         self._leave = indices
         for uuid, state in list(self.states.items()):
             if state.device.index in indices:
+                if (ring := _ring_of(state)) is not None:
+                    ring.close()
                 del self.states[uuid]
         self._due.pop("devices", None)
+
+    def close(self) -> None:
+        """Close the driver, and write the samples of the timeline that wait for others."""
+        super().close()
+        for state in self.states.values():
+            if (ring := _ring_of(state)) is not None:
+                ring.flush()
 
     def step(self, *, force: bool = False, quick: bool = False) -> float:
         """As `Rounds.step`, and publishes the call in progress."""
@@ -212,12 +221,14 @@ class ReaderLoop(Rounds[TrackedDevice]):
             if sent is None or sent[0] is not about[0] or sent[1] != about[1]:
                 self._sent_devices[uuid] = about
                 yield "device", _plain(state.device), [(row.key, c.available, c.reason) for row, c in about[0].items()]
-            ring = state.timeline.ring if isinstance(state.timeline, Outbox) else None
+            ring = _ring_of(state)
             if ring is not None and self._sent_files.get(uuid) != ring.name:
                 self._sent_files[uuid] = ring.name
                 yield "file", uuid, ring.name
             if self._sent_states.get(uuid) != (state.up, state.reason, state.processes_ns):
                 self._sent_states[uuid] = state.up, state.reason, state.processes_ns
+                if ring is not None and not state.up:
+                    ring.flush()
                 uses = [(use.pid, use.memory_bytes, use.utilization) for use in state.processes]
                 yield "state", uuid, state.up, state.reason, state.processes_ns, uses
 
@@ -230,6 +241,10 @@ class ReaderLoop(Rounds[TrackedDevice]):
         took = self._observed.take() if self._observed is not None else {}
         samples = {uuid: box.take() for uuid, state in self.states.items() if isinstance(box := state.timeline, Outbox)}
         return "round", stats.turned_ns, rounds, stats.late_ns, busy, errors, took, samples
+
+
+def _ring_of(state: TrackedDevice) -> DeviceRing | None:
+    return state.timeline.ring if isinstance(state.timeline, Outbox) else None
 
 
 def _ring_options(settings: ReaderSettings) -> RingOptions:

@@ -65,6 +65,14 @@ class DeviceRing:
         else:
             self._problem = ""
 
+    def flush(self) -> None:
+        """Write the samples that wait for others. More may come late, or never: the device is lost or not read."""
+        try:
+            if self._writer is not None:
+                self._writer.flush()
+        except OSError as error:
+            self._failed(error)
+
     def _failed(self, error: OSError) -> None:
         problem = error.strerror or str(error)
         if problem != self._problem:

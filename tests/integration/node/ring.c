@@ -26,7 +26,7 @@ int main(int count, char **words) {
     const int64_t length = pread(fd, &head, sizeof head, 0);
     const Header h = head.header;
     const int end = 136 + 40 * h.streams + 64 * h.columns;
-    NEED(length >= end && !memcmp(h.magic, "GPURING\n", 8) && h.version == 2 && h.streams <= 512 && h.columns <= 1024);
+    NEED(length >= end && !memcmp(h.magic, "GPURING\n", 8) && h.version == 3 && h.streams <= 512 && h.columns <= 1024);
     head.header.check = 0;
     NEED(h.check == check(0, head.words, end / 8));
     memcpy(columns, &head.streams[h.streams], sizeof(Column) * h.columns);

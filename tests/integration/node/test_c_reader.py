@@ -87,11 +87,12 @@ def sample_of(signal: Signal, end: int, draw: random.Random) -> Sample:
 
 
 def written(
-    directory: Path, signals: Sequence[Signal], n: int, *, seed: int = 0, absent: float = 0.0, retention_s: float = 600
-) -> tuple[Path, list[Sample]]:
+    directory: Path, signals: Sequence[Signal], n: int, *,
+    seed: int = 0, absent: float = 0.0, retention_s: float = 600, counters_s: float = 0.0,
+) -> tuple[Path, list[Sample]]:  # fmt: skip
     """A file after `n` rounds, of each of which a share `absent` of the samples is missing; and all samples."""
     draw = drawing(seed)
-    ring = writer(directory, signals, retention_s=retention_s)
+    ring = writer(directory, signals, retention_s=retention_s, counters_s=counters_s)
     sent = []
     for i in range(n):
         whole = i == n - 3  # a reader need not find what was in the oldest row alone
@@ -124,18 +125,18 @@ def agrees(program: Path, path: Path) -> dict[str, Line]:
 
 
 @pytest.mark.parametrize(("n", "absent"), [(1, 0.0), (3, 0.5), (20, 0.0), (60, 0.7)])
-@pytest.mark.parametrize("retention_s", [600, 0])
+@pytest.mark.parametrize(("retention_s", "counters_s"), [(600, 0), (0, 0), (600, 0.25)])
 def test_it_prints_the_newest_sample_of_every_signal_of_the_catalogue(
-    program: Path, tmp_path: Path, n: int, absent: float, retention_s: float
+    program: Path, tmp_path: Path, n: int, absent: float, retention_s: float, counters_s: float
 ) -> None:
-    path, _ = written(tmp_path, SIGNALS, n, seed=n, absent=absent, retention_s=retention_s)
+    path, _ = written(tmp_path, SIGNALS, n, seed=n, absent=absent, retention_s=retention_s, counters_s=counters_s)
     found = agrees(program, path)
     assert len(found) == len(SIGNALS)
 
 
 def test_of_streams_that_went_round_it_prints_what_was_written_last(program: Path, tmp_path: Path) -> None:
     ring = writer(tmp_path, (rows.ENERGY, rows.PCIE_RX, rows.TEMPERATURE), retention_s=0)
-    assert [stream.slots for stream in streams_of(tmp_path / ring.name)] == [16, 16, 16]
+    assert [stream.slots for stream in streams_of(tmp_path / ring.name)] == [16, 16]
     for i in range(1000):
         end = T + i * S
         ring.append([Sample(rows.ENERGY, end, end, 5 * i), Sample(rows.PCIE_RX, end, end, i)][: 1 + (i < 990)])
@@ -162,6 +163,17 @@ def test_a_window_mean_of_several_columns_and_a_long_one_end_where_their_rows_en
     found = agrees(program, tmp_path / ring.name)
     assert found["power"] == Line("power", T + 11 * S, rows.POWER.base(110), "W", S)
     assert found["utilization"] == Line("utilization", T + 9 * S, rows.UTILIZATION.base(50), "1", S)
+
+
+def test_of_several_reads_in_a_row_it_prints_the_newest(program: Path, tmp_path: Path) -> None:
+    ring = writer(tmp_path, SOME, counters_s=0.25)
+    for i in range(5):
+        end = T + i * S // 10
+        ring.append([Sample(rows.PCIE_RX, end, end, i), *[Sample(rows.ENERGY, end + 7, end + 7, i)] * (i == 2)])
+    ring.close()
+    found = agrees(program, tmp_path / ring.name)
+    assert found["pcie_rx"] == as_line(Sample(rows.PCIE_RX, T + 4 * S // 10, T + 4 * S // 10, 4))
+    assert found["energy"] == as_line(Sample(rows.ENERGY, T + 2 * S // 10 + 7, T + 2 * S // 10 + 7, 2))
 
 
 @pytest.mark.parametrize("back", [0, 1, 2])

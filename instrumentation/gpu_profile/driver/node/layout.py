@@ -9,8 +9,8 @@ size. Signals that are read together share a stream. Row `k` (from 1) is in slot
 - zeros up to a multiple of 8 bytes, and the check (u64).
 
 Drivers stamp samples of one read at different moments. In such streams each cell begins with the sample's age (u32):
-the ns from its end to the row's end. A window mean may have several columns: its samples are consecutive, and the last
-ends with the row.
+the ns from its end to the row's end. A signal may have several columns, for several samples in a row, the oldest first.
+Without ages they are consecutive window means, and the last ends with the row.
 
 The check covers all words of the row and the file's generation. A row is valid if its check fits and its sequence
 number belongs to its slot. Any other row is not yet written, or has been overwritten. Readers therefore do not depend
@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 from gpu_profile.catalogue import SIGNALS, Kind, Signal, Tier
 from gpu_profile.catalogue.signals import POWER, SLOW_COUNTERS
 
-VERSION: Final = 2
+VERSION: Final = 3
 SUFFIX: Final = ".ring"
 MAGIC: Final = b"GPURING\n"
 #: Magic, version, number of streams, number of columns, zero, generation, created (ns since the epoch), UUID, check.
@@ -66,13 +66,21 @@ _CELLS: Final = {b"c": "q", b"w": "Ii", b"i": "i"}
 LONGEST_AGE_NS: Final = 4_000_000_000
 #: The shortest period of each tier.
 _PERIODS_NS: Final = {Tier.FAST: 0, Tier.GPM: 100_000_000, Tier.SLOW: 1_000_000_000, Tier.RARE: 10_000_000_000}
-#: The period of the power samples that the driver buffers (H100 and H200). Many are fetched at a time.
-_SAMPLED_NS: Final = 20_000_000
-_SAMPLED_IN_A_ROW: Final = 8
+#: The most columns of a signal. More would save nothing: a row's frame has 24 bytes.
+_MOST_REPEATS: Final = 8
+#: Power samples in a row. The driver buffers one every 20 ms (H100 and H200), and the buffer is read four times a
+#: second, or once a second. So three rows a second have room, or four if no row waits for the next read.
+_POWER_REPEATS: Final = 20
+_POWER_ROW_NS: Final = 333_000_000
 #: Besides power, the driver buffers only utilisations, whose nominal window is shorter than this. They are renewed at
 #: most six times a second.
 _SAMPLED_WINDOW_NS: Final = 500_000_000
-_SAMPLED_UTILIZATION_NS: Final = 160_000_000
+_UTILIZATION_REPEATS: Final = 3
+_UTILIZATION_ROW_NS: Final = 300_000_000
+#: The time between two reads of a driver's buffers.
+_DRAIN_NS: Final = 250_000_000
+#: A read of the slow counters may come early by this part of their period.
+_EARLY: Final = 16
 _FEWEST_SLOTS: Final = 16
 
 
@@ -132,34 +140,47 @@ def _cell(kind: bytes, *, aged: bool) -> str:
     return "I" * aged + _CELLS[kind]
 
 
+def hold_ns(periods_ns: Mapping[Tier, int], counters_ns: int) -> int:
+    """How long a row with room waits for the next read: until the slow counters are due. 0 if that is the next read."""
+    return counters_ns if 0 < 2 * periods_ns.get(Tier.FAST, 0) <= counters_ns else 0
+
+
 def streams_for(
     signals: Iterable[Signal], *, periods_ns: Mapping[Tier, int], retention_ns: int, counters_ns: int = 0
 ) -> tuple[RowRing, ...]:
     """The streams of a device with these signals. `periods_ns`: tier -> period of its reads.
 
-    Signals that are read together share a stream. Energy and throttle time have their own stream, with a period of at
-    least `counters_ns`. A window mean that the driver may buffer has its own stream, as many samples arrive at once.
+    Signals that are read together share a stream. Energy and throttle time are read at most every `counters_ns`, and
+    end a row of all fast reads since their last read. A window mean that the driver may buffer has its own stream, as
+    many samples arrive at once.
     """
+    hold, fast = hold_ns(periods_ns, counters_ns), periods_ns.get(Tier.FAST, 0)
+    repeats = min(_MOST_REPEATS, -(-(hold - hold // _EARLY) // fast)) if hold else 1
     grouped: dict[tuple[str, int], list[Signal]] = {}
     for signal in signals:
         period = max(periods_ns.get(signal.tier, 0), _PERIODS_NS[signal.tier])
         if signal is POWER:
-            # The slots allow for rows that stay partly empty, because the driver's buffer had no more samples.
-            grouped[signal.key, _SAMPLED_NS * _SAMPLED_IN_A_ROW * 3 // 4] = [signal] * _SAMPLED_IN_A_ROW
-        elif signal in SLOW_COUNTERS:
-            grouped.setdefault(("counters", max(period, counters_ns)), []).append(signal)
+            period = min(_POWER_ROW_NS, _POWER_REPEATS * fast) if hold else min(_DRAIN_NS, period)
+            grouped[signal.key, period] = [signal] * _POWER_REPEATS
         elif is_buffered(signal):
-            grouped[signal.key, min(period, _SAMPLED_UTILIZATION_NS)] = [signal]
+            most = max(_UTILIZATION_REPEATS, repeats)
+            period = min(_UTILIZATION_ROW_NS, most * fast) if hold else min(_DRAIN_NS, period)
+            grouped[signal.key, period] = [signal] * most
+        elif signal.tier is Tier.FAST:
+            group = grouped.setdefault((signal.tier.value, period * repeats), [])
+            group += [signal] * (1 if signal in SLOW_COUNTERS else repeats)
         else:
             grouped.setdefault((signal.tier.value, period), []).append(signal)
     made: list[RowRing] = []
     position = HEADER.size + STREAM.size * len(grouped) + COLUMN.size * sum(map(len, grouped.values()))
     for (name, period), members in grouped.items():
-        # All activity counters of one read end at the same moment.
-        aged = len(set(members)) > 1 and members[0].tier is not Tier.GPM
+        windows = any(signal.kind is Kind.WINDOW_MEAN for signal in members)
+        # All activity counters of one read end at the same moment, and so do the parts of one window mean.
+        alone = len(set(members)) == 1 and (windows or len(members) == 1)
+        aged = not alone and members[0].tier is not Tier.GPM
         # A long window mean needs several rows, and the other readings of the stream one more.
-        rows = -(-period // LONGEST_WINDOW_NS) if any(signal.kind is Kind.WINDOW_MEAN for signal in members) else 1
-        rows = max(1, rows) + (aged and rows > 1)
+        rows = max(1, -(-period // LONGEST_WINDOW_NS)) if windows else 1
+        rows += aged and rows > 1
         slots = min(MOST_SLOTS, max(_FEWEST_SLOTS, (retention_ns // max(1, period) + 1) * rows))
         columns = [RowCell(signal.key, _KINDS[signal.kind], signal) for signal in members]
         made.append(RowRing(name, position, slots, columns, aged=aged))

@@ -45,7 +45,7 @@ class RingReader:
         self.signals = frozenset(signal for stream in self._streams for signal in stream.signals)
 
     def read(self) -> list[Sample]:
-        """The new samples, stream by stream, each with the oldest first. OSError if the file cannot be read."""
+        """The new samples, those of each signal with the oldest first. OSError if the file cannot be read."""
         samples: list[Sample] = []
         for stream in self._streams:
             stream.read_into(samples)
@@ -97,7 +97,8 @@ class _Cursor:
                     self._readings.append((at, signal, NO_COUNT if kind == b"c" else NO_VALUE))
             at += 1 + (kind == b"w")
         self.signals = {signal for _, signal, _ in self._readings} | {signal for _, signal in self._windows}
-        self._follow = len(self._windows) > 1 == len(self.signals)
+        #: Whether the samples of a row are consecutive windows of one signal.
+        self._follow = len(self._windows) > 1 == len(self.signals) and not stream.aged
         self._first_newest = newest = self._newest() if self.signals else 0
         self.newest_ns = self._end_of(newest) if newest else 0
         self._next = max(1, newest - stream.slots + 2)
@@ -176,18 +177,27 @@ class _Cursor:
                 if aged:
                     end = last - row[at - 1]
                 samples.append(_plain(Sample, (signal, end, end, value)))
-        first = len(samples)
-        for at, signal in reversed(self._windows):
+        if self._follow:
+            samples += self._consecutive(row)
+            return
+        for at, signal in self._windows:
             value = row[at + 1]
             if value != NO_VALUE:
                 if aged:
                     end = last - row[at - 1]
+                samples.append(_plain(Sample, (signal, end - row[at], end, value)))
+
+    def _consecutive(self, row: tuple[int, ...]) -> list[Sample]:
+        """The windows of a row, each of which ends where the next begins."""
+        samples, end = [], row[1]
+        for at, signal in reversed(self._windows):
+            value = row[at + 1]
+            if value != NO_VALUE:
                 start = end - row[at]
                 samples.append(_plain(Sample, (signal, start, end, value)))
-                if self._follow:
-                    end = start
-        if self._follow:
-            samples[first:] = samples[first:][::-1]
+                end = start
+        samples.reverse()
+        return samples
 
     def _end_of(self, number: int) -> int:
         """The moment at which a row's samples end; 0 if the row is no longer valid."""

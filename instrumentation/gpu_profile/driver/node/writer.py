@@ -5,26 +5,26 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Final
 
 from gpu_profile.catalogue import Signal, Tier
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.driver.node.layout import (
     LONGEST_AGE_NS,
     LONGEST_WINDOW_NS,
+    NO_COUNT,
+    NO_VALUE,
     SUFFIX,
     Head,
     RowRing,
+    hold_ns,
     pack_head,
     streams_for,
     windows_of,
 )
-
-_HIGHEST: Final = 1 << 63
-_HIGHEST_VALUE: Final = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ class RingWriter:
 
     def __init__(self, options: RingOptions, uuid: str, signals: Iterable[Signal], now_ns: int) -> None:
         self.signals = tuple(signals)
+        self._hold_ns = hold_ns(options.periods_ns, options.counters_ns)
         streams = streams_for(
             self.signals,
             periods_ns=options.periods_ns,
@@ -73,15 +74,8 @@ class RingWriter:
             os.close(self._fd)
             path.unlink()
             raise
-        self._places: dict[Signal, tuple[_RowBuilder, int, bool]] = {}
-        for stream in streams:
-            writing, cell = _RowBuilder(stream), 0
-            for column in stream.columns:
-                if column.signal is not None:
-                    window = column.kind == b"w"
-                    cell += stream.aged + window
-                    self._places.setdefault(column.signal, (writing, cell, window))
-                    cell += 1
+        self._rows = [_RowBuilder(stream) for stream in streams]
+        self._places = {place.signal: place for row in self._rows for place in row.places}
 
     @property
     def removed(self) -> bool:
@@ -89,98 +83,131 @@ class RingWriter:
         return not os.fstat(self._fd).st_nlink
 
     def append(self, samples: Iterable[Sample]) -> None:
-        """Write samples, without those of other signals. OSError if they cannot be written.
+        """Write the samples of this file's signals. OSError if they cannot be written.
 
-        Samples of one signal must be in the order of time.
+        Samples of one signal must be in the order of time. A row with room waits for the next calls, until it is full
+        or a call's newest sample is later by the period of the slow counters.
         """
-        places = self._places
-        touched: dict[_RowBuilder, None] = {}
-        long: list[tuple[int, int, _RowBuilder, int, int]] = []
+        newest = 0
+        long: list[tuple[int, int, _Place, int]] = []
         for signal, start, end, value in samples:
-            place = places.get(signal)
-            if place is None:
+            place = self._places.get(signal)
+            if place is None or not place.lowest < value < -place.lowest:
                 continue
-            writing, cell, window = place
-            touched[writing] = None
-            if window:
-                if not -_HIGHEST_VALUE < value < _HIGHEST_VALUE:
-                    continue
-                if long or end - start > LONGEST_WINDOW_NS:
-                    long += [(until, length, writing, cell, value) for until, length in windows_of(start, end)]
-                else:
-                    self._put_window(writing, cell, end, max(0, end - start), value)
-            elif -_HIGHEST < value < (_HIGHEST_VALUE if writing.narrow[cell] else _HIGHEST):
-                self._begin(writing, cell, cell - 1, end)
-                writing.cells[cell] = value
+            newest = max(newest, end)
+            if place.window and (long or end - start > LONGEST_WINDOW_NS):
+                long += [(until, length, place, value) for until, length in windows_of(start, end)]
+            else:
+                self._put(place, end, max(0, end - start), value)
         # Sorted by their ends, so that parts of several signals share rows.
-        for end, length, writing, cell, value in sorted(long, key=itemgetter(0)):
-            self._put_window(writing, cell, end, length, value)
-        for writing in touched:
-            if writing.filled:
-                self._write(writing)
+        for end, length, place, value in sorted(long, key=itemgetter(0)):
+            self._put(place, end, length, value)
+        for row in self._rows:
+            # The end of a batch that is longer than a row does not wait: the next batch may come in a second.
+            if row.filled and (row.full or row.puts > row.capacity or newest - (row.begun or newest) >= self._hold_ns):
+                self._write(row)
+            row.puts = 0
+            if row.filled:
+                row.begun = row.begun or newest
 
-    def _put_window(self, writing: _RowBuilder, cell: int, end: int, length: int, value: int) -> None:
-        if writing.repeated:
-            # Shift the earlier samples: the last one ends with the row.
-            cells = writing.cells
-            if writing.filled == writing.repeated or (writing.filled and end - length != writing.end):
-                self._write(writing)
-                cells = writing.cells
-            cells[:-2] = cells[2:]
-            cells[-2:] = length, value
-            writing.filled, writing.end = writing.filled + 1, end
-        else:
-            self._begin(writing, cell, cell - 2, end)
-            writing.cells[cell - 1], writing.cells[cell] = length, value
+    def _put(self, place: _Place, end: int, length: int, value: int) -> None:
+        row = place.row
+        if row.filled and not row.has_room(place, end, length):
+            self._write(row)
+        row.put(place, end, length, value)
 
-    def _begin(self, writing: _RowBuilder, cell: int, age: int, end: int) -> None:
-        """Make room for a sample that ended at `end`, in the current row if it fits, else in the next row.
+    def flush(self) -> None:
+        """Write the rows that wait for more samples. OSError if they cannot be written."""
+        for row in self._rows:
+            if row.filled:
+                self._write(row)
 
-        `cell` and `age` are the indices of its value and of its age.
-        """
-        if writing.filled:
-            first, last = min(end, writing.first), max(end, writing.end)
-            longest = LONGEST_AGE_NS if writing.stream.aged else 0
-            if last - first > longest or writing.cells[cell] != writing.stream.absent[cell]:
-                self._write(writing)
-        if not writing.filled:
-            writing.first = writing.end = end
-        writing.first, writing.end, writing.filled = min(end, writing.first), max(end, writing.end), 1
-        if writing.stream.aged:
-            writing.ends[age] = end
-
-    def _write(self, writing: _RowBuilder) -> None:
-        stream, sequence = writing.stream, writing.sequence
-        for age, end in writing.ends.items():
-            writing.cells[age] = writing.end - end
-        body = stream.body.pack(sequence, writing.end, *writing.cells)
-        row = body + stream.check(body, self.generation).to_bytes(8, "little")
-        writing.cells, writing.ends, writing.filled = stream.absent.copy(), {}, 0
-        if os.pwrite(self._fd, row, stream.offset + (sequence - 1) % stream.slots * stream.row.size) != len(row):
+    def _write(self, row: _RowBuilder) -> None:
+        sequence, stream = row.sequence, row.stream
+        body = row.taken()
+        data = body + stream.check(body, self.generation).to_bytes(8, "little")
+        if os.pwrite(self._fd, data, stream.offset + (sequence - 1) % stream.slots * stream.row.size) != len(data):
             raise OSError(f"{self.name}: a row was cut off")
-        writing.sequence = sequence + 1  # only now: a failed write leaves no gap
+        row.sequence = sequence + 1  # only now: a failed write leaves no gap
 
     def close(self) -> None:
-        """Close the file. Closing twice is fine."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        """Close the file, after a last attempt to write the rows that wait. Closing twice is fine."""
+        if self._fd >= 0:
+            with suppress(OSError):
+                self.flush()
+            os.close(self._fd)
+            self._fd = -1
+
+
+class _Place:
+    """The cells of one signal in a stream's rows: the indices of its values, of which `used` have a sample."""
+
+    __slots__ = ("cells", "lowest", "row", "signal", "used", "window")
+
+    def __init__(self, row: _RowBuilder, signal: Signal, kind: bytes) -> None:
+        self.row, self.signal, self.window = row, signal, kind == b"w"
+        self.lowest = NO_COUNT if kind == b"c" else NO_VALUE
+        self.cells: list[int] = []
+        self.used = 0
 
 
 class _RowBuilder:
     """The current row of a stream, before it is written."""
 
-    __slots__ = ("cells", "end", "ends", "filled", "first", "narrow", "repeated", "sequence", "stream")
+    __slots__ = (
+        "begun", "capacity", "cells", "end", "ends", "filled", "first", "full", "places", "puts", "sequence", "stream"
+    )  # fmt: skip
 
     def __init__(self, stream: RowRing) -> None:
         self.stream = stream
+        places: dict[Signal, _Place] = {}
+        cell = 0
+        for _, kind, signal in stream.columns:
+            cell += stream.aged + (kind == b"w")
+            if signal is not None:
+                places.setdefault(signal, _Place(self, signal, kind)).cells.append(cell)
+            cell += 1
+        self.places = list(places.values())
+        self.sequence = 1
         self.cells = stream.absent.copy()
         #: Ends of its samples by the index of their age, if the stream has ages; the earliest and the latest end.
         self.ends: dict[int, int] = {}
-        self.first = self.end = self.filled = 0
-        self.sequence = 1
-        #: `repeated`: columns of the stream's only signal if it has several, else 0. `narrow`: cells of 4 bytes.
-        same = {column.key for column in stream.columns}
-        self.repeated = len(stream.columns) if len(same) == 1 < len(stream.columns) else 0
-        before = {b"c": [True] * stream.aged, b"i": [True] * stream.aged, b"w": [True] * (1 + stream.aged)}
-        self.narrow = [narrow for c in stream.columns for narrow in (*before[c.kind], c.kind != b"c")]
+        self.first = self.end = 0
+        #: Whether it has a sample, and whether a signal has no free column.
+        self.filled = self.full = False
+        #: The number of its columns, and of the samples that the current call has brought.
+        self.capacity, self.puts = len(stream.columns), 0
+        #: The newest sample's end in the call that began it; 0 before the end of that call.
+        self.begun = 0
+
+    def has_room(self, place: _Place, end: int, length: int) -> bool:
+        """Whether a sample fits into the row."""
+        if place.used == len(place.cells):
+            return False
+        if self.stream.aged:
+            return max(end, self.end) - min(end, self.first) <= LONGEST_AGE_NS
+        return end - length == self.end if place.used else end == self.end
+
+    def put(self, place: _Place, end: int, length: int, value: int) -> None:
+        """Add a sample. There must be room for it."""
+        cell = place.cells[place.used]
+        place.used += 1
+        self.cells[cell] = value
+        if place.window:
+            self.cells[cell - 1] = length
+        if self.stream.aged:
+            self.ends[cell - 1 - place.window] = end
+        self.first, self.end = (min(end, self.first), max(end, self.end)) if self.filled else (end, end)
+        self.filled, self.full = True, self.full or place.used == len(place.cells)
+        self.puts += 1
+
+    def taken(self) -> bytes:
+        """The row without its check. The next one begins empty."""
+        for age, end in self.ends.items():
+            self.cells[age] = self.end - end
+        body = self.stream.body.pack(self.sequence, self.end, *self.cells)
+        self.cells, self.ends, self.filled, self.full = self.stream.absent.copy(), {}, False, False
+        self.begun = 0
+        for place in self.places:
+            place.used = 0
+        return body

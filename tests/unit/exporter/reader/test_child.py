@@ -5,14 +5,16 @@ import select
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from support.exporter import FakeDriver
 
 from gpu_profile.catalogue import SIGNALS
 from gpu_profile.catalogue.samples import Device, Event
-from gpu_profile.catalogue.signals import ENERGY, POWER, TEMPERATURE
+from gpu_profile.catalogue.signals import ENERGY, PCIE_RX, POWER, TEMPERATURE
 from gpu_profile.driver import Driver
+from gpu_profile.driver.node.reader import RingReader
 from gpu_profile.errors import GpuBackendError, StaleLibraryError
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import nanoseconds
@@ -111,6 +113,32 @@ def test_samples_wait_until_it_is_worth_waking_the_supervisor_and_none_is_lost(m
     assert isinstance(state.timeline, Outbox)
     assert sum(rounds) + len(state.timeline.values) // 4 == state.samples
     assert sum(message[2] for message in found if message[0] == "round") >= made.reading.stats.rounds - 3
+
+
+def test_the_timeline_gets_what_waits_when_a_gpu_is_lost_moves_or_the_reader_ends(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = Child(monkeypatch, timeline=str(tmp_path))
+    made.driver.values = {PCIE_RX: lambda s: int(s * 1000)}
+
+    def missing(uuid: str) -> int:
+        """How many of a GPU's samples are in none of its files."""
+        readers = [RingReader(path) for path in tmp_path.glob("*.ring")]
+        return made.reading.states[uuid].samples - sum(len(r.read()) for r in readers if r.uuid == uuid)
+
+    made.run(0.55)
+    made.driver.lost.add("GPU-b")
+    made.turn()
+    assert missing("GPU-b") == 0
+    assert missing("GPU-a") > 0
+    moved, kept = (made.reading.states[uuid].samples for uuid in ("GPU-a", "GPU-b"))
+    made.reading.leave({0})
+    assert sum(len(RingReader(path).read()) for path in tmp_path.glob("*.ring")) == moved + kept
+    made.driver.lost.clear()
+    made.run(1.15)
+    made.reading.close()
+    assert missing("GPU-b") == 0
+    made.where.close()
 
 
 def test_the_samples_come_out_as_the_driver_gave_them(made: Child) -> None:
