@@ -246,7 +246,8 @@ class Rounds(Generic[T]):
         if self._processes:
             periods.append(("processes", _PROCESSES_NS))
         batch = self._batch_ns
-        return [(tier, max(period, batch)) for tier, period in periods] if batch else periods
+        # Multiples of the time between reads: waking up for the rest alone costs as much as reading.
+        return [(tier, -(-period // batch) * batch) for tier, period in periods] if batch else periods
 
     def _due_now(self, now: int, *, force: bool, quick: bool) -> list[str]:
         tiers: list[str] = []

@@ -14,8 +14,8 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.driver.node.layout import LONGEST_HEAD, NO_COUNT, NO_VALUE, LayoutError, RowRing, read_head
 
-#: Rows of one system call: at first a few, because nearly always few are new, then many.
-_FEW: Final = 24
+#: Rows of one system call: at first a few, because nearly always two or three are new, then many.
+_FEW: Final = 8
 _MANY: Final = 512
 _SEQUENCE: Final = struct.Struct("<Q")
 _plain: Final[Callable[[type[Sample], tuple[Signal, int, int, int]], Sample]] = tuple.__new__

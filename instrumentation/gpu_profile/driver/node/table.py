@@ -19,7 +19,7 @@ from gpu_profile.catalogue.samples import Device, DeviceKind, Event, ProcessUse
 from gpu_profile.errors import GpuBackendError
 
 NAME: Final = "table.json"
-VERSION: Final = 2
+VERSION: Final = 3
 #: The default directory of the timeline.
 DIRECTORY: Final = Path("/run/gpu-profile")
 #: The environment variable with another directory.
@@ -69,7 +69,11 @@ class TimelineTable:
 
     @property
     def text(self) -> str:
-        """As JSON."""
+        """As JSON. Equal GPUs share their reasons, because every reader parses each new table as a whole."""
+        absences: list[Mapping[str, str]] = []
+        for device in self.devices:
+            if device.absent not in absences:
+                absences.append(dict(device.absent))
         content = {
             "version": VERSION,
             "interval_s": self.interval_s,
@@ -79,13 +83,14 @@ class TimelineTable:
             "problem": self.problem,
             "ended": self.ended,
             "pid_namespace": self.pid_namespace,
-            "devices": [_device_row(device) for device in self.devices],
+            "absences": absences,
+            "devices": [_device_row(device, absences.index(device.absent)) for device in self.devices],
             "events": [asdict(event) for event in self.events],
         }
         return json.dumps(content, separators=(",", ":"))
 
 
-def _device_row(one: NodeDevice) -> dict[str, Any]:
+def _device_row(one: NodeDevice, absent: int) -> dict[str, Any]:
     about = {key: value for key, value in asdict(one.device).items() if value not in (None, "")}
     uses = None if one.processes is None else [[use.pid, use.memory_bytes, use.utilization] for use in one.processes]
     return about | {
@@ -93,7 +98,7 @@ def _device_row(one: NodeDevice) -> dict[str, Any]:
         "up": one.up,
         "reason": one.reason,
         "files": list(one.files),
-        "absent": dict(one.absent),
+        "absent": absent,
         "processes": uses,
         "holders": [dict(holder) for holder in one.holders],
     }
@@ -107,6 +112,7 @@ def parse(text: str) -> TimelineTable:
     if content.get("version") != VERSION:
         raise ValueError(f"version {content.get('version')!r}, but this gpu-profile reads version {VERSION}")
     try:
+        absences = [{str(key): str(value) for key, value in row.items()} for row in content["absences"]]
         return TimelineTable(
             float(content["interval_s"]),
             float(content["retention_s"]),
@@ -115,17 +121,17 @@ def parse(text: str) -> TimelineTable:
             str(content["problem"]),
             bool(content["ended"]),
             str(content["pid_namespace"]),
-            tuple(_device(row) for row in content["devices"]),
+            tuple(_device(row, absences) for row in content["devices"]),
             tuple(Event(**{f.name: row.get(f.name, f.default) for f in fields(Event)}) for row in content["events"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 _FACTS: Final = {f.name for f in fields(Device)}
 
 
-def _device(row: Mapping[str, Any]) -> NodeDevice:
+def _device(row: Mapping[str, Any], absences: Sequence[Mapping[str, str]]) -> NodeDevice:
     facts = {key: value for key, value in row.items() if key in _FACTS}
     uses = row["processes"]
     names = [str(name) for name in row["files"]]
@@ -134,7 +140,7 @@ def _device(row: Mapping[str, Any]) -> NodeDevice:
         bool(row["up"]),
         str(row["reason"]),
         tuple(name for name in names if "/" not in name and not name.startswith(".")),
-        {str(key): str(value) for key, value in row["absent"].items()},
+        absences[int(row["absent"])],
         None if uses is None else tuple(ProcessUse(*use) for use in uses),
         tuple({str(key): str(value) for key, value in holder.items()} for holder in row.get("holders", ())),
     )

@@ -17,7 +17,7 @@ from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event, ProcessUse, Sample
 from gpu_profile.driver import Capability, grammar, live_driver
 from gpu_profile.driver.grammar import open_driver
-from gpu_profile.driver.node.driver import STALE_S, NodeDriver
+from gpu_profile.driver.node.driver import BATCH_S, STALE_S, NodeDriver
 from gpu_profile.driver.node.table import TimelineTable, parse, pid_namespace
 from gpu_profile.driver.node.writer import RingWriter
 from gpu_profile.driver.null import SilentDriver
@@ -199,13 +199,31 @@ def test_a_folder_that_anybody_may_write_to_is_not_trusted(node: Node) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "null", '{"version": 2}', '{"version": 1}', '{"version":1,"devices":7}', "\x00" * 50, "1" * 5000],
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"version": 3}',
+        '{"version": 2}',
+        '{"version": 1}',
+        '{"version":1,"devices":7}',
+        "\x00" * 50,
+        "1" * 5000,
+    ],
 )
 def test_a_table_that_is_none_is_refused_with_the_reason(node: Node, text: str) -> None:
     (node.directory / "table.json").write_text(text)
     node.touch()
     with pytest.raises(GpuBackendError, match="not a table that can be read"):
         node.open()
+
+
+def test_equal_gpus_share_the_reasons_for_signals_that_are_not_read() -> None:
+    other = replace(listed(OTHER, "b.ring"), absent={"sm": "needs Hopper"})
+    made = table(listed(GPU, "a.ring"), other, listed(MIG, "c.ring"))
+    assert parse(made.text) == made
+    assert made.text.count("needs Hopper") == 2
 
 
 @settings(max_examples=200, deadline=None)
@@ -497,7 +515,8 @@ def test_a_sampler_reads_it_in_batches_and_has_all_samples(node: Node) -> None:
     (timeline,) = sampler.timelines
     assert len(timeline.columns[rows.ENERGY]) == node.value - 1  # but for the first, which was there before
     assert sampler.interval_s == 0.1
-    assert sampler.stats.rounds <= 15
+    # Devices and events are due with the rows: waking up for them alone costs as much as reading.
+    assert sampler.stats.rounds <= 6.0 / BATCH_S + 2
     sampler.stop()
 
 
