@@ -7,8 +7,10 @@ import socket
 import struct
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -33,8 +35,15 @@ _MOST_ANSWERS: Final = 4096
 #: The files of processes are searched for at most this share of the time, so that other senders do not wait.
 _MOST_SHARE: Final = 0.05
 _BURST_S: Final = 0.2
+#: The number of other threads whose files are searched if the main thread lists none. One may end meanwhile.
+_MOST_THREADS: Final = 4
+#: Instead of the inode of a socket that its process has closed.
+_ABANDONED: Final = -1
 
 NOT_DIRECT: Final = "its process.pid is not proven: its spans did not come straight from that process on this machine"
+CLOSED: Final = (
+    "its process.pid is not proven: its process closed the connection before the answer; it must wait for the answer"
+)
 NO_RIGHT: Final = "its process.pid cannot be checked: this needs the user of that process, or CAP_SYS_PTRACE"
 BUSY: Final = "its process.pid was not checked: too many connections are new"
 
@@ -57,8 +66,8 @@ class PeerProcesses:
     def refusal(self, ends: Ends, pid: int) -> str:
         """The reason why it is not proven that the process `pid` holds the client's end; empty if it is."""
         inode = _inode(ends) if pid > 0 else 0
-        if not inode:
-            return NOT_DIRECT
+        if inode <= 0:
+            return CLOSED if inode == _ABANDONED else NOT_DIRECT
         now_s, key = time.monotonic(), (pid, inode)
         kept = self._answers.get(key)
         if kept is not None and (not kept[1] or now_s - kept[0] < _HOLDS_S):
@@ -78,22 +87,42 @@ class PeerProcesses:
 
     def _search(self, pid: int, inode: int) -> str:
         """Whether the process has a file that is this socket."""
-        wanted = f"socket:[{inode}]"
-        try:
-            with os.scandir(self._proc / str(pid) / "fd") as files:
-                for file in files:
-                    with suppress(FileNotFoundError):
-                        if os.readlink(file.path) == wanted:  # noqa: PTH115 - a link to nothing
-                            return ""
-        except PermissionError:
-            return NO_RIGHT
-        except OSError:
-            return NOT_DIRECT
-        return NOT_DIRECT
+        wanted, refusal = f"socket:[{inode}]", NOT_DIRECT
+        for directory in self._listings(pid):
+            try:
+                with os.scandir(directory) as files:
+                    lists_files = False
+                    for file in files:
+                        lists_files = True
+                        with suppress(FileNotFoundError):
+                            if os.readlink(file.path) == wanted:  # noqa: PTH115 - a link to nothing
+                                return ""
+            except PermissionError:
+                refusal = NO_RIGHT
+            except OSError:
+                pass
+            else:
+                if lists_files:
+                    return NOT_DIRECT
+        return refusal
+
+    def _listings(self, pid: int) -> Iterator[Path]:
+        """The directories of the process's files, by the main thread and by the next ones: all threads have the same.
+
+        A main thread that has ended (`pthread_exit`) has no files any more, and belongs to root.
+        """
+        process = self._proc / str(pid)
+        yield process / "fd"
+        with suppress(OSError), os.scandir(process / "task") as threads:
+            for thread in islice((one for one in threads if one.name != str(pid)), _MOST_THREADS):
+                yield Path(thread.path, "fd")
 
 
 def _inode(ends: Ends) -> int:
-    """The inode of the socket that is the client's end; 0 if it is not on this machine, or the kernel does not tell."""
+    """The inode of the socket that is the client's end; `_ABANDONED` if its process has closed it.
+
+    0 if it is not on this machine, or the kernel does not report it.
+    """
     client, here = _address(ends.host), _address(ends.local_host)
     if client is None or here is None or client.version != here.version or not (ends.port and ends.local_port):
         return 0
@@ -115,7 +144,7 @@ def _inode(ends: Ends) -> int:
             answered = [_plain(ip_address(each[:size])) for each in (source, target)]
             # Without such a connection the kernel names a listener with the client's port.
             if state != _LISTENS and answered_ports == [*ports] and answered == [client, here]:
-                return int(inode)
+                return int(inode) or _ABANDONED
     return 0
 
 

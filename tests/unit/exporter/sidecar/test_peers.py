@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_profile_exporter.server.connection import Ends
-from gpu_profile_exporter.sidecar.peers import BUSY, NO_RIGHT, NOT_DIRECT, PeerProcesses, _address, _inode
+from gpu_profile_exporter.sidecar.peers import BUSY, CLOSED, NO_RIGHT, NOT_DIRECT, PeerProcesses, _address, _inode
 
 #: A client that connects, says so, and stays until its input ends.
 CLIENT = """import socket, sys
@@ -64,6 +64,44 @@ def test_the_process_at_the_other_end_is_proven_and_no_other(
     assert peers.refusal(ends._replace(local_port=ends.local_port ^ 1), pid) == NOT_DIRECT
     assert peers.refusal(ends._replace(host="127.0.0.2"), pid) == NOT_DIRECT
     assert peers.refusal(ends._replace(local_host="127.0.0.2"), pid) == NOT_DIRECT
+
+
+#: The same, but its main thread ends at once; a thread of its own stays.
+WITHOUT_MAIN_THREAD = """import ctypes, socket, sys, threading
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+main = threading.main_thread().ident
+def stay():
+    while open("/proc/self/stat").read().rpartition(")")[2].split()[0] != "Z":
+        pass
+    print(1, flush=True)
+    sys.stdin.read()
+    __import__("os")._exit(0)
+threading.Thread(target=stay).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+@pytest.mark.usefixtures("without_main_thread")
+def test_a_process_whose_main_thread_has_ended_is_proven(stack: ExitStack) -> None:
+    ends, pid = client(stack, "127.0.0.1", socket.AF_INET)
+    assert PeerProcesses().refusal(ends, pid) == ""
+    assert PeerProcesses().refusal(ends, os.getpid()) == NOT_DIRECT
+
+
+@pytest.fixture
+def without_main_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "CLIENT", WITHOUT_MAIN_THREAD)
+
+
+def test_a_process_that_closes_its_connection_before_the_answer_gets_that_as_the_reason(stack: ExitStack) -> None:
+    listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    with socket.create_connection(listener.getsockname()) as mine:
+        accepted = stack.enter_context(listener.accept()[0])
+        ends = Ends(*mine.getsockname(), *listener.getsockname())
+        mine.send(b"all of it")
+    assert PeerProcesses().refusal(ends, os.getpid()) == CLOSED
+    assert accepted.recv(20) == b"all of it"
+    assert PeerProcesses().refusal(ends, os.getpid()) == CLOSED
 
 
 def test_two_connections_from_one_port_to_two_addresses_are_told_apart(stack: ExitStack) -> None:
