@@ -4,7 +4,7 @@ A reading is a mixture: the sum, over regions, of the share of its window in whi
 own rate. Many windows give linear equations. Read in this order:
 
 - `activities`: executions on a device, and the stretches in which each was the innermost one.
-- `active_time`: exclusive active time per column as a function of time.
+- `active_time`: exclusive active time per column as a function of time, by `piece_sums`; `sampled_time`: on a grid.
 - `region_columns`: the columns of the equations, one or two per region.
 - `sensor`: the time that a reading describes; `timings`: the first trial timings; `expected`: priors of timings.
 - `probes`: effects of violated assumptions on readings; `stamps`: bounds on the errors of stamps.

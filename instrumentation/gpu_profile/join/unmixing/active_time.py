@@ -3,42 +3,21 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.activities import Pieces
-from gpu_profile.join.unmixing.probes import FADES_NS, PHASES, TAIL_NS, Gaps, ProbeKind, faded, phases
+from gpu_profile.join.unmixing.piece_sums import Columns, cumulative, inside, order_of, passed, sum_begun
+from gpu_profile.join.unmixing.probes import FADES_NS, TAIL_NS, VARIED, Gaps, ProbeKind, faded, phases
+from gpu_profile.join.unmixing.sampled_time import SampledTime
 
-#: Indices of columns: two bytes each, because there are many pieces.
-Columns = npt.NDArray[np.integer[Any]]
 _MS: Final = 1_000_000
 #: After this time, a tail has faded.
 _TAILS_REACH_NS: Final = round(12 * TAIL_NS)
 #: The largest table of sums over pieces, to limit its memory.
 _MOST_CELLS: Final = 1_000_000
-
-
-class SampledTime(NamedTuple):
-    """Active time at moments `step_ns` apart from `origin_ns` on, `[columns, moments]`, interpolated linearly.
-
-    Less exact than `ActiveTime`, at a tenth of its cost for many windows.
-    """
-
-    origin_ns: int
-    step_ns: int
-    sums: Floats
-
-    def until(self, moments: Ints, columns: int) -> Floats:
-        """Like `ActiveTime.until`."""
-        place = np.clip((moments - self.origin_ns) / self.step_ns, 0.0, self.sums.shape[1] - 1.001)
-        low = place.astype(np.int64)
-        part = place - low
-        sums = self.sums[:columns]
-        result: Floats = sums[:, low] * (1.0 - part) + sums[:, low + 1] * part
-        return result
 
 
 class ActiveTime(NamedTuple):
@@ -83,6 +62,10 @@ class ActiveTime(NamedTuple):
             alone=self.alone[cut], shared=self.shared[cut], starts=self.starts[cut], ends=self.ends[cut],
             reached=self.reached[cut],
         )  # fmt: skip
+
+    def _around(self, moments: Ints) -> ActiveTime:
+        """The pieces that overlap the time of the moments, and some more."""
+        return self._between(int(moments.min()), int(moments.max()))
 
     def lengths(self) -> tuple[Floats, Floats]:
         """Each piece's time alone and shared, in ns."""
@@ -161,49 +144,79 @@ class ActiveTime(NamedTuple):
 
         `slots` is the place of each column's probes, -1 for none.
         """
-        count, kinds = int(slots.max(initial=-1)) + 1, (*PHASES, ProbeKind.START, ProbeKind.LENGTH)
-        running, integrals = np.zeros((len(slots), len(moments))), np.zeros((len(kinds), count, len(moments)))
+        count = int(slots.max(initial=-1)) + 1
+        running, integrals = np.zeros((len(slots), len(moments))), np.zeros((len(VARIED), count, len(moments)))
         if len(moments) and len(self.starts):
-            self._vary(moments, slots, running, integrals)
-        return running, dict(zip(kinds, integrals, strict=True))
+            some = self._around(moments)
+            vary = some._vary_shared if len(self.times) else some._vary
+            vary(moments, slots, running, integrals)
+        return running, dict(zip(VARIED, integrals, strict=True))
 
     def _vary(self, moments: Ints, slots: Ints, running: Floats, integrals: Floats) -> None:
-        """Compute the arrays of `varied`."""
-        order = np.argsort(moments, kind="stable")
-        running[:, order], integrals[:, :, order] = self._varied(moments[order], slots, *integrals.shape[:2])
+        """Compute the arrays of `varied` for pieces that do not overlap."""
+        begun, at, which, since = self._place(moments)
+        column = self.alone[which]
+        running[column, at] = 1.0
+        slot = slots[column]
+        probed = slot >= 0
+        at, which, slot, since = at[probed], which[probed], slot[probed], since[probed]
+        # The sums include all of a piece that has begun.
+        lengths, fades, logs = self._sum(slots, begun, integrals[-2:])
+        whole = lengths[which]
+        integrals[:-2, slot, at] = whole * phases(since / whole)
+        integrals[-2, slot, at] += faded(since, FADES_NS) - fades[which]
+        integrals[-1, slot, at] -= logs[which] * (whole - since)
 
-    def _varied(self, moments: Ints, slots: Ints, kinds: int, count: int) -> tuple[Floats, Floats]:
-        """The arrays of `varied` at sorted moments."""
+    def _sum(self, slots: Ints, begun: Ints, out: Floats) -> tuple[Floats, Floats, Floats]:
+        """The measures of the pieces. By slot, over pieces that have begun: the sums of the start effect's integral and
+        of the logarithm of the length times the length, in `out[2, slots, moments]`."""
+        lengths, fades, logs = measures = self._measures
+        sum_begun(slots[self.alone], (fades, logs * lengths), begun, out)
+        return measures
+
+    def _place(self, moments: Ints) -> tuple[Ints, Ints, Ints, Floats]:
+        """For pieces that do not overlap: the number of pieces that began before each moment, the indices of the
+        moments inside a piece, the piece of each, and the ns since its beginning."""
+        begun = np.searchsorted(self.starts, moments)
+        ended = np.append(np.iinfo(np.int64).min, self.ends)
+        at = np.flatnonzero(ended[begun] > moments)
+        which = begun[at] - 1
+        return begun, at, which, (moments[at] - self.starts[which]).astype(np.float64)
+
+    @property
+    def _measures(self) -> tuple[Floats, Floats, Floats]:
+        """By piece: its length, the integral of its start effect, and the logarithm of its length."""
+        lengths = (self.ends - self.starts).astype(np.float64)
+        return lengths, faded(lengths, FADES_NS), _logs(lengths)
+
+    def _vary_shared(self, moments: Ints, slots: Ints, running: Floats, integrals: Floats) -> None:
+        """Compute the arrays of `varied` for pieces that overlap."""
+        order = order_of(moments)
+        running[:, order], integrals[:, :, order] = self._varied_shared(moments[order], slots, *integrals.shape[:2])
+
+    def _varied_shared(self, moments: Ints, slots: Ints, kinds: int, count: int) -> tuple[Floats, Floats]:
+        """The arrays of `varied` at sorted moments, for pieces that overlap."""
         running, integrals = np.zeros((len(slots), len(moments))), np.zeros((kinds, count, len(moments)))
-        some = self._between(int(moments[0]), int(moments[-1]))
-        which, moment = _inside(some.starts, some.ends, moments)
+        which, moment = inside(self.starts, self.ends, moments)
         many = np.bincount(moment, minlength=len(moments))
-        column = np.where(many[moment] > 1, some.shared[which], some.alone[which])
+        column = np.where(many[moment] > 1, self.shared[which], self.alone[which])
         np.add.at(running, (column, moment), 1.0 / many[moment])
-        logs = _logs(some.ends - some.starts)
-        near = [(part - moments[0]).astype(np.float64) for part in (some.starts, some.ends, moments)]
-        variants = [(some.alone, near)]
-        if len(self.times):
-            variants = [
-                (column, [self._counted(part, counted) for part in (some.starts, some.ends, moments)])
-                for column, counted in ((some.alone, self.alone_ns), (some.shared, self.shared_ns))
-            ]
-        for column, (began, ended, at) in variants:
+        logs = _logs(self.ends - self.starts)
+        for column, counted in ((self.alone, self.alone_ns), (self.shared, self.shared_ns)) if count else ():
+            began, ended, at = (self._counted(part, counted) for part in (self.starts, self.ends, moments))
             slot = slots[column]
             probed = (slot >= 0) & (ended > began)
             starts, ends, slot = began[probed], ended[probed], slot[probed]
-            which, moment = _inside(starts, ends, at)
+            which, moment = inside(starts, ends, at)
             whole = (ends - starts)[which]
-            passed = (at[moment] - starts[which]) / whole
-            if not count:
-                continue
+            share = (at[moment] - starts[which]) / whole
             means, part = faded(ends - starts, FADES_NS) / (ends - starts), at[moment] - starts[which]
             # A variation around the mean of an execution is visible only while the execution runs.
-            around = np.vstack((whole * phases(passed), faded(part, FADES_NS) - part * means[which]))
+            around = np.vstack((whole * phases(share), faded(part, FADES_NS) - part * means[which]))
             cells = (np.arange(len(around))[:, None] * count + slot[which]) * len(moments) + moment
             sums = np.bincount(cells.ravel(), around.ravel(), len(around) * count * len(moments))
             integrals[:-1] += sums.reshape(len(around), count, len(moments))
-            integrals[-2:] += _passed(starts, ends, at, slot, count, np.stack((means, logs[probed])))
+            integrals[-2:] += passed(starts, ends, at, slot, count, np.stack((means, logs[probed])))
         return running, integrals
 
     def tails(self, moments: Ints, slots: Ints) -> Floats:
@@ -250,23 +263,29 @@ class ActiveTime(NamedTuple):
         The origin is arbitrary: use differences only.
         """
         result = np.zeros((columns, len(moments)))
-        if len(moments):
-            order = np.argsort(moments, kind="stable")
-            result[:, order] = self._until(moments[order], columns)
+        if len(moments) and len(self.starts):
+            some = self._around(moments)
+            if len(self.times):
+                order = order_of(moments)
+                result[:, order] = some._until_shared(moments[order], columns)
+            else:
+                begun, at, which, since = some._place(moments)
+                lengths = some._sum_lengths(begun, result)
+                result[some.alone[which], at] -= lengths[which] - since
         return result
 
-    def _until(self, moments: Ints, columns: int) -> Floats:
-        """The result of `until` at sorted moments."""
-        some = self._between(int(moments[0]), int(moments[-1]))
-        if not len(self.times):
-            # Relative to a near origin, sums of moments keep their digits.
-            starts, ends, at = ((part - moments[0]).astype(np.float64) for part in (some.starts, some.ends, moments))
-            whole: Floats = _passed(starts, ends, at, some.alone, columns, np.ones((1, len(starts))))[0]
-            return whole
+    def _sum_lengths(self, begun: Ints, out: Floats) -> Floats:
+        """The lengths of pieces; their sums by column, over pieces that have begun, in `out[columns, moments]`."""
+        lengths = (self.ends - self.starts).astype(np.float64)
+        sum_begun(self.alone, (lengths,), begun, out[None])
+        return lengths
+
+    def _until_shared(self, moments: Ints, columns: int) -> Floats:
+        """The result of `until` at sorted moments, for pieces that overlap."""
         result = np.zeros((columns, len(moments)))
-        for column, counted in ((some.alone, self.alone_ns), (some.shared, self.shared_ns)):
-            starts, ends, at = (self._counted(part, counted) for part in (some.starts, some.ends, moments))
-            result += _passed(starts, ends, at, column, columns, np.ones((1, len(starts))))[0]
+        for column, counted in ((self.alone, self.alone_ns), (self.shared, self.shared_ns)):
+            starts, ends, at = (self._counted(part, counted) for part in (self.starts, self.ends, moments))
+            result += passed(starts, ends, at, column, columns, np.ones((1, len(starts))))[0]
         return result
 
     def tabled(self, columns: int) -> ActiveTime:
@@ -284,107 +303,47 @@ class TabledTime(ActiveTime):
     Made by `ActiveTime.tabled`. The tables have columns times pieces cells, and live as long as this object.
     """
 
-    def until(self, moments: Ints, columns: int) -> Floats:
-        """Like `ActiveTime.until`. `columns` must be at least the pieces' number of columns."""
-        result = np.zeros((columns, len(moments)))
-        begun, at, since = self._place(moments)
-        which = begun[at] - 1
-        np.take(self._before, begun, axis=1, out=result[: len(self._before)], mode="clip")
-        result[self.alone[which], at] -= self._lengths[which] - since
-        return result
+    def _around(self, moments: Ints) -> ActiveTime:  # noqa: ARG002
+        """All pieces, because the tables are of all."""
+        return self
 
-    def _vary(self, moments: Ints, slots: Ints, running: Floats, integrals: Floats) -> None:
-        begun, at, since = self._place(moments)
-        which = begun[at] - 1
-        column = self.alone[which]
-        running[column, at] = 1.0
-        slot = slots[column]
-        probed = slot >= 0
-        at, which, slot, since = at[probed], which[probed], slot[probed], since[probed]
-        whole = self._lengths[which]
-        fades, logs, sums = self._of_slots(slots)
-        for each, weighted in zip(integrals[-2:], sums, strict=True):
-            # The table includes all of a piece that has begun.
-            np.take(weighted, begun, axis=1, out=each, mode="clip")
-        integrals[:-2, slot, at] = whole * phases(since / whole)
-        integrals[-2, slot, at] += faded(since, FADES_NS) - fades[which]
-        integrals[-1, slot, at] -= logs[which] * (whole - since)
+    def _sum_lengths(self, begun: Ints, out: Floats) -> Floats:
+        np.take(self._before, begun, axis=1, out=out[: len(self._before)], mode="clip")
+        return self._measures[0]
 
-    def _place(self, moments: Ints) -> tuple[Ints, Ints, Floats]:
-        """The number of pieces that began before each moment, the indices of the moments inside a piece, and the ns
-        since the beginning of that piece."""
-        begun = np.searchsorted(self.starts, moments)
-        at = np.flatnonzero(self._ended[begun] > moments)
-        return begun, at, (moments[at] - self.starts[begun[at] - 1]).astype(np.float64)
+    def _sum(self, slots: Ints, begun: Ints, out: Floats) -> tuple[Floats, Floats, Floats]:
+        for each, sums in zip(out, self._of_slots(slots), strict=True):
+            np.take(sums, begun, axis=1, out=each, mode="clip")
+        return self._measures
 
     @cached_property
-    def _ended(self) -> Ints:
-        """The end of the latest piece, by the number that have begun."""
-        return np.append(np.iinfo(np.int64).min, self.ends)
-
-    @cached_property
-    def _lengths(self) -> Floats:
-        return (self.ends - self.starts).astype(np.float64)
+    def _measures(self) -> tuple[Floats, Floats, Floats]:
+        return super()._measures
 
     @cached_property
     def _before(self) -> Floats:
         """Active ns of each column in all pieces that have begun: `[columns, pieces + 1]`."""
-        return _summed(self.alone, self._lengths, int(self.alone.max()) + 1)
+        return cumulative(self.alone, self._measures[0], int(self.alone.max()) + 1)
 
     @cached_property
-    def _tables(self) -> dict[bytes, tuple[Floats, Floats, tuple[Floats, Floats]]]:
+    def _tables(self) -> dict[bytes, tuple[Floats, Floats]]:
         return {}
 
-    def _of_slots(self, slots: Ints) -> tuple[Floats, Floats, tuple[Floats, Floats]]:
-        """By piece: the integral of its start effect, and the logarithm of its length. By slot and number of begun
-        pieces: the sums of that integral, and of the logarithm times the length."""
+    def _of_slots(self, slots: Ints) -> tuple[Floats, Floats]:
+        """The sums of `_sum` by slot and number of begun pieces."""
         key = slots.tobytes()
         if key not in self._tables:
-            fades, logs = faded(self._lengths, FADES_NS), _logs(self.ends - self.starts)
+            lengths, fades, logs = self._measures
             slot, count = slots[self.alone], int(slots.max(initial=-1)) + 1
-            sums = _summed(slot, fades, count), _summed(slot, logs * self._lengths, count)
-            self._tables[key] = fades, logs, sums
+            self._tables[key] = cumulative(slot, fades, count), cumulative(slot, logs * lengths, count)
         return self._tables[key]
 
 
-def _summed(rows: Columns, values: Floats, count: int) -> Floats:
-    """Cumulative sums of the values by row, -1 for none: `[count, values + 1]`."""
-    result = np.zeros((count, len(values) + 1))
-    some = np.flatnonzero(rows >= 0)
-    result[rows[some], some + 1] = values[some]
-    return np.cumsum(result, axis=1, out=result)
-
-
-def _logs(lengths: Ints) -> Floats:
+def _logs(lengths: Ints | Floats) -> Floats:
     """Logarithms of lengths in ms. Lengths below 1 ms count as 1 ms: stamp errors affect them as much as the program
     does."""
     logs: Floats = np.log(np.maximum(lengths, _MS) / _MS)
     return logs
-
-
-def _inside(starts: Ints | Floats, ends: Ints | Floats, at: Ints | Floats) -> tuple[Ints, Ints]:
-    """Every pair of a piece and one of the sorted moments within it."""
-    first, last = np.searchsorted(at, starts, side="right"), np.searchsorted(at, ends)
-    count = np.maximum(last - first, 0)
-    which = np.repeat(np.arange(len(starts)), count)
-    return which, np.arange(len(which)) + np.repeat(first - np.cumsum(count) + count, count)
-
-
-def _passed(starts: Floats, ends: Floats, at: Floats, column: Columns, columns: int, weights: Floats) -> Floats:
-    """By column: the sum over its pieces of the elapsed part at each sorted moment, times the piece's weight. One
-    result per row of the weights: `[rows, columns, moments]`."""
-    edges = np.concatenate((starts, ends))
-    width = len(at) + 1
-    row = column.astype(np.int64) * width
-    cells = np.searchsorted(at, edges, side="right") + np.concatenate((row, row))
-    result = np.empty((len(weights), columns, len(at)))
-    for each, weight in zip(result, weights, strict=True):
-        sign = np.concatenate((weight, -weight))
-        # Pieces that run at a moment count from their start, ended ones with their whole length.
-        open_ = np.bincount(cells, sign, columns * width).reshape(columns, width)[:, :-1]
-        times = np.bincount(cells, sign * edges, columns * width).reshape(columns, width)[:, :-1]
-        np.subtract(at * np.cumsum(open_, axis=1), np.cumsum(times, axis=1), out=each)
-    return result
 
 
 def concurrency(pieces: Pieces) -> tuple[Ints, Ints]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.join.unmixing.active_time import ActiveTime, SampledTime
+from gpu_profile.join.unmixing.active_time import ActiveTime
 from gpu_profile.join.unmixing.equations import Sums
 from gpu_profile.join.unmixing.pauses import yield_to_program
-from gpu_profile.join.unmixing.probes import Probe, ProbeKind, run_time, slots_of
+from gpu_profile.join.unmixing.probes import PAUSES, VARIED, Probe, ProbeKind, run_time, slots_of
+from gpu_profile.join.unmixing.sampled_time import SampledTime
 from gpu_profile.join.unmixing.sensor import Sensor, clear_of, moments_of
 from gpu_profile.units import NS_PER_S
 
@@ -28,7 +29,8 @@ _PARTS: Final = 4
 _ALIKE: Final = 0.04
 #: A counter's growth over more periods than this is spread over this number: a gap of hours has tens of thousands.
 _MOST_PERIODS: Final = 16
-
+#: The probes of the timing, in the order of their effects in `Design.probes`.
+_TIMING: Final = (ProbeKind.LAG, ProbeKind.LAG_DRIFT, ProbeKind.WINDOW)
 
 #: Rows of equations, one per window: shares, values and probes.
 Rows = tuple[Floats, Floats, Floats]
@@ -73,14 +75,16 @@ class Design:
         yield_to_program()
         placed = [sensor.placed(windows.ends) for sensor in sensors]
         self._sensors, sensor = placed, placed[0]
-        starts, ends = (moments_of(placed, at) for at in (windows.starts, windows.ends))
+        n, edges = len(windows.ends), np.concatenate((windows.starts, windows.ends))
+        starts, ends = np.split(moments_of(placed, edges), [n], axis=1)
         keep = ends > starts
         #: By sensor: windows that contradict it, because the counter grew in no time.
         self.contradicting = (~keep & (windows.masses[:, 0] > 0) & counts).sum(axis=1)
         #: By sensor: windows left out, because a renewal is too near to determine on which side of it they are.
         self.unclear = np.zeros(len(placed), np.int64)
         if sensor.period_ns and not sensors[0].follows:
-            clear = keep & clear_of(placed, windows.starts) & clear_of(placed, windows.ends)
+            clear = clear_of(placed, edges)
+            clear = keep & clear[:, :n] & clear[:, n:]
             left = keep.sum(axis=1) - clear.sum(axis=1)
             enough = 2 * left <= keep.sum(axis=1)
             self.unclear[enough] = left[enough]
@@ -103,6 +107,11 @@ class Design:
             for rows in self.rows:
                 self._weights[rows] = np.sqrt(lengths[rows] / max(1.0, lengths[rows].sum()) * len(lengths[rows]))
         self.values: Floats = values * self._weights[:, None]
+        self._look(placed, lengths, counts=counts)
+
+    def _look(self, placed: Sequence[Sensor], lengths: Ints, *, counts: bool) -> None:
+        """Set the moments up to which active time is looked up, and their factors and scales."""
+        sensor, of, starts, ends = placed[0], self._of, self._starts, self._ends
         if sensor.window_ns:
             # Kernels of one form differ only in scale.
             self._offsets = np.array([each.kernel()[0] for each in placed])
@@ -128,6 +137,10 @@ class Design:
         self._moments_of = of
         #: Grouped by offset: lookups are faster if moments come in order of time.
         self._moments = moments.ravel()
+        #: For a single sensor, each moment once: the place of every one of them. Windows share their edges.
+        self._place: Ints | None = None
+        if len(placed) == 1:
+            self._moments, self._place = np.unique(self._moments, return_inverse=True)
 
     @staticmethod
     def form(sensor: Sensor) -> tuple[int, ...]:
@@ -138,13 +151,14 @@ class Design:
     def _weighted(self, integrals: Floats, factors: Floats | None = None) -> Floats:
         """By window: the weighted sum of integrals up to each moment, `[rows, moments]` to `[n, rows]`."""
         factors = self._factors if factors is None else factors
+        integrals = integrals if self._place is None else integrals.take(self._place, axis=1)
         parts = integrals.reshape(len(integrals), len(factors), -1)
         result: Floats = ((factors @ parts) * self._scale).T
         return result if self._first is None else np.add.reduceat(result, self._first, axis=0)
 
     def _latest(self) -> Ints | None:
         """For each moment, the latest one of its sensor; None for a single sensor."""
-        if len(self.rows) == 1:
+        if self._place is not None:
             return None
         latest, of = np.full(len(self.rows), np.iinfo(np.int64).min), self._moments_of
         parts = self._moments.reshape(-1, len(of))
@@ -185,44 +199,41 @@ class Design:
         `origin_ns`. `tails` is the result of `ActiveTime.tail_means`, or None without tail probes.
         """
         n, columns = shares.shape
-        result = np.zeros((n, len(probes)))
         if not n or not probes:
-            return result
+            return np.zeros((n, len(probes)))
         plan = _Plan.of(tuple(probes), columns)
         running, varied = active.varied(self._moments, plan.slots)
         running[0] = 1.0 - running[1:].sum(axis=0)
         weights = np.zeros((len(self.rows), columns))
         weights[:, : min(columns, rates.shape[-1])] = rates[..., :columns]
-        parts = running.reshape(columns, -1, len(self._moments_of))
-        drawn = np.einsum("nc,cmn->mn", weights[self._moments_of], parts).reshape(1, -1)
+        drawn = self._drawn(weights, running)
+        integrals = [drawn, *varied.values(), active.gaps.integrals(self._moments, self._latest())]
         if tails is not None:
-            varied[ProbeKind.TAIL] = active.tails(self._moments, plan.slots)
-        pauses = active.gaps.integrals(self._moments, self._latest())
-        varied |= {kind: each[None, :] for kind, each in pauses.items()}
+            integrals.append(active.tails(self._moments, plan.slots))
         # All at once: for a few windows, numpy's cost per call dominates.
-        weighted = self._weighted(np.concatenate((drawn, *varied.values())))
-        first = dict(zip(varied, np.cumsum([1, *map(len, varied.values())]).tolist(), strict=False))
+        weighted = self._weighted(np.concatenate(integrals))
+        if tails is not None and tails.size:
+            # Centred over the time of each column, so that rates are means that include the tails of others.
+            size = min(columns, len(tails))
+            weighted[:, -tails.shape[1] :] -= shares[:, :size] @ tails[:size]
         time = run_time(self.ends, origin_ns)
-        lag = -weighted[:, 0] * _MS
-        for kind, (places, rows) in plan.places.items():
-            if kind is ProbeKind.DRIFT:
-                result[:, places] = shares[:, rows] * time[:, None]
-            elif kind is ProbeKind.LAG:
-                result[:, places] = lag[:, None]
-            elif kind is ProbeKind.LAG_DRIFT:
-                result[:, places] = (lag * time)[:, None]
-            elif kind is ProbeKind.WINDOW:
-                moved = self._weighted(drawn, self._factors * self._offsets[0])[:, 0]
-                moved -= (shares * weights[self._of]).sum(axis=1)
-                result[:, places] = (moved * (_MS / self._sensors[0].window_ns))[:, None]
-            else:
-                slots = plan.slots[rows]
-                result[:, places] = weighted[:, first[kind] + np.maximum(slots, 0)]
-                if kind is ProbeKind.TAIL and tails is not None:
-                    # Centred over the time of each column, so that rates are means that include the tails of others.
-                    size = min(columns, len(tails))
-                    result[:, places] -= shares[:, :size] @ tails[:size, slots]
-        return result
+        timing = np.zeros((n, len(_TIMING)))
+        timing[:, 0] = weighted[:, 0] * -_MS
+        timing[:, 1] = timing[:, 0] * time
+        if self._sensors[0].window_ns:
+            moved = self._weighted(drawn, self._factors * self._offsets[0])[:, 0]
+            moved -= np.einsum("nc,nc->n", shares, weights[self._of])
+            timing[:, 2] = moved * (_MS / self._sensors[0].window_ns)
+        effects = np.concatenate((timing, shares * time[:, None], weighted[:, 1:]), axis=1)
+        return effects.take(plan.places, axis=1)
+
+    def _drawn(self, weights: Floats, running: Floats) -> Floats:
+        """The rate at each moment, `[1, moments]`, from each sensor's rates and from what is running."""
+        if self._place is not None:
+            return weights @ running
+        parts = running.reshape(len(running), -1, len(self._moments_of))
+        drawn: Floats = np.einsum("nc,cmn->mn", weights[self._moments_of], parts).reshape(1, -1)
+        return drawn
 
 
 class Observed(NamedTuple):
@@ -267,20 +278,29 @@ def totals(some: Iterable[Observed]) -> list[Sums]:
 
 
 class _Plan(NamedTuple):
-    """The layout of probes: for each column, its slot among the probed columns or -1; and by kind, the indices of its
-    probes and of their columns."""
+    """The layout of probes: for each column, its slot among the probed columns or -1; for each probe, its place among
+    all effects that `Design.probes` computes."""
 
     slots: Ints
-    places: Mapping[ProbeKind, tuple[Ints, Ints]]
+    places: Ints
 
     @staticmethod
     @lru_cache(16)
     def of(probes: tuple[Probe, ...], columns: int) -> _Plan:
         """The layout of some probes. Cached, because the same probes are requested repeatedly."""
-        places: dict[ProbeKind, list[tuple[int, int]]] = {}
-        for i, (kind, column) in enumerate(probes):
-            places.setdefault(kind, []).append((i, column))
-        return _Plan(slots_of(probes, columns), {kind: (*np.transpose(each),) for kind, each in places.items()})
+        slots, none = slots_of(probes, columns), np.zeros(columns, np.int64)
+        places, first = dict[ProbeKind, Ints](), 0
+        for kinds, within in (
+            (_TIMING, none[:1]),
+            ((ProbeKind.DRIFT,), np.arange(columns)),
+            (VARIED, slots),
+            (PAUSES, none[:1]),
+            ((ProbeKind.TAIL,), slots),
+        ):
+            for kind in kinds:
+                places[kind] = first + within
+                first += 1 + int(within.max())
+        return _Plan(slots, np.array([places[kind][column] for kind, column in probes]))
 
 
 def _smoothed(active: ActiveTime, columns: int, sensor: Sensor, ends: Ints) -> Floats:

@@ -15,7 +15,7 @@ import numpy as np
 
 from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.join.unmixing.active_time import ActiveTime, SampledTime
+from gpu_profile.join.unmixing.active_time import ActiveTime
 from gpu_profile.join.unmixing.design import (
     Design,
     Observed,
@@ -30,6 +30,7 @@ from gpu_profile.join.unmixing.equations import Equations, Sums, rates_of_each
 from gpu_profile.join.unmixing.expected import SensorPrior
 from gpu_profile.join.unmixing.pauses import yield_to_program
 from gpu_profile.join.unmixing.probes import Probe, ProbeKind, choose, groups_of
+from gpu_profile.join.unmixing.sampled_time import SampledTime
 from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, GUARD_NS, Sensor, renews_faster, unsteadiness_ns
 from gpu_profile.join.unmixing.shrinkage import CERTAIN, shrink
 from gpu_profile.join.unmixing.stamps import StampErrors

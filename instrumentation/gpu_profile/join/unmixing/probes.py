@@ -84,7 +84,7 @@ GROUPS: Final = {
     ProbeKind.SOON: ProbeGroup.IDLE,
     ProbeKind.LATER: ProbeGroup.IDLE,
 }
-#: The fine variations within an execution, all kinds of one region's column, and of the column outside regions.
+#: The fine variations within an execution, and all kinds of one region's column.
 _FINE: Final = (ProbeKind.THIRD, ProbeKind.FOURTH)
 _OF_REGIONS: Final = (
     ProbeKind.SLOPE,
@@ -96,7 +96,6 @@ _OF_REGIONS: Final = (
     ProbeKind.LENGTH,
     ProbeKind.DRIFT,
 )
-_OUTSIDE: Final = (ProbeKind.GAP, ProbeKind.PAUSE, ProbeKind.REST, ProbeKind.SOON, ProbeKind.LATER, ProbeKind.DRIFT)
 
 
 def _phase(degree: int) -> Polynomial:
@@ -112,7 +111,9 @@ PHASES: Final = {
     kind: _phase(degree)
     for degree, kind in enumerate((ProbeKind.SLOPE, ProbeKind.BEND, ProbeKind.THIRD, ProbeKind.FOURTH), start=1)
 }
-#: The coefficients of each, by power of the elapsed part.
+#: The kinds of variation over an execution, by its elapsed part and by its length.
+VARIED: Final = (*PHASES, ProbeKind.START, ProbeKind.LENGTH)
+#: The coefficients of each phase, by power of the elapsed part.
 _COEFFICIENTS: Final = np.stack([np.pad(each.coef, (0, 6 - len(each.coef))) for each in PHASES.values()], axis=1)
 
 
@@ -124,7 +125,12 @@ def phases(passed: Floats) -> Floats:
 #: Power outside regions may change between pauses of these lengths and ten times longer ones: pauses between regions,
 #: pauses with an unmarked region, and pauses in which the program waits. Shorter pauses are alike, because stamp errors
 #: affect their lengths as much as the program does.
-_LONGER_NS: Final = {ProbeKind.GAP: _MS, ProbeKind.PAUSE: 10 * _MS, ProbeKind.REST: 100 * _MS}
+_LONGER_NS: Final = (_MS, 10 * _MS, 100 * _MS)
+_LONGER: Final = np.log10(_LONGER_NS)[:, None]
+#: ... and it may settle after work ends, within times of this order.
+_SETTLED_NS: Final = np.array([[50e6], [1e9]])
+#: The kinds of variation over a pause: by its length, and since the end of work.
+PAUSES: Final = (ProbeKind.GAP, ProbeKind.PAUSE, ProbeKind.REST, ProbeKind.SOON, ProbeKind.LATER)
 
 
 class Probe(NamedTuple):
@@ -159,7 +165,7 @@ def choose(active: Floats, lengths: Floats, *, window: bool) -> tuple[Probe, ...
             for column in regions
             if kind not in _FINE or lengths[column] >= _SHORT
         ),
-        *(Probe(kind, 0) for kind in _OUTSIDE),
+        *(Probe(kind, 0) for kind in (*PAUSES, ProbeKind.DRIFT)),
         Probe(ProbeKind.LAG),
         Probe(ProbeKind.LAG_DRIFT),
         *([Probe(ProbeKind.WINDOW)] if window else ()),
@@ -187,13 +193,14 @@ class Gaps(NamedTuple):
         apart = starts[1:] > reached[:-1]
         return cls(np.append(reached[:-1][apart], reached[-1]), np.append(starts[1:][apart], reached[-1]))
 
-    def integrals(self, moments: Ints, latest: Ints | None = None) -> dict[ProbeKind, Floats]:
-        """By kind of variation over a pause: its integral up to each moment, in ns.
+    def integrals(self, moments: Ints, latest: Ints | None = None) -> Floats:
+        """By kind of variation over a pause, in the order of `PAUSES`: its integral up to each moment, in ns.
 
         The open last pause extends to the latest of `moments`, or for each moment to its entry in `latest`.
         """
-        if not len(self.starts):
-            return {kind: np.zeros(len(moments)) for kind in (*_LONGER_NS, ProbeKind.SOON, ProbeKind.LATER)}
+        count = len(self.starts)
+        if not count:
+            return np.zeros((len(PAUSES), len(moments)))
         origin = int(self.starts[0])
         starts, ends, at = ((part - origin).astype(np.float64) for part in (self.starts, self.ends, moments))
         ends[-1] = max(starts[-1] + 1.0, float(at.max(initial=0.0)))
@@ -201,36 +208,25 @@ class Gaps(NamedTuple):
         place = np.maximum(np.searchsorted(starts, at, side="right") - 1, 0)
         own = lengths[place]
         if latest is not None:
-            open_ = place == len(starts) - 1
+            open_ = place == count - 1
             own[open_] = np.maximum(1.0, (latest[open_] - origin) - starts[-1])
-        since = np.clip(at - starts[place], 0.0, own)
-        integrals = {}
-        for kind, passed, whole in (
-            *((kind, _level(kind, own) * since, _level(kind, lengths) * lengths) for kind in _LONGER_NS),
-            (ProbeKind.SOON, _settled(since, 50e6), _settled(lengths, 50e6)),
-            (ProbeKind.LATER, _settled(since, 1e9), _settled(lengths, 1e9)),
-        ):
-            before = np.concatenate(([0.0], np.cumsum(whole)[:-1]))
-            integrals[kind] = before[place] + passed
+        # The whole pauses and the parts of pauses up to the moments, all at once.
+        since = np.concatenate((lengths, np.clip(at - starts[place], 0.0, own)))
+        # How far power outside regions has moved from one level to the other in a pause of this length: 0 to 1.
+        level = np.clip(np.log10(np.maximum(np.concatenate((lengths, own)), 1.0)) - _LONGER, 0.0, 1.0)
+        # The integral of `s / (s + constant)`: an effect that begins to settle when work ends.
+        settled = since - _SETTLED_NS * np.log1p(since / _SETTLED_NS)
+        parts = np.concatenate((level * since, settled))
+        before = np.zeros((len(PAUSES), count))
+        np.cumsum(parts[:, : count - 1], axis=1, out=before[:, 1:])
+        integrals: Floats = before[:, place] + parts[:, count:]
         return integrals
-
-
-def _level(kind: ProbeKind, lengths: Floats) -> Floats:
-    """How far power outside regions has moved from one level to the other in pauses of these lengths: 0 to 1."""
-    level: Floats = np.clip(np.log10(np.maximum(lengths, 1.0) / _LONGER_NS[kind]), 0.0, 1.0)
-    return level
 
 
 def faded(since: Floats, within_ns: float) -> Floats:
     """The integral, in ns, of an effect that is 1 at first and fades with time constant `within_ns`."""
     integral: Floats = within_ns * -np.expm1(-since / within_ns)
     return integral
-
-
-def _settled(since: Floats, constant_ns: float) -> Floats:
-    """The integral of `s / (s + constant)`: an effect that begins to settle when work ends."""
-    settled: Floats = since - constant_ns * np.log1p(since / constant_ns)
-    return settled
 
 
 def run_time(moments: Ints, origin_ns: int) -> Floats:

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.join.unmixing.active_time import ActiveTime, Columns, concurrency
+from gpu_profile.join.unmixing.active_time import ActiveTime, concurrency
 from gpu_profile.join.unmixing.activities import Activities, NamedActivities, Pieces, pieces
+from gpu_profile.join.unmixing.piece_sums import Columns
 from gpu_profile.join.unmixing.stamps import Stamps
 from gpu_profile.units import NS_PER_S
 

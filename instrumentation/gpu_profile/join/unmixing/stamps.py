@@ -19,9 +19,9 @@ import numpy as np
 
 from gpu_profile.catalogue import Signal
 from gpu_profile.history.timeline import Floats
-from gpu_profile.join.unmixing.active_time import Columns
 from gpu_profile.join.unmixing.activities import Activities, Pieces
 from gpu_profile.join.unmixing.equations import Equations
+from gpu_profile.join.unmixing.piece_sums import Columns
 
 #: Larger variation is not due to stamps: hosts take them late by 0.2-1 ms, and a few per cent by ten times as much.
 #: No stamp is better than the second number: clocks are read, and marks recorded, within some microseconds.

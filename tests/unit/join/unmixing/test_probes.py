@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.polynomial import Legendre
 
-from gpu_profile.join.unmixing.probes import PHASES, Gaps, ProbeKind, choose
+from gpu_profile.join.unmixing.probes import PAUSES, PHASES, Gaps, ProbeKind, choose
 
 MS = 1_000_000
 
@@ -33,7 +33,7 @@ def level(kind: ProbeKind, length_ms: float) -> float:
     """By how much nobody's power differs, of 1, in a pause of this length that is followed by work and by no more."""
     starts = np.array([0, round((length_ms + 1) * MS)])
     gaps = Gaps(starts, np.array([round(length_ms * MS), starts[1]]))
-    integrals = gaps.integrals(np.array([0, round(length_ms * MS)]))[kind]
+    integrals = gaps.integrals(np.array([0, round(length_ms * MS)]))[PAUSES.index(kind)]
     return float(integrals[1] - integrals[0]) / (length_ms * MS)
 
 
