@@ -82,6 +82,8 @@ class Activities(NamedTuple):
     def once(self) -> Activities:
         """Activities of one column without overlaps: each begins after the earlier ones of its column. Parents are
         dropped."""
+        if (self.starts[1:] >= self.ends[:-1]).all():
+            return self._replace(parents=np.full(len(self.starts), -1))
         order = np.lexsort((self.starts, self.columns))
         starts, ends, columns = self.starts[order], self.ends[order], self.columns[order]
         first = np.ones(len(order), bool)
@@ -140,7 +142,7 @@ class NamedActivities(NamedTuple):
         """The activities with each region's column in place of its name."""
         # In order of appearance, so that the regions that get the last free columns do not depend on chance.
         columns = {region: column(region) for region in dict.fromkeys(self.regions)}
-        numbers = np.array([columns[region] for region in self.regions], np.int64)
+        numbers = np.fromiter(map(columns.__getitem__, self.regions), np.int64, len(self.regions))
         return Activities(self.starts, self.ends, self.parents, numbers)
 
 

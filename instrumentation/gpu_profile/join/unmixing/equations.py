@@ -154,11 +154,11 @@ class Equations:
                 self.reference = np.zeros((len(self.total), outputs))
         self._grow(shares.shape[1])
         rows = np.concatenate((probes, shares), axis=1)
-        size = rows.shape[1]
-        parts = np.array_split(rows, 1 + len(rows) * size**2 // _AT_ONCE)
-        products = np.sum([part.T @ part for part in parts], axis=0)
-        if size < len(self.total):
-            products = np.pad(products, (0, len(self.total) - size))
+        size, most = rows.shape[1], 1 + _AT_ONCE // rows.shape[1] ** 2
+        products = np.zeros((len(self.total), len(self.total)))
+        for at in range(0, len(rows), most):
+            part = rows[at : at + most]
+            products[:size, :size] += part.T @ part
         self._upper += packed(products)
         self.moment[:size] += rows.T @ values
         self.total[:size] += rows.sum(axis=0)
@@ -168,8 +168,11 @@ class Equations:
         self.highest = np.maximum(self.highest, values.max(axis=0))
         self.n += len(values)
         if self.covered.any():
-            usable = ~(rows[:, ~self.covered[:size]] != 0).any(axis=1)
-            self._add_blocks(rows[usable], (values - rows @ self.reference[:size])[usable])
+            errors, covered = values - rows @ self.reference[:size], self.covered[:size]
+            if not covered.all():
+                usable = ~(rows[:, ~covered] != 0).any(axis=1)
+                rows, errors = rows[usable], errors[usable]
+            self._add_blocks(rows, errors)
 
     def _add_blocks(self, rows: Floats, errors: Floats) -> None:
         size, at = rows.shape[1], 0
