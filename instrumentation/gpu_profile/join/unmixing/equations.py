@@ -162,7 +162,7 @@ class Equations:
         self._upper += packed(products)
         self.moment[:size] += rows.T @ values
         self.total[:size] += rows.sum(axis=0)
-        self.seen[:size] += np.count_nonzero(rows > 0, axis=0)
+        self.seen[:size] += (rows > 0).sum(axis=0)
         self.sum += values.sum(axis=0)
         self.square += (values**2).sum(axis=0)
         self.highest = np.maximum(self.highest, values.max(axis=0))

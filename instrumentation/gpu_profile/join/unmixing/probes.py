@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.polynomial import Legendre, Polynomial
-from numpy.polynomial.polynomial import polyval
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.units import NS_PER_S
@@ -114,12 +113,13 @@ PHASES: Final = {
 #: The kinds of variation over an execution, by its elapsed part and by its length.
 VARIED: Final = (*PHASES, ProbeKind.START, ProbeKind.LENGTH)
 #: The coefficients of each phase, by power of the elapsed part.
-_COEFFICIENTS: Final = np.stack([np.pad(each.coef, (0, 6 - len(each.coef))) for each in PHASES.values()], axis=1)
+_COEFFICIENTS: Final[Floats] = np.stack([np.pad(each.coef, (0, 6 - len(each.coef))) for each in PHASES.values()])
 
 
 def phases(passed: Floats) -> Floats:
     """The integrals `PHASES` up to each elapsed part of an execution: `[phases, parts]`."""
-    return polyval(passed, _COEFFICIENTS).astype(np.float64, copy=False)
+    integrals: Floats = _COEFFICIENTS @ np.vander(passed, _COEFFICIENTS.shape[1], increasing=True).T
+    return integrals
 
 
 #: Power outside regions may change between pauses of these lengths and ten times longer ones: pauses between regions,

@@ -207,6 +207,8 @@ class Sensor(NamedTuple):
 
 def moments_of(sensors: Sequence[Sensor], stamps: Ints) -> Ints:
     """The moments of readings with these `stamps` under each sensor: `[sensors, stamps]`."""
+    if len(sensors) == 1:
+        return sensors[0].moments(stamps)[None]
     lag, period, phase = _columns([(s.lag_ns, s.period_ns, s.phase_ns) for s in sensors])
     moments: Ints = stamps - _since(stamps, period, phase) - lag
     return moments

@@ -10,6 +10,7 @@ from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime
 from gpu_profile.join.unmixing.activities import Pieces
 from gpu_profile.join.unmixing.design import Design, Windows, alike, design_effect
+from gpu_profile.join.unmixing.probes import ProbeKind, choose
 from gpu_profile.join.unmixing.sensor import Sensor
 
 
@@ -86,3 +87,29 @@ def test_a_gap_of_hours_in_a_counters_readings_takes_no_more_room_than_a_few_per
     design = Design(windows, Sensor(window_ns=25 * MS, period_ns=100 * MS, phase_ns=0), counts=True)
     assert len(design._moments) < 200
     assert design.shares(active, 2)[:, 1] == pytest.approx([1.0, 1.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    "sensor",
+    [Sensor(), Sensor(period_ns=100 * MS, phase_ns=3 * MS, blur_ns=2 * MS), Sensor(window_ns=50 * MS, lag_ns=9 * MS)],
+)
+@pytest.mark.parametrize("tabled", [False, True])
+def test_a_sensor_has_the_same_equations_alone_and_beside_another(sensor: Sensor, *, tabled: bool) -> None:
+    rng = np.random.default_rng(7)
+    ends = np.cumsum(rng.integers(1, 20, 300)) * MS
+    column = rng.integers(1, 3, 300)
+    active = ActiveTime.of(Pieces(column, ends - MS // 2, ends), column, column)
+    active = active.tabled(3) if tabled else active
+    edges = np.arange(3, 23) * 100 * MS + rng.integers(0, MS, 20)
+    windows = Windows(edges[:-1], edges[1:], rng.random((19, 1)))
+    probes = tuple(
+        each for each in choose(np.ones(3), np.ones(3), window=sensor.window_ns > 0) if each.kind is not ProbeKind.TAIL
+    )
+    rates = np.array([90.0, 300.0, 500.0])
+    alone = Design(windows, sensor, counts=False)
+    both = Design(windows, sensor, sensor._replace(lag_ns=sensor.lag_ns + MS), counts=False)
+    shares, mine = alone.shares(active, 3), both.rows[0]
+    expected = both.shares(active, 3)
+    assert shares == pytest.approx(expected[mine], abs=1e-12)
+    varied = both.probes(active, probes, expected, np.array([rates, rates]), 0)[mine]
+    assert alone.probes(active, probes, shares, rates, 0) == pytest.approx(varied, rel=1e-9, abs=1e-6)
