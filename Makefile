@@ -29,6 +29,26 @@ GPU_STAGES ?=
 # Of the machine with the GPU.
 GPU_PYTHON ?= 3.12
 
+# `quietly TITLE COMMAND...` prints one line, with the seconds that it took. The output is shown only on a failure.
+define QUIETLY
+quietly() {
+  local log began=$$SECONDS code=0
+  log=$$(mktemp)
+  printf '%s ... ' "$$1"
+  shift
+  "$$@" >"$$log" 2>&1 </dev/null || code=$$?
+  if [ $$code = 0 ]; then
+    printf '%d s\n' $$((SECONDS - began))
+  else
+    printf 'failed after %d s: %s\n' $$((SECONDS - began)) "$$*"
+    cat "$$log" >&2
+  fi
+  rm -f "$$log"
+  return $$code
+}
+apt() { DEBIAN_FRONTEND=noninteractive apt-get -qq --no-install-recommends "$$@"; }
+endef
+
 .PHONY: help demo test lint format types imports check bench gpu gpu-wheels image-test dashboards docs wheel frameworks clean
 
 help:  ## list the targets
@@ -40,12 +60,13 @@ demo: $(VENV)/demo.stamp  ## a small service on this machine's GPUs, or on simul
 # With no way to install Debian's programs, the tests that need them are left out, and said so; so are those of PyTorch,
 # which is large. CI leaves nothing out.
 test: $(VENV)/dev.stamp  ## every test that this machine can run [WORKERS=3] [PYTEST_ARGS=...]
-	@without=()
+	@$(QUIETLY)
+	without=()
 	if ! command -v promtool >/dev/null || ! command -v chromium >/dev/null || ! command -v chromedriver >/dev/null; then
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
-	      && apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-	         apt-get install -y -qq --no-install-recommends $(DEBIAN_PACKAGES) </dev/null >/dev/null; then
-	    echo "Installed Debian's $(DEBIAN_PACKAGES) for the tests."
+	      && quietly "Reading Debian's list of packages" apt update \
+	      && quietly "Installing Debian's $(DEBIAN_PACKAGES) for the tests" apt install -y $(DEBIAN_PACKAGES); then
+	    :
 	  elif [ -n "$${CI:-}" ]; then
 	    echo "CI needs these programs: apt-get install $(DEBIAN_PACKAGES)" >&2
 	    exit 1
@@ -58,7 +79,7 @@ test: $(VENV)/dev.stamp  ## every test that this machine can run [WORKERS=3] [PY
 	# The collector that the tests send spans through is linked against the interpreter's shared library.
 	library=$$($(PY) -c 'import sys; print("libpython%d.%d" % sys.version_info[:2])')
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && [[ "$$(ldconfig -p)" != *"$$library.so"* ]]; then
-	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$library </dev/null >/dev/null || true
+	  apt install -y $$library </dev/null >/dev/null || true
 	fi
 	[ -z "$${CI:-}" ] || $(MAKE) $(VENV)/frameworks.stamp
 	# Tests of a module run in one process, so that what they share is set up once; those that take long come first.
@@ -90,9 +111,11 @@ gpu: $(GPU_VENV)/made.stamp  ## prove it on this machine's NVIDIA GPU, in 9 minu
 
 # PyTorch and CuPy are not among them: they must be there.
 gpu-wheels: $(VENV)/made.stamp  ## what `make gpu` needs on a machine without a network, into .gpu-wheels [GPU_PYTHON=3.12]
-	@rm -rf $(GPU_WHEELS)
+	@$(QUIETLY)
+	rm -rf $(GPU_WHEELS)
 	tags=$$(for n in $$(seq 39 -1 12); do echo --platform manylinux_2_$${n}_x86_64; done)
-	$(PIP) download --quiet --dest $(GPU_WHEELS) --only-binary=:all: --implementation cp --python-version $(GPU_PYTHON) \
+	quietly "Downloading into $(GPU_WHEELS)" \
+	  $(PIP) download --dest $(GPU_WHEELS) --only-binary=:all: --implementation cp --python-version $(GPU_PYTHON) \
 	  $$tags --platform manylinux2014_x86_64 $$($(PY) tests/gpu/needs.py) pip
 	du -sh $(GPU_WHEELS)
 
@@ -107,7 +130,9 @@ docs: $(VENV)/docs.stamp  ## the documentation's site, in site/VERSION [WITH=mkd
 	@exec $(PY) docs/build_site.py $(if $(WITH),--with $(WITH))
 
 wheel: $(VENV)/dev.stamp  ## the source distribution and the wheel, in dist/
-	@$(PY) -m build --outdir dist
+	@$(QUIETLY)
+	quietly "Building into dist" $(PY) -m build --outdir dist
+	ls -sh1 dist
 
 frameworks: $(VENV)/frameworks.stamp  ## install PyTorch (CPU), Lightning and Transformers, so that their tests run
 
@@ -117,7 +142,8 @@ clean:  ## remove everything that make made
 
 # The newest Python on PATH that can make environments; else the newest, with what it lacks installed or asked for.
 $(VENV)/made.stamp:
-	@asked='$(PYTHON)'
+	@$(QUIETLY)
+	asked='$(PYTHON)'
 	choose() {
 	  python=
 	  for candidate in $${asked:-$$(compgen -c python3. | grep -xE 'python3\.[0-9]+' | sort -Vru) python3 python}; do
@@ -131,9 +157,8 @@ $(VENV)/made.stamp:
 	  package=python3-venv
 	  [ -z "$$python" ] || package=$$("$$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-	    echo "Installing $$package, to make a virtual environment."
-	    apt-get update -qq
-	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$package </dev/null >/dev/null || true
+	    quietly "Reading Debian's list of packages" apt update
+	    quietly "Installing $$package, to make a virtual environment" apt install -y $$package || true
 	    choose || true
 	  else
 	    echo "No Python 3.11 or newer here can make virtual environments. Install what is missing, then run make again:" >&2
@@ -145,23 +170,23 @@ $(VENV)/made.stamp:
 	  echo "No $${asked:-Python} of version 3.11 or newer on PATH: gpu-profile needs one (Debian 12, Ubuntu 24.04 or newer have it)." >&2
 	  exit 1
 	fi
-	echo "Making $(VENV) with $$("$$python" --version)."
-	"$$python" -m venv --clear $(VENV)
+	quietly "Making $(VENV) with $$("$$python" --version)" "$$python" -m venv --clear $(VENV)
 	touch $@
 
 $(VENV)/demo.stamp: pyproject.toml $(VENV)/made.stamp
-	@echo "Installing gpu-profile into $(VENV)."
-	$(PIP) install --quiet --editable .
+	@$(QUIETLY)
+	quietly "Installing gpu-profile into $(VENV)" $(PIP) install --editable .
 	touch $@
 
 $(VENV)/docs.stamp: pyproject.toml $(VENV)/made.stamp
-	@echo "Installing the documentation's tools into $(VENV)."
-	$(PIP) install --quiet --editable '.[docs]'
+	@$(QUIETLY)
+	quietly "Installing the documentation's tools into $(VENV)" $(PIP) install --editable '.[docs]'
 	touch $@
 
 # Made of the Python that has PyTorch or CuPy. Its own packages stay what they are: what is added goes before them.
 $(GPU_VENV)/made.stamp: pyproject.toml tests/gpu/needs.py
-	@python=
+	@$(QUIETLY)
+	python=
 	for candidate in $(or $(PYTHON),python3 $$(compgen -c python3. | grep -xE 'python3\.[0-9]+' | sort -Vru)); do
 	  "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue
 	  python=$${python:-$$candidate}
@@ -171,26 +196,29 @@ $(GPU_VENV)/made.stamp: pyproject.toml tests/gpu/needs.py
 	  fi
 	done
 	if [ -z "$$python" ]; then echo "No Python of version 3.11 or newer on PATH." >&2; exit 1; fi
-	"$$python" -m venv --clear --without-pip $(GPU_VENV)
+	quietly "Making $(GPU_VENV) with $$("$$python" --version)" "$$python" -m venv --clear --without-pip $(GPU_VENV)
 	site=$$($(GPU_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 	"$$python" -c 'import sys; print(*(p for p in sys.path if p.endswith("-packages")), sep="\n")' > "$$site/beneath.pth"
 	mapfile -t needs < <("$$python" tests/gpu/needs.py)
 	if [ -d $(GPU_WHEELS) ]; then
-	  PYTHONPATH=$$(echo $(GPU_WHEELS)/pip-*.whl) $(GPU_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-	    --no-index --find-links $(GPU_WHEELS) "$${needs[@]}"
+	  pip=(env PYTHONPATH=$$(echo $(GPU_WHEELS)/pip-*.whl) $(GPU_VENV)/bin/python -m pip)
+	  from=(--no-index --find-links $(GPU_WHEELS))
 	else
-	  "$$python" -m pip --disable-pip-version-check --python $(GPU_VENV)/bin/python install --quiet "$${needs[@]}"
+	  pip=("$$python" -m pip --python $(GPU_VENV)/bin/python)
+	  from=()
 	fi
+	quietly "Installing the tools of the GPU run into $(GPU_VENV)" \
+	  "$${pip[@]}" --disable-pip-version-check install "$${from[@]}" "$${needs[@]}"
 	touch $@
 
 # Compiling all of what is installed takes half of that time, and most of it is never imported.
 $(VENV)/frameworks.stamp: $(VENV)/dev.stamp
-	@echo "Installing $(FRAMEWORKS) into $(VENV)."
-	$(PIP) install --quiet --no-compile $(TORCH)
-	$(PIP) install --quiet --no-compile $(FRAMEWORKS)
+	@$(QUIETLY)
+	quietly "Installing $(TORCH) into $(VENV)" $(PIP) install --no-compile $(TORCH)
+	quietly "Installing $(filter-out $(TORCH),$(FRAMEWORKS)) into $(VENV)" $(PIP) install --no-compile $(FRAMEWORKS)
 	touch $@
 
 $(VENV)/dev.stamp: pyproject.toml $(VENV)/made.stamp
-	@echo "Installing gpu-profile and what its tests need into $(VENV)."
-	$(PIP) install --quiet --no-compile --editable '.[dev]'
+	@$(QUIETLY)
+	quietly "Installing gpu-profile and its tools into $(VENV)" $(PIP) install --no-compile --editable '.[dev]'
 	touch $@ $(VENV)/demo.stamp
