@@ -11,8 +11,9 @@ Read in this order:
 - `comparison`: two analyses, region by region, with intervals. `quantities`: the compared quantities of a region.
   `chance`: the sizes of their intervals. `gate`: the conditions of `--fail-on`. `rules`: thresholds from a file.
 - Views of an `Analysis`: `text`, `data` (JSON), `tables` (CSV), `page` (HTML), `perfetto` (a trace), `figure`
-  (matplotlib). The last three draw executions on `lanes`. `drawing` is the page's timeline. `views` has the public
-  `analyse`, whose result notebooks display as the page. Views of a `Comparison`: `comparison_text`, `comparison_page`.
+  (matplotlib). The last three draw executions on `lanes`. `drawing` is the page's timeline. `labels` has the devices'
+  short names; `conclusion` puts the result into sentences. `views` has the public `analyse`, whose result notebooks
+  display as the page. Views of a `Comparison`: `comparison_text`, `comparison_page`.
 
 Imports `report`, the join, the regimes, the recording and the catalogue; neither a driver nor a session. To add a view,
 write a module with a function from `Analysis`, and an option in `cli/analysis.py`. The function takes its form from

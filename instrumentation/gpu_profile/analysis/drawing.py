@@ -13,8 +13,9 @@ import numpy as np
 
 from gpu_profile.analysis.account import Analysis
 from gpu_profile.analysis.devices import DeviceUse
+from gpu_profile.analysis.labels import labels
 from gpu_profile.analysis.lanes import REGIONS, Lanes
-from gpu_profile.analysis.text import events, labels
+from gpu_profile.analysis.text import events
 from gpu_profile.catalogue import BUSY_SOURCES, Kind, Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device

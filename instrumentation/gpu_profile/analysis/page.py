@@ -7,9 +7,11 @@ from html import escape
 from typing import Any, Final
 
 from gpu_profile.analysis.account import Analysis, RegionUse
+from gpu_profile.analysis.conclusion import conclusion
 from gpu_profile.analysis.devices import DeviceUse
 from gpu_profile.analysis.drawing import timeline
 from gpu_profile.analysis.drawing import title as device_title
+from gpu_profile.analysis.labels import labels
 from gpu_profile.analysis.lanes import HOST, Lanes, by_rank, by_region, on_devices, on_host
 from gpu_profile.analysis.text import (
     DEVICE_COLUMNS,
@@ -17,7 +19,6 @@ from gpu_profile.analysis.text import (
     device_row,
     happened,
     headline,
-    labels,
     quantity,
     rank_lines,
     reasons,
@@ -87,6 +88,7 @@ def render_page(analysis: Analysis, *, title: str, recording: Recording | None =
     by = "regime" if drawn and len({*_regimes(drawn)} - {"UNKNOWN"}) > 1 else "region"
     body = [
         f"<p>{escape(headline(analysis))}</p>",
+        *(f"<p>{escape(line)}</p>" for line in [" ".join(conclusion(analysis))] if line),
         _tiles(analysis),
         *_timeline(analysis, drawn, by),
         *_energy(analysis, number),

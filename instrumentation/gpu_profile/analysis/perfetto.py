@@ -17,8 +17,8 @@ import numpy as np
 from gpu_profile.analysis.account import Analysis
 from gpu_profile.analysis.devices import DeviceUse
 from gpu_profile.analysis.drawing import stretches, title
+from gpu_profile.analysis.labels import labels
 from gpu_profile.analysis.lanes import Lanes, by_rank, on_devices, on_host
-from gpu_profile.analysis.text import labels
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Kind, Signal
 from gpu_profile.catalogue import attributes as names_of
 from gpu_profile.history.timeline import Timeline

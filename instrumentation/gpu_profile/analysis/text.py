@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from gpu_profile.analysis.account import Analysis, RegionUse
+from gpu_profile.analysis.conclusion import conclusion
 from gpu_profile.analysis.devices import DeviceUse
+from gpu_profile.analysis.labels import labels
 from gpu_profile.analysis.ranks import RegionRanks
-from gpu_profile.catalogue.samples import DeviceKind
 from gpu_profile.join.remedies import remedy
 from gpu_profile.regimes import Regime, Verdict
 from gpu_profile.regimes.kernel_work import KernelWorks
@@ -61,23 +61,6 @@ _KERNELS: Final[Mapping[str, Callable[[KernelWorks], str]]] = {
 _HELD_DOWN: Final = 0.01
 #: With more ranks, a table shows the extremes only.
 _MOST_RANKS: Final = 8
-
-
-def labels(analysis: Analysis) -> dict[str, str]:
-    """A short name for each device with samples or regions, by UUID: a GPU's index, if no other GPU shares it.
-
-    A MIG instance, or a GPU of another node, has the first part of its UUID, or all of it if another's begins so too.
-    """
-    gpus = [use.device for use in analysis.devices if use.device.kind is DeviceKind.GPU]
-    often = Counter(device.index for device in gpus)
-    uuids = [use.device.uuid for use in analysis.devices] + [use.summary.device.uuid for use in analysis.regions]
-    indices = {gpu.uuid: str(gpu.index) for gpu in gpus if gpu.index is not None and often[gpu.index] == 1}
-    begun = Counter(map(_beginning, dict.fromkeys(uuids)))
-    return {uuid: _beginning(uuid) if begun[_beginning(uuid)] == 1 else uuid for uuid in uuids} | indices
-
-
-def _beginning(uuid: str) -> str:
-    return "-".join(uuid.split("-")[:2])
 
 
 def quantity(value: float | None, unit: str) -> str:
@@ -270,6 +253,7 @@ def render(analysis: Analysis, *, width: int | None = None) -> str:
         parts.append(fitted_table(DEVICE_COLUMNS, rows, _SPARE_OF_DEVICES, width=width, left=2, more=MORE))
     parts += _regions(analysis, width)
     parts += section("What happened", happened(analysis), width)
+    parts += _conclusion(analysis, width)
     parts += section("What to do next", advice(analysis), width)
     parts += section("Missing results", reasons(analysis), width)
     return "\n\n".join(parts)
@@ -281,9 +265,16 @@ def render_regions(analysis: Analysis, *, width: int | None = None) -> str:
     If the table would be wider than `width` characters, it omits the least important columns.
     """
     parts = _regions(analysis, width)
+    parts += _conclusion(analysis, width)
     parts += section("What to do next", advice(analysis), width)
     parts += section("Missing results", reasons(analysis, regions_only=True), width)
     return "\n\n".join(parts)
+
+
+def _conclusion(analysis: Analysis, width: int | None) -> list[str]:
+    """The cost and the regime of the region that costs most. The steps of all regions follow it."""
+    sentences = conclusion(analysis)[:2]
+    return [folded(" ".join(sentences), width)] if sentences else []
 
 
 def _regions(analysis: Analysis, width: int | None) -> list[str]:

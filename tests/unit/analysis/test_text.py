@@ -11,12 +11,15 @@ from support.analysis import EVIL, Run, hostile, parsed, two_devices
 from gpu_profile.analysis import Analysis, Comparison, Difference, Outcome, analyse, compare, parse_gate
 from gpu_profile.analysis.comparison_page import render_page
 from gpu_profile.analysis.comparison_text import gaps, render_comparison, summary
-from gpu_profile.analysis.text import advice, labels, listed, reasons, render, render_regions
+from gpu_profile.analysis.conclusion import conclusion
+from gpu_profile.analysis.labels import labels
+from gpu_profile.analysis.text import advice, listed, reasons, render, render_regions
 from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.join.remedies import remedy
 from gpu_profile.join.unmixing.probes import ProbeGroup
 from gpu_profile.join.unmixing.unmix import LOCK_STEP, TIMING
 from gpu_profile.regimes import Regime
+from gpu_profile.units import percent, si
 
 PREFIXES = {"n": 1e-9, "µ": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 MIG = "MIG-4fcd5654-1bc6-5cbc-936b-764183ae326c"
@@ -245,3 +248,42 @@ def test_a_narrow_comparison_names_the_columns_that_it_omits(ordinary: Analysis,
     narrow = render_comparison(compare(ordinary, dear), (), width=70)
     assert "not shown in 70 columns: change, difference (--json has all)" in narrow
     assert "not shown" not in render_comparison(compare(ordinary, dear), ())
+
+
+# ---------------------------------------------------------------------- the result in sentences
+
+
+def test_the_conclusion_names_the_region_with_the_highest_energy_its_share_its_regime_and_the_next_step(
+    ordinary: Analysis,
+) -> None:
+    (forward,) = ordinary.of("forward")
+    part, whole = forward.summary.energy_j, ordinary.devices[0].energy_j
+    assert part is not None
+    assert whole is not None
+    used, regime, step = conclusion(ordinary)
+    assert used == (
+        f"Region forward used {part / whole * 100:.0f} % of the energy of GPU 0 ({si(part, 'J')} of {si(whole, 'J')}), "
+        "in 60 calls."
+    )
+    assert regime == f"It is {forward.verdict.regime}, with a confidence of {percent(forward.verdict.confidence, 0)}."
+    assert step == f"Next step: {forward.verdict.advice}."
+    assert f"{used} {regime}\n" in f"{render(ordinary)}\n"
+
+
+def with_summaries(analysis: Analysis, **changes: object) -> Analysis:
+    uses = (replace(use, summary=replace(use.summary, **changes)) for use in analysis.regions)  # type: ignore[arg-type]
+    return replace(analysis, regions=tuple(uses))
+
+
+def test_the_conclusion_says_nothing_that_was_not_measured(ordinary: Analysis) -> None:
+    def first(analysis: Analysis) -> str:
+        return conclusion(analysis)[0]
+
+    uncertain = with_summaries(ordinary, energy_half_width=None)
+    unmetered = replace(ordinary, devices=tuple(replace(use, energy_j=None) for use in ordinary.devices))
+    unpowered = with_summaries(ordinary, energy_j=None)
+    assert re.match(r"Region forward used about \d+ % of the energy of GPU 0 ", first(uncertain))
+    assert re.match(r"Region forward used [\d.]+ kJ of energy on GPU 0, in 60 calls\.$", first(unmetered))
+    assert re.match(r"Region forward used \d+ % of the busy time of GPU 0 ", first(unpowered))
+    assert conclusion(with_summaries(ordinary, energy_j=None, busy_s=None)) == []
+    assert conclusion(refused(ordinary, LOCK_STEP))[1:] == [f"Its regime is UNKNOWN: {LOCK_STEP}."]
