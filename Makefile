@@ -137,7 +137,8 @@ wheel: $(VENV)/dev.stamp  ## the source distribution and the wheel, in dist/
 frameworks: $(VENV)/frameworks.stamp  ## install PyTorch (CPU), Lightning and Transformers, so that their tests run
 
 clean:  ## remove everything that make made
-	@rm -rf $(VENV) $(GPU_VENV) $(GPU_WHEELS) dist build site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(GPU_VENV) $(GPU_WHEELS) dist build site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
+	  gpu-profile-demo.html
 	find instrumentation exporter grafana tests -name __pycache__ -prune -exec rm -rf {} +
 
 # The newest Python on PATH that can make environments; else the newest, with what it lacks installed or asked for.

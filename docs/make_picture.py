@@ -65,11 +65,11 @@ def draw(printed: str) -> str:
 
 
 def without_span(lines: list[str]) -> list[str]:
-    """Leave out the addresses at the start and the span in the middle."""
+    """Leave out the addresses and the span in the middle."""
     kept, inside = [], False
     for line in lines:
         inside = line.startswith("one of ") or (inside and line != "")
-        if not inside and not re.match(r"(page|metrics of \w+|work|first joined) ", line):
+        if not inside and not re.match(r"(page|metrics of \w+|work|first joined|Report:|Live page:) ", line):
             kept.append(line)
     return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).splitlines()
 

@@ -24,9 +24,10 @@ class Demo:
 
     def __init__(self, temporary: Path, *arguments: str, wrapper: tuple[str, ...] = ()) -> None:
         self.temporary = temporary
+        self.page = temporary.with_name(f"{temporary.name}.html")
         self.lines: list[str] = []
         self.process = subprocess.Popen(
-            [*wrapper, *command("demo", "--simulated", *arguments)],
+            [*wrapper, *command("demo", "--simulated", "--report", str(self.page), *arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -102,6 +103,7 @@ class Seen:
     urls: dict[str, str] = field(default_factory=dict)
     served: dict[str, str] = field(default_factory=dict)
     left_nothing: bool = False
+    page: Path = Path()
 
     def rows(self, after: str, to: str) -> dict[str, str]:
         """The lines of a table by their first word."""
@@ -149,6 +151,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
             result.code = running.end()
             result.lines = running.lines
             result.left_nothing = running.left_nothing()
+            result.page = running.page
     return result
 
 
@@ -179,7 +182,27 @@ def test_its_report_has_every_region_and_no_regime_is_wrong(seen: Seen) -> None:
     # A hundred windows of a machine that does much else may leave it open; tests on a clock of their own hold what is
     # told of a service like this one.
     for region, right in (("decode", "MEMORY_BOUND"), ("prefill", "COMPUTE_BOUND"), ("data_loading", "HOST_BOUND")):
-        assert re.search(rf" ({right}|UNKNOWN) ", rows[region]), rows[region]
+        assert re.search(rf" ({right}|UNKNOWN)\b", rows[region]), rows[region]
+
+
+def joules(text: str) -> float:
+    number, unit = text.split()
+    return float(number) * {"J": 1, "kJ": 1000}[unit]
+
+
+def test_it_ends_with_the_cost_of_the_dearest_region_its_regime_the_next_step_and_a_page(seen: Seen) -> None:
+    used, regime, step, report, live = seen.lines[-5:]
+    cost = re.fullmatch(r"Region (\w+) used (?:about )?(\d+) % of the energy of GPU 0 \((.*) of (.*)\), in .*", used)
+    assert cost is not None, used
+    assert cost[1] in ("prefill", "decode")
+    assert joules(cost[3]) / joules(cost[4]) == pytest.approx(int(cost[2]) / 100, abs=0.01)
+    assert regime.startswith(("It is MEMORY_BOUND, ", "It is COMPUTE_BOUND, ", "Its regime is UNKNOWN: "))
+    assert step.startswith("Next step: ")
+    assert report == f"Report: {seen.page.as_uri()}"
+    assert live.startswith(f"Live page: {seen.urls['page']} ")
+    page = seen.page.read_text()
+    assert "SIMULATED" in page
+    assert used in page
 
 
 def test_device_intervals_are_near_the_truth_and_host_intervals_are_not(seen: Seen) -> None:
@@ -198,8 +221,10 @@ def test_a_module_in_the_working_directory_is_not_executed(tmp_path: Path) -> No
     for name in ("json", "struct", "sitecustomize", "gpu_profile"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'a').write({name!r})\n")
     words = ("-P", "-m", "gpu_profile_exporter", "demo", "--simulated", "--seconds", "1")
-    assert "GPUs: an H200" in printed(*words, cwd=tmp_path)
+    printed_lines = printed(*words, cwd=tmp_path)
+    assert "GPUs: an H200" in printed_lines
     assert not (tmp_path / "executed").exists()
+    assert (tmp_path / "gpu-profile-demo.html").is_file() == ("Report: " in printed_lines)
 
 
 # ---------------------------------------------------------------------- disturbed
@@ -256,7 +281,7 @@ def test_when_one_of_its_processes_is_killed_it_says_so_and_ends(module: str, na
 
 def test_whoever_reads_it_may_go(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        command("demo", "--simulated"),
+        command("demo", "--simulated", "--report", str(tmp_path.with_name(f"{tmp_path.name}.html"))),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

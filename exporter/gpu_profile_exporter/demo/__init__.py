@@ -6,6 +6,7 @@ Read in this order:
 - `service`: the service with its decorated regions. It prints its numbers as lines of JSON.
 - `workload`: the GPU work of the service on simulated GPUs or on none. `torch_workload`: on real GPUs.
 - `comparison`: the measured values beside the truth of a simulated GPU.
+- `result`: the page of the run, and sentences about the region that used the most energy.
 
 Imports the library and the simulation. The exporter runs as a separate program; only the paths of its modules are
 imported. A new operation of the service is a region in `service` and a method of each workload.

@@ -16,23 +16,23 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import click
 
 from gpu_profile.catalogue.samples import DeviceKind
 from gpu_profile.cli.ending import end_signals
 from gpu_profile.driver.grammar import open_driver
+from gpu_profile.driver.simulated.temporary import TemporaryFolder
 from gpu_profile.errors import GpuProfileError
 from gpu_profile.regimes.palette import COLOURS
 from gpu_profile.report import REGION_COLUMNS, text_table
 from gpu_profile.report.table import TWO_JOULES, fitted_table, folded, terminal_width
 from gpu_profile.units import percent, si
 from gpu_profile_exporter.demo.comparison import MOST_EXECUTIONS
+from gpu_profile_exporter.demo.result import PAGE, DemoResult
 from gpu_profile_exporter.reader.launcher import module_paths
-
-if TYPE_CHECKING:
-    from gpu_profile.driver.simulated.temporary import TemporaryFolder
 
 #: Preferred ports. A port in use is replaced by a free one.
 EXPORTER_PORT, SERVICE_PORT = 9400, 9464
@@ -51,30 +51,35 @@ Message = dict[str, Any]
 @click.command()
 @click.option("--seconds", type=click.FloatRange(min=1), help="End after this long; without it, on Ctrl-C.")
 @click.option("--simulated", is_flag=True, help="Use simulated GPUs even where there are real ones.")
-def demo(seconds: float | None, *, simulated: bool) -> int:
+@click.option("--report", metavar="PATH", help=f"Write the page of the run here; without it, {PAGE}.")
+def demo(seconds: float | None, *, simulated: bool, report: str | None) -> int:
     """Watch the GPUs of this machine, or simulated ones, and a small service that uses them."""
     started = time.monotonic()
     screen = _Screen()
-    folder = None
+    folder = TemporaryFolder("gpu-profile-demo-")
     try:
-        if simulated or not (gpus := _real_gpus()):
-            from gpu_profile.driver import simulated as simulation
-            from gpu_profile.driver.simulated.temporary import TemporaryFolder
+        with closing(DemoResult(report)) as result:
+            if gpus := [] if simulated else _real_gpus():
+                screen.say(f"{click.style('Real GPUs', bold=True)}: {', '.join(gpus)}.")
+            else:
+                from gpu_profile.driver.simulated import create
 
-            folder = TemporaryFolder("gpu-profile-demo-")
-            simulation.create(folder.path)
-            mark = click.style("SIMULATED GPUs", bold=True)
-            screen.say(f"{mark}: an H200, an A10G and an H100 with two MIG slices; no real GPU is used.")
-        else:
-            screen.say(f"{click.style('Real GPUs', bold=True)}: {', '.join(gpus)}.")
-        with end_signals() as ended, _processes(folder) as (exporter, service, ports):
-            _run(_Watch(screen, exporter, service, ports, folder is not None, started, ended), seconds)
+                simulated = True
+                create(folder.path)
+                mark = click.style("SIMULATED GPUs", bold=True)
+                screen.say(f"{mark}: an H200, an A10G and an H100 with two MIG slices; no real GPU is used.")
+            with end_signals() as ended, _processes(folder, simulated=simulated) as (exporter, service, ports):
+                watch = _Watch(screen, exporter, service, ports, simulated, started, ended)
+                _run(watch, seconds, lambda width: result.text(_recording(folder), width=width))
     except BrokenPipeError:  # the reader of stdout has closed it
         return 1
     finally:
-        if folder is not None:
-            folder.remove()
+        folder.remove()
     return 0
+
+
+def _recording(folder: TemporaryFolder) -> Path:
+    return folder.path / "recording"
 
 
 class _Screen:
@@ -130,28 +135,31 @@ def _free(port: int) -> int:
 
 @contextmanager
 def _processes(
-    folder: TemporaryFolder | None,
+    folder: TemporaryFolder, *, simulated: bool
 ) -> Iterator[tuple[subprocess.Popen[str], subprocess.Popen[str], tuple[int, int]]]:
     """The exporter and the service, in their own process sessions, so that Ctrl-C reaches only this process."""
     ports = _free(EXPORTER_PORT), _free(SERVICE_PORT)
     # -P, as for readers: nothing is imported from the working directory.
     python = [sys.executable, "-P", "-m"]
-    driver = f"simulated:{folder.path}" if folder is not None else "auto"
+    driver = f"simulated:{folder.path}" if simulated else "auto"
     exporter = [*python, "gpu_profile_exporter", "--listen", f"127.0.0.1:{ports[0]}", "--driver", driver]
     service = [*python, "gpu_profile_exporter.demo.service", "--metrics", str(ports[1])]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(module_paths())}
-    descriptors: tuple[int, ...] = ()
-    if folder is not None:
+    service += ["--record", str(_recording(folder))]
+    if simulated:
         service += ["--directory", str(folder.path)]
-        # The files of a killed exporter are removed with the demonstration's own.
-        environment["RUNTIME_DIRECTORY"] = str(folder.path)
-        descriptors = (folder.fd,)
+    # The files of a killed exporter are removed with the demonstration's own.
+    environment = {
+        **os.environ,
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": os.pathsep.join(module_paths()),
+        "RUNTIME_DIRECTORY": str(folder.path),
+    }
     started: list[subprocess.Popen[str]] = []
     try:
         for command, out in ((exporter, subprocess.DEVNULL), (service, subprocess.PIPE)):
             started.append(
                 subprocess.Popen(
-                    command, stdout=out, text=True, start_new_session=True, env=environment, pass_fds=descriptors
+                    command, stdout=out, text=True, start_new_session=True, env=environment, pass_fds=(folder.fd,)
                 )
             )
         yield started[0], started[1], ports
@@ -229,7 +237,8 @@ class _Watch:
         return ""
 
 
-def _run(watch: _Watch, seconds: float | None) -> None:
+def _run(watch: _Watch, seconds: float | None, result: Callable[[int | None], str]) -> None:
+    """Show the service until its end. `result` gives the last lines, for a line's length."""
     screen = watch.screen
     first = next(watch.messages(until=lambda: bool(watch.ended or watch.broken()), patience_s=_START_S), None)
     if watch.ended:
@@ -257,6 +266,10 @@ def _run(watch: _Watch, seconds: float | None) -> None:
     for _ in watch.messages(until=lambda: len(watch.ended) > 1, patience_s=_SILENCE_S):
         continue
     screen.say(_report(watch.last, simulated=watch.simulated))
+    if watch.last.get("rows"):
+        screen.say(f"\n{result(terminal_width(sys.stdout))}")
+    if seconds is not None and not (broken or watch.ended):
+        screen.say(f"Live page: http://127.0.0.1:{watch.ports[0]}/ while it runs; without --seconds, until Ctrl-C")
     if broken:
         raise click.ClickException(broken)
 

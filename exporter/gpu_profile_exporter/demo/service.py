@@ -173,6 +173,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="gpu_profile_exporter.demo.service", description=__doc__)
     parser.add_argument("--directory", help="simulated node to run on; without it, this machine's GPU")
     parser.add_argument("--metrics", type=int, default=9464, help="port of the region metrics; 0: a free one")
+    parser.add_argument("--record", metavar="DIR", help="record the GPU and the regions into this directory")
     parser.add_argument("--seconds", type=float, help="end after this long")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
@@ -196,7 +197,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace, stopped: list[bool]) -> int:
     work = open_workload(options.directory)
-    configure(backend=f"simulated:{options.directory}" if options.directory else None, stream=work.stream_of_thread)
+    backend = f"simulated:{options.directory}" if options.directory else None
+    configure(backend=backend, stream=work.stream_of_thread, record=options.record)
     server = serve_metrics(options.metrics, address="127.0.0.1")
     spans = SpanSample()
     provider = TracerProvider(resource=Resource.create({"service.name": "gpu-profile-demo"}))
@@ -208,13 +210,12 @@ def _run(options: argparse.Namespace, stopped: list[bool]) -> int:
     serve(work, random.Random(options.seed), _until(options.seconds, stopped, session, spans))  # noqa: S311 - a load
     work.drain()
     provider.force_flush()
-    session.flush()
+    gpu_process.stop()  # the comparison takes seconds, in which nothing happens
     truth = work.truth()
     comparison = compare(session, twin, truth) if truth is not None and twin.complete else None
     last = replace(status(session, spans), span=_span_facts(spans, "decode"), comparison=comparison)
     click.echo(last.line())
     provider.shutdown()
-    gpu_process.stop()
     server.close()
     return 0
 

@@ -27,6 +27,8 @@ from gpu_profile.user_cache import store
 SENSORS: Final = (rows.ENERGY, rows.POWER, rows.POWER_AVERAGE, rows.GRAPHICS, rows.UTILIZATION, rows.MEMORY_CONTROLLER)
 #: Seconds of idleness before the load, of chips, at each level, after each level, and of the loop: a minute in all.
 _BEFORE_S, _CHIPS_S, _HELD_S, _AFTER_S, _LOOP_S = 1.0, 30.0, 2.0, 1.5, 22.0
+#: All of them, in s: the length of a calibration without the start of the load and the final evaluation.
+LENGTH_S: Final = _BEFORE_S + 0.5 + _CHIPS_S + _AFTER_S + len(LEVELS) * (_HELD_S + _AFTER_S) + _LOOP_S
 #: The lengths of the loop's regions. Neither is a round number.
 _REGIONS_S: Final = (0.0173, 0.0097)
 #: A device that is busier than this without the load is used by others.

@@ -9,7 +9,8 @@ them. Read in this order:
 - `kernels`: traces of PyTorch's profiler. `op` (with `op_text`): the bound of an operation.
 - `calibrate`: the response of a GPU's sensors to a load. `top`: the live view.
 - `doctor`: the checks of this machine. They are in `machine` and `gpus`, and each result is a `finding`.
-- For all of them: `options`, `devices` (the choice), `output` (files and descriptors), `ending` (signals).
+- For all of them: `options`, `devices` (the choice), `output` (files and descriptors), `ending` (signals), `progress`
+  (a line for long work).
 
 Imports everything below. Only the exporter's demonstration imports it. To add a command, write a module with a click
 command, and add its name to the loop below and its row to docs/command-line.md.

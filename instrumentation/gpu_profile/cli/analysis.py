@@ -11,6 +11,7 @@ import click
 
 from gpu_profile.cli.options import Finite
 from gpu_profile.cli.output import Output
+from gpu_profile.cli.progress import Progress
 from gpu_profile.errors import UsageError, few
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ def _read(directory: Path) -> Recording:
     """Read a recording. UsageError if it has neither samples nor spans."""
     from gpu_profile.recording import read_recording
 
-    recording = read_recording(directory)
+    with Progress(f"reading {directory}"):
+        recording = read_recording(directory)
     if not recording.samples and not recording.spans:
         why = recording.problems[0] if recording.problems else "its processes recorded nothing"
         raise UsageError(f"{directory}: no samples and no executions in it: {why}")
@@ -44,7 +46,7 @@ def _analysis(recording: Recording, devices: tuple[str, ...]) -> Analysis:
     from gpu_profile.analysis import analyse
     from gpu_profile.cli.outcome import no_collection
 
-    with no_collection():
+    with no_collection(), Progress(f"joining {len(recording.spans):,} executions"):
         return analyse(recording, devices=devices)
 
 
@@ -84,7 +86,9 @@ def analyze(
     ]
     for target, make in files:
         if target is not None:
-            _write(target, make())
+            with Progress(f"making {target}"):
+                data = make()
+            _write(target, data)
     if as_json:
         click.echo(to_json(of_analysis(analysis)))
     elif all(target is None for target, _ in files):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from gpu_profile.cli.devices import chooser
 from gpu_profile.cli.options import backend_option, device_option
+from gpu_profile.cli.progress import Progress
 from gpu_profile.errors import UsageError, few
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ def calibrate(*, backend: str, devices: tuple[str, ...], as_json: bool) -> int:
     are, tests it. If a rate of the loop lies outside its interval, the exit code is 1, and pooled numbers are refused
     on this GPU.
     """
+    from gpu_profile.calibration.calibrate import LENGTH_S
     from gpu_profile.calibration.calibrate import calibrate as calibrated
     from gpu_profile.clock import SYSTEM_CLOCK
     from gpu_profile.driver.grammar import open_driver
@@ -44,9 +47,10 @@ def calibrate(*, backend: str, devices: tuple[str, ...], as_json: bool) -> int:
     try:
         listed = driver.devices()
         device = _one(chooser(devices, visible=True)(driver, listed))
-        calibration = calibrated(
-            driver, device, _worker(driver, device, listed), SYSTEM_CLOCK, say=lambda line: click.echo(line, err=True)
-        )
+        worker = _worker(driver, device, listed)
+        began = time.monotonic()
+        with Progress("calibrating", lambda: (time.monotonic() - began) / LENGTH_S) as progress:
+            calibration = calibrated(driver, device, worker, SYSTEM_CLOCK, say=progress.say)
     finally:
         driver.close()
     problem = calibration.keep()

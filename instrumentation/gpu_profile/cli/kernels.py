@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from gpu_profile.cli.output import Output
+from gpu_profile.cli.progress import Progress
 from gpu_profile.errors import UsageError
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _read(path: str | Path, counted: list[RangeCounters] | None = None) -> tuple
 
     source = Trace(path)
     problems: list[UsageError] = []
-    with no_collection():
+    with no_collection(), Progress(f"reading {path}", lambda: source.read_share):
         report = report_of(_until_problem(source, problems), source=str(path), counted=counted)
     return source, replace(report, cut=str(problems[0])) if problems else report, problems
 
@@ -150,7 +151,10 @@ def _files(
         if target is None:
             continue
         with Output(target) as output:
-            data = as_file(report, form, title=source.path.name, notes=left_out, region=region, base_ns=source.base_ns)
+            with Progress(f"making {target}"):
+                data = as_file(
+                    report, form, title=source.path.name, notes=left_out, region=region, base_ns=source.base_ns
+                )
             if problem := output.write(data):
                 raise UsageError(problem)
         click.echo(f"wrote {target}", err=True)

@@ -12,6 +12,7 @@ import click
 from gpu_profile.cli.devices import chooser
 from gpu_profile.cli.ending import end_signals
 from gpu_profile.cli.options import Finite, backend_option, device_option, interval_option
+from gpu_profile.cli.progress import Progress
 from gpu_profile.cli.watch import DeviceWatch
 from gpu_profile.errors import RecordingError, UsageError, few
 from gpu_profile.units import si
@@ -98,8 +99,13 @@ def _groups(words: Sequence[str]) -> Collection[str]:
 def _record(watch: DeviceWatch, recorder: Recorder, directory: Path, seconds: float | None, ended: list[int]) -> None:
     started = time.monotonic()
     end = float("inf") if seconds is None else started + seconds
-    while not (ended or recorder.problem) and (left := end - time.monotonic()) > 0:
-        time.sleep(min(_LOOK_S, left))
+
+    def share() -> float | None:
+        return None if seconds is None else (time.monotonic() - started) / seconds
+
+    with Progress("recording" if seconds is not None else "recording until Ctrl-C", share):
+        while not (ended or recorder.problem) and (left := end - time.monotonic()) > 0:
+            time.sleep(min(_LOOK_S, left))
     length = time.monotonic() - started
     if recorder.problem:
         watch.stop()

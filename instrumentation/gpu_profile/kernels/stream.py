@@ -67,6 +67,8 @@ class JsonStream:
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror or error}") from error
         self._plain = plain
+        self._bytes_read = 0
+        self._size = os.fstat(plain.fileno()).st_size
         self._file = cast("BinaryIO", gzip.GzipFile(fileobj=plain) if packed else plain)
 
     def __enter__(self) -> JsonStream:
@@ -75,6 +77,11 @@ class JsonStream:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._file.close()
         self._plain.close()
+
+    @property
+    def read_share(self) -> float | None:
+        """The part of the file that has been read, 0-1, before decompression. None for a pipe, and an empty file."""
+        return self._bytes_read / self._size if self._size else None
 
     def peek(self) -> str:
         """The next character that is no white space; "" at the end."""
@@ -193,6 +200,7 @@ class JsonStream:
         except (OSError, zlib.error) as error:
             self._problem = f"cannot be read: {error}"
         self._ended = wanted > 0
+        self._bytes_read = self._plain.tell() if self._size else 0  # a pipe has neither a size nor a position
         self._cut = b""
         try:
             text = data.decode()

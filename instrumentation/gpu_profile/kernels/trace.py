@@ -38,6 +38,12 @@ class Trace:
         self.base_ns = 0
         self.rank: int | None = None
         self.skipped: Counter[str] = Counter()
+        self._stream: JsonStream | None = None
+
+    @property
+    def read_share(self) -> float | None:
+        """The part of the file that has been read, 0-1. None for a pipe, or before the first record."""
+        return None if self._stream is None else self._stream.read_share
 
     def __iter__(self) -> Iterator[Record]:
         self.base_ns, self.rank, self.skipped = 0, None, Counter()
@@ -66,6 +72,7 @@ class Trace:
     def _arrays(self) -> Iterator[Iterator[Any]]:
         """The events of each array in the file: there is one, unless the file is damaged."""
         with JsonStream(self._given) as stream:
+            self._stream = stream
             first = stream.peek()
             if first == "[":
                 yield stream.elements()

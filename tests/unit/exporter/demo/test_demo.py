@@ -1,17 +1,20 @@
 import json
 import sys
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from support.analysis import Run
 from support.exporter import step_for
 from support.programs import taken_port
 
 from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
+from gpu_profile.errors import UsageError
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session.session import Session
@@ -20,6 +23,7 @@ from gpu_profile.testing import FakeClock
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.demo import command, service
 from gpu_profile_exporter.demo.comparison import HostTwin, RegionComparison, compare
+from gpu_profile_exporter.demo.result import PAGE, DemoResult
 from gpu_profile_exporter.demo.service import SpanSample, Status, open_workload, status
 from gpu_profile_exporter.demo.workload import DemoWorkload
 
@@ -174,3 +178,40 @@ def test_without_a_gpu_the_regions_run_on_the_host_alone(monkeypatch: pytest.Mon
     assert type(work) is DemoWorkload
     assert (work.pending_s, work.stream_of_thread) == (0.0, None)
     assert work.truth() is None
+
+
+# ---------------------------------------------------------------------- how it ends
+
+
+def test_the_last_words_name_the_cost_and_the_place_of_the_page(tmp_path: Path) -> None:
+    Run().write(tmp_path / "recording", driver="simulated")
+    target = tmp_path / "page.html"
+    with closing(DemoResult(str(target))) as result:
+        lines = result.text(tmp_path / "recording", width=None).splitlines()
+    assert lines[0].startswith("Region forward used 75 % of the energy of GPU 0 (5.02 kJ of 6.70 kJ), in 60 calls.")
+    assert lines[-1] == f"Report: {target.as_uri()}"
+    assert lines[0] in target.read_text()
+
+
+def test_a_page_that_was_asked_for_and_cannot_be_written_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written"):
+        DemoResult(str(tmp_path / "none" / "page.html"))
+
+
+def test_a_working_directory_that_cannot_be_written_costs_the_page_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Run().write(tmp_path / "recording")
+    (tmp_path / PAGE).mkdir()  # root may write anywhere, but not here
+    monkeypatch.chdir(tmp_path)
+    with closing(DemoResult(None)) as result:
+        lines = result.text(tmp_path / "recording", width=None).splitlines()
+    assert lines[0].startswith("Region forward used 75 %")
+    assert lines[-1] == f"no report: {PAGE}: cannot be written: Is a directory: choose another place with --report PATH"
+
+
+def test_a_run_without_a_recording_has_no_report_and_leaves_no_page(tmp_path: Path) -> None:
+    target = tmp_path / "page.html"
+    with closing(DemoResult(str(target))) as result:
+        assert result.text(tmp_path / "none", width=None).startswith("no report: ")
+    assert not target.exists()
