@@ -1,34 +1,18 @@
+import os
+import re
+from difflib import unified_diff
 from pathlib import Path
 
 import pytest
 from support.programs import printed
+from support.public_api import GOLDEN, public_api
 
 import gpu_profile
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("pynvml", "numpy", "opentelemetry.sdk", "prometheus_client", "grpc", "torch", "click", "rich", "textual")
-NAMES = [
-    "GpuBackendError",
-    "GpuMonitor",
-    "GpuProfileError",
-    "GpuSample",
-    "GpuSpanProcessor",
-    "GpuSummary",
-    "ProfiledResult",
-    "RegionCollector",
-    "Visible",
-    "configure",
-    "gpu_profile",
-    "instrument_regions",
-    "join_spans",
-    "leave_spans",
-    "log_events",
-    "region",
-    "serve_metrics",
-    "session",
-    "stop",
-    "use_stream",
-]
+LISTED = GOLDEN.read_text(encoding="utf-8").splitlines()
+NAMES = [match[1] for line in LISTED if (match := re.fullmatch(r"gpu_profile\.(\w+)(\(.*\))?", line))]
 
 
 def python(code: str) -> str:
@@ -42,8 +26,17 @@ def loaded(code: str) -> set[str]:
     return set(python(f"{code}\nprint(*({HEAVY!r} & sys.modules.keys()))").split())
 
 
-def test_public_names_are_these() -> None:
+def test_public_names_and_their_parameters_are_the_listed_ones() -> None:
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text(public_api(), encoding="utf-8")
+    changed = "\n".join(unified_diff(LISTED, public_api().splitlines(), "listed", "in the code", lineterm="", n=0))
+    assert not changed, f"the public API changed: if on purpose, set UPDATE_GOLDEN=1\n{changed}"
     assert gpu_profile.__all__ == NAMES
+
+
+def test_the_list_is_that_of_the_pages() -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    assert [name for name in NAMES if f"## {name}\n" not in page and f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
