@@ -6,6 +6,7 @@ from support.prose import ROOT, Prose, measure, modules
 
 def test_the_prose_of_every_module_and_page_is_plain() -> None:
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+    pages += [ROOT / "SECURITY.md", *(ROOT / "changelog.d").glob("*.md")]
     pages += [page for folder in ("docs", "docker", "grafana") for page in (ROOT / folder).rglob("*.md")]
     rough = {path.relative_to(ROOT): prose for path in [*modules(), *pages] if not (prose := measure(path)).plain}
     assert not rough, "\n".join(f"{name}: {prose}, such as {prose.passages[:3]}" for name, prose in rough.items())
