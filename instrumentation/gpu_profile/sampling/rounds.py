@@ -36,8 +36,7 @@ ASKED_SLOW_S: Final = 0.2
 PROCESSES_S: Final = 5.0
 #: The period in which devices are listed: they come and go (hot-plug, MIG).
 DEVICES_S: Final = 5.0
-#: The number of events that are kept for callers.
-MOST_EVENTS: Final = 1_000
+MOST_EVENTS: Final = 1_000  # that are kept for callers
 #: GPM refuses windows that are not longer than its refresh of 100 ms. The rest allows for an early wake-up.
 GPM_S: Final = 0.105
 
