@@ -120,7 +120,8 @@ class Scores:
 
     The next scores are of the time in which the GPU works. `compute` is the busiest pipe over its ceiling. `memory` is
     the DRAM activity, without the exchanges' own reads and writes, over its practical ceiling. `sm` is the share of the
-    multiprocessors in use, `breadth` the share of the nearer ceiling that these could reach.
+    multiprocessors in use, `resident` the same over all of the busy time, `breadth` the share of the nearer ceiling
+    that these could reach.
 
     `compute` is not multiplied by `clock`, the clock over the highest: pipe activity counts cycles, and so does the
     pipe's capacity. A pipe that issues in nine cycles of ten takes nine tenths of the time at any clock. DRAM has its
@@ -142,6 +143,7 @@ class Scores:
     compute: float | None
     memory: float | None
     sm: float | None
+    resident: float | None
     breadth: float | None
     pcie: float | None
     nvlink: float | None
@@ -208,6 +210,7 @@ class Scores:
             compute=_over(compute, scale),
             memory=_over(memory, scale),
             sm=_over(sm, scale),
+            resident=_over(sm, max(busy, 0.01)),
             breadth=breadth,
             pcie=pcie,
             nvlink=nvlink,

@@ -41,6 +41,8 @@ def host_wait(s: Scores, limits: Thresholds) -> float | None:
 
 def unlike_copies(s: Scores, limits: Thresholds) -> float | None:
     """How far the wait is from copies that a host thread stages: by their traffic, else by the power of kernels."""
+    if copies_unseen(s, limits):
+        return None
     if s.staged is not None:
         return s.waiting - s.staged - (s.copying or 0.0)
     if s.compute is not None or s.busy < limits.idle_busy or s.power is None:
@@ -91,9 +93,34 @@ def held_by_waits(s: Scores, limits: Thresholds) -> float | None:
 
 def network_factor(s: Scores, limits: Thresholds) -> float:
     """Reduced if kernels may exchange the data with the network: they keep the GPU busy, and both ways are in use."""
-    few = s.sm is None or s.sm < limits.used_sm
-    both = (s.both_ways or 0.0) > (limits.both_ways if s.copies_are_busy else limits.both_ways / 2)
-    return HINT if both and few and (s.copying or 0.0) + s.busy - 1.0 > limits.part else 1.0
+    few = s.resident is None or s.resident < limits.used_sm
+    both = (s.both_ways or 0.0) > limits.both_ways * (0.75 if s.copies_are_busy else 0.5)
+    return HINT if both and few and (s.copying or 0.0) + s.busy - 1.0 > limits.silent else 1.0
+
+
+def network_kernels(s: Scores, limits: Thresholds) -> float | None:
+    """How far the evidence is from any but that of kernels on few multiprocessors that move data both ways."""
+    return least(s.busy - limits.spinning_busy, minus(s.both_ways, limits.both_ways), minus(limits.used_sm, s.resident))
+
+
+def short_kernels_factor(s: Scores, limits: Thresholds) -> float:
+    """Reduced without the signs of short kernels: gaps between them, and some movement. A long kernel on few
+    multiprocessors, or one that polls, has neither."""
+    gaps = s.busy < 1.0 - limits.idle_busy
+    moves = s.moving is None or s.moving >= least_moving(limits)
+    sure = gaps and moves and not may_wait(s) and (s.sm or 0.0) < limits.narrow_sm
+    return 1.0 if sure else HINT
+
+
+def long_kernels_factor(s: Scores, limits: Thresholds) -> float:
+    """Reduced if gaps between kernels show that they are short: launching them may limit them, not latency."""
+    return 1.0 if s.busy >= 1.0 - limits.idle_busy else HINT
+
+
+def copies_unseen(s: Scores, limits: Thresholds) -> bool:
+    """Whether memory moves while no kernel runs, and no counter shows whether copies do it."""
+    unseen = s.pcie is None and not s.copies_are_busy
+    return unseen and s.moving is not None and s.moving > s.busy + least_moving(limits) / 2
 
 
 def at_rest(s: Scores, limits: Thresholds) -> float | None:
@@ -108,7 +135,9 @@ def at_rest(s: Scores, limits: Thresholds) -> float | None:
 def still(s: Scores, limits: Thresholds) -> float | None:
     """How far a busy GPU is from any movement."""
     if s.moving is not None:
-        return min(s.busy - limits.spinning_busy, (1.0 - s.moving / least_moving(limits)) * limits.sure_margin)
+        carried = max(s.pcie or 0.0, s.nvlink or 0.0)
+        quiet = min((1.0 - s.moving / least_moving(limits)) * limits.sure_margin, limits.silent - carried)
+        return min(s.busy - limits.spinning_busy, quiet)
     return least(s.busy - limits.spinning_busy, at_rest(s, limits), limits.silent - (s.pcie or 0.0))
 
 

@@ -13,16 +13,20 @@ from gpu_profile.regimes.sensor_conditions import (
     at_clock,
     at_rest,
     copies_factor,
+    copies_unseen,
     copy_advice,
     drawn,
     held_by_waits,
     host_wait,
     launches_factor,
+    long_kernels_factor,
     longest,
     may_wait,
     minus,
     narrowness,
     network_factor,
+    network_kernels,
+    short_kernels_factor,
     still,
     unheld_power,
     unlike_copies,
@@ -72,6 +76,7 @@ SENSOR_RULES: Final[tuple[Rule, ...]] = (
             None if s.device_busy is None else t.idle_busy - s.device_busy,
             # A copy is work, and it keeps no multiprocessor busy.
             t.idle_busy - max(s.copying or 0.0, s.nvlink or 0.0, s.media or 0.0, (s.staged or 0.0) / 2),
+            None if copies_unseen(s, t) else 1.0,
         ),
         lambda s: f"this GPU is busy {percent(s.device_busy or 0, 1)} of the time: give it work, or give it up",
         _ALL,
@@ -81,13 +86,16 @@ SENSOR_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "kernels on few multiprocessors exchange data over PCIe, as much out as in, for most of the time",
         Regime.COMMUNICATION_BOUND,
-        lambda s, t: least(
-            longest(s.copying, s, t, s.exchanging, s.waiting),
-            s.busy - t.spinning_busy,
-            minus(s.both_ways, t.both_ways),
-            minus(t.used_sm, s.sm),
-        ),
+        lambda s, t: least(longest(s.copying, s, t, s.exchanging, s.waiting), network_kernels(s, t)),
         lambda s: f"the network moves data for {percent(s.copying or 0, 0)} of the time: overlap it with computation",
+        _COUNTERS,
+    ),
+    Rule(
+        "kernels on few multiprocessors move data over PCIe both ways: a network's, or pages of managed memory",
+        Regime.UNKNOWN,
+        # A network adapter may be slower than the link, and so may the moves of pages.
+        lambda s, t: least(network_kernels(s, t), at_rest(s, t), minus(s.pcie, 2.0 * t.silent)),
+        lambda _s: _TRACE_DECIDES,
         _COUNTERS,
     ),
     Rule(
@@ -240,7 +248,7 @@ SENSOR_RULES: Final[tuple[Rule, ...]] = (
             + ("; or a collective waits for its peers" if may_wait(s) else "")
         ),
         _COUNTERS,
-        hint=lambda s, t: HINT if may_wait(s) or (s.sm or 0.0) >= t.narrow_sm else 1.0,
+        hint=short_kernels_factor,
     ),
     Rule(
         "no ceiling near, on multiprocessors that are in use by few warps",
@@ -259,6 +267,7 @@ SENSOR_RULES: Final[tuple[Rule, ...]] = (
             " more parallelism per kernel, fewer dependent steps"
         ),
         _COUNTERS,
+        hint=long_kernels_factor,
     ),
     Rule(
         "no counted ceiling is near, though many warps are resident",

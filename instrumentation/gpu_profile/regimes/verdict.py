@@ -30,7 +30,9 @@ _LONGER: Final = "run it longer, or more often: a sensor's windows take 100 ms o
 _TRACE: Final = "a trace of its kernels decides it: torch.profiler's by gpu-profile kernels"
 _DOUBLE: Final = "profile it alone with growth=True, which also times twice the work"
 #: Scores that no sensor measures by itself.
-_INFERRED: Final = frozenset({"trace", "growth", "part", "uneven", "held", "stalled", "staged", "media", "moving"})
+_INFERRED: Final = frozenset(
+    {"trace", "growth", "part", "uneven", "held", "stalled", "staged", "media", "moving", "resident"}
+)
 #: The scores of sensors, for the list of missing ones.
 _MEASURED: Final = tuple(field.name for field in fields(Scores) if field.name not in _INFERRED)
 #: THE table: the first rule that fires gives the verdict.

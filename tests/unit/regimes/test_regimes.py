@@ -198,6 +198,37 @@ def test_what_kernels_move_both_ways_over_pcie_is_the_networks() -> None:
     assert judge(busy=0.0, pcie=0.8, staged=1.0, both_ways=0.9).regime is Regime.TRANSFER_BOUND
 
 
+NETWORK = {"busy": 1.0, "device_busy": 1.0, "dram": 0.01, "fp32": 0.0, "power": 0.2, "both_ways": 0.97}
+
+
+@pytest.mark.parametrize("sm", [0.05, 0.18, 0.24])
+def test_a_network_exchange_is_one_however_many_multiprocessors_its_kernel_holds(sm: float) -> None:
+    assert judge(**NETWORK, sm=sm, pcie=0.71).regime is Regime.COMMUNICATION_BOUND
+
+
+def test_a_slower_network_looks_like_managed_memory_and_spins_not() -> None:
+    assert judge(**NETWORK, sm=0.18, pcie=0.35, staged=1.0, stalled=1.0).regime is Regime.UNKNOWN
+
+
+def test_without_gaps_or_movement_narrow_kernels_may_poll() -> None:
+    tiny = {"busy": 0.9, "sm": 0.08, "dram": 0.05, "fp32": 0.04}
+    assert judge(**tiny).confidence > 0.7
+    assert judge(**tiny | {"busy": 1.0}).confidence <= 0.6
+    assert judge(**tiny | {"busy": 0.7, "dram": 0.01, "fp32": 0.01}).confidence <= 0.6
+
+
+def test_latency_is_less_sure_where_gaps_show_short_kernels() -> None:
+    dependent = {"sm": 0.9, "occupancy": 0.06, "dram": 0.1, "fp32": 0.1}
+    assert judge(**dependent, busy=1.0).confidence > 0.7
+    assert judge(**{key: 0.67 * value for key, value in dependent.items()}, busy=0.67).confidence <= 0.6
+
+
+def test_memory_that_moves_without_kernels_is_copies_where_no_counter_shows_them() -> None:
+    copies = {"busy": 0.0, "device_busy": 0.0, "sm": 0.0, "dram": 0.037, "fp32": 0.0}
+    assert judge(**copies).regime is Regime.UNKNOWN
+    assert judge(**copies | {"dram": 0.0}).regime is Regime.IDLE
+
+
 def test_copies_are_what_utilisation_counts_and_the_activity_counter_does_not() -> None:
     slow = {"busy": 0.3, "sm": 0.29, "tensor": 0.2, "dram": 0.09, "pcie": 0.04, "staged": 0.29}
     assert judge(**slow, utilization=0.93).regime is Regime.TRANSFER_BOUND

@@ -32,13 +32,21 @@ _SURE: Final = 2.9
 _STRAIGHT: Final = 0.95
 #: Relative standard deviations below this are the noise of sensors.
 _NOISE: Final = 0.005
+#: Windows that hold one kind of work each have this share of the greatest variance between their extremes, or more; a
+#: sine has half of it.
+_PURE: Final = 0.65
+#: Of two values with this share or more each, the windows may be mixtures in an even alternation.
+_FEW: Final = 0.25
+#: A ceiling limits work that reaches this share of it; below, something else does.
+_LIMITED: Final = 0.5
 
 
 class WindowContrast(NamedTuple):
     """Sums over windows of the busiest pipe's and the memory's activity while the GPU was busy, of the higher of both,
     and of the multiprocessors in use.
 
-    `n` is the number of windows. Sums of several executions add up.
+    `n` is the number of windows. `least` and `most` are the extremes of the pipe's activity. Sums of several executions
+    add up.
     """
 
     n: int = 0
@@ -52,10 +60,13 @@ class WindowContrast(NamedTuple):
     sm: float = 0.0
     sm_squares: float = 0.0
     sm_higher: float = 0.0
+    least: float = math.inf
+    most: float = -math.inf
 
     def plus(self, others: WindowContrast) -> WindowContrast:
         """The sums over these windows and others."""
-        return WindowContrast._make(map(add, self, others))
+        least, most = min(self.least, others.least), max(self.most, others.most)
+        return WindowContrast._make(map(add, self, others))._replace(least=least, most=most)
 
     @property
     def values(self) -> dict[str, float]:
@@ -85,8 +96,9 @@ class WindowContrast(NamedTuple):
     def _part(self) -> float | None:
         """The share of the busy time in which a pipe limits the work, if memory limits it for the rest; else None.
 
-        The line through the windows ends where no work of one kind is left, or where one reaches all that it can. The
-        mean's place between both ends is the share.
+        The line through the windows ends where no work of one kind is left, or where one reaches all that it can: at
+        the extremes of windows that hold one kind of work each. The mean's place between both ends is the share. At
+        its end, each kind of work must be near its ceiling.
         """
         n = self.n
         compute, memory = self.compute / n, self.memory / n
@@ -99,6 +111,18 @@ class WindowContrast(NamedTuple):
             return None
         to_compute = min(max(0.0, _MOST_COMPUTE - compute) / wide, memory / high)
         to_memory = min(compute / wide, max(0.0, _MOST_MEMORY - memory) / high)
+
+        def limited(to_compute: float, to_memory: float) -> bool:
+            reached = (compute + to_compute * wide) / _MOST_COMPUTE, (memory + to_memory * high) / _MOST_MEMORY
+            return min(reached) >= _LIMITED
+
+        above, below = self.most - compute, compute - self.least
+        few = min(above, below) < _FEW * (above + below)
+        if few and wide**2 >= _PURE * above * below:  # the product is the variance of windows of two values
+            nearer = min(to_compute, above / wide), min(to_memory, below / wide)
+            to_compute, to_memory = nearer if limited(*nearer) else (to_compute, to_memory)
+        if not limited(to_compute, to_memory):
+            return None
         return to_memory / (to_compute + to_memory) if to_compute + to_memory > 0 else None
 
 
@@ -131,4 +155,6 @@ def contrast(timeline: Timeline, interval: Interval) -> WindowContrast:
     occupied = timeline.column(rows.SM)
     sm = np.zeros(len(each)) if occupied is None else means(occupied)[worked] / each
     parts = (compute, moved, compute * moved, compute**2, moved**2, higher, higher**2, sm, sm**2, sm * higher)
-    return WindowContrast(len(each), *(float(part.sum()) for part in parts))
+    sums = (float(part.sum()) for part in parts)
+    extremes = (float(compute.min()), float(compute.max())) if len(each) else ()
+    return WindowContrast(len(each), *sums, *extremes)

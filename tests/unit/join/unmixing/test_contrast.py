@@ -73,6 +73,21 @@ def test_a_kind_that_takes_nearly_all_is_nearly_all() -> None:
     assert values_of(by_turns(60, 0.95, 0.04))["part"] > 0.85
 
 
+@pytest.mark.parametrize("every", [10, 20])
+def test_windows_that_hold_one_kind_each_end_the_line_where_they_are(every: int) -> None:
+    shares = [0.8 if i % every else 0.0 for i in range(120)]  # the product reads a fifth of what copies do
+    assert values_of(shares)["part"] > 1 - 1.5 / every
+
+
+def test_kinds_that_are_far_from_their_ceilings_are_limited_by_something_else() -> None:
+    out = Timeline(Device("GPU-a"), capacity=1000)
+    for i in range(60):
+        start, end, chain = T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS, 0.3 + 0.2 * (-1) ** i
+        values = {rows.GRAPHICS: 1.0, rows.SM: 0.9, rows.INTEGER: 0.1 * chain, rows.DRAM: 0.09 * (1 - chain)}
+        out.append([Sample(signal, start, end, signal.quanta(value)) for signal, value in values.items()])
+    assert "part" not in contrast(out, whole(60)).values
+
+
 def test_phases_longer_than_windows_are_uneven() -> None:
     out, waits = timeline([1.0] * 30), {rows.GRAPHICS: 1.0, rows.TENSOR: 0.0, rows.DRAM: 0.0, rows.FP32: 0.0}
     for i in range(30, 60):
