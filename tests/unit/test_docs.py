@@ -57,8 +57,8 @@ SETTINGS = {"gpu_profile_backend", "gpu_profile_untold", "process_names"}
 LISTENER = {"tls_server_config", "http_server_config", "basic_auth_users", "rate_limit"}
 #: What a span has if the machine had the time to sample all of it; the pooled values stand in where it had not.
 OWN_VALUES = {"gpu_profile.scope", "gpu_profile.coverage"}
-#: Dotted names that are neither an attribute nor a metric nor Python.
-OTHER_NAMES = {"gpu_profile.drivers"}
+#: Dotted names that are neither an attribute nor a metric nor Python, and the ones that the recipes add.
+OTHER_NAMES = {"gpu_profile.drivers", "nvidia.gpu.power.source", "gpu_profile.kernels.render.markdown"}
 
 
 #: Stands before a block of Python that the tests run. In the info string of the fence, mkdocs would not know the block.
