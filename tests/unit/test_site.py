@@ -6,12 +6,14 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 from support.programs import python
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +32,11 @@ Configuration.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None
 
 def name_of(page: Path) -> str:
     return page.relative_to(DOCS).as_posix()
+
+
+@cache
+def tokens(page: Path) -> list[Token]:
+    return PARSER.parse(page.read_text(encoding="utf-8"))
 
 
 def configuration() -> dict[str, Any]:
@@ -60,7 +67,7 @@ def test_the_site_needs_no_plugin_but_the_search_and_no_font_of_another_host() -
 def test_every_link_of_a_page_stays_within_the_site(page: Path) -> None:
     hrefs = [
         str(child.attrs.get("href", child.attrs.get("src", "#")))
-        for token in PARSER.parse(page.read_text(encoding="utf-8"))
+        for token in tokens(page)
         for child in token.children or []
     ]
     paths = [href.partition("#")[0] for href in hrefs if not re.match(r"[a-z]+:", href)]
@@ -70,8 +77,8 @@ def test_every_link_of_a_page_stays_within_the_site(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_anchor_of_a_page_is_unique(page: Path) -> None:
     """For the second of two equal headings GitHub and the site make different anchors."""
-    tokens = PARSER.parse(page.read_text(encoding="utf-8"))
-    titles = [tokens[i + 1].content.lower() for i, token in enumerate(tokens) if token.type == "heading_open"]
+    parsed = tokens(page)
+    titles = [parsed[i + 1].content.lower() for i, token in enumerate(parsed) if token.type == "heading_open"]
     assert len(set(titles)) == len(titles)
 
 
@@ -101,4 +108,4 @@ def test_the_site_is_built_without_a_warning_and_shows_the_blocks_that_github_sh
         path = page.relative_to(DOCS).with_suffix("")
         built = site / "0.0.10" / (path.parent if path.name == "index" else path) / "index.html"
         (article,) = re.findall(r"<article.*</article>", built.read_text(encoding="utf-8"), re.DOTALL)
-        assert parts(article) == parts(PARSER.render(page.read_text(encoding="utf-8"))), name_of(page)
+        assert parts(article) == parts(PARSER.renderer.render(tokens(page), PARSER.options, {})), name_of(page)
