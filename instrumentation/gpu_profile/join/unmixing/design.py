@@ -76,7 +76,8 @@ class Design:
         placed = [sensor.placed(windows.ends) for sensor in sensors]
         self._sensors, sensor = placed, placed[0]
         n, edges = len(windows.ends), np.concatenate((windows.starts, windows.ends))
-        starts, ends = np.split(moments_of(placed, edges), [n], axis=1)
+        moments = moments_of(placed, edges)
+        starts, ends = moments[:, :n], moments[:, n:]
         keep = ends > starts
         #: By sensor: windows that contradict it, because the counter grew in no time.
         self.contradicting = (~keep & (windows.masses[:, 0] > 0) & counts).sum(axis=1)

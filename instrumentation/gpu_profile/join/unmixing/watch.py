@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.equations import packed, unpacked
 from gpu_profile.join.unmixing.probes import ProbeGroup
 from gpu_profile.join.unmixing.unmix import Fit
@@ -46,7 +46,7 @@ class ResidualWatch:
         #: precision suffices.
         self._n = 0
         self._solution: Floats = np.zeros(0)
-        self._uncertain: Ints = np.zeros(0, np.int64)
+        self._uncertain = np.zeros(0, bool)
         self._covariance: npt.NDArray[np.float32] = np.zeros(0, np.float32)
         self._noise = np.inf
         self._seen = np.zeros(0, bool)
@@ -68,8 +68,8 @@ class ResidualWatch:
         self._n, self.variances = fit.n, fit.posterior.variances
         self._solution, self._noise, self._seen = fit.solution, fit.noise, fit.seen
         covariance = np.clip(fit.posterior.covariance, -_UNKNOWN, _UNKNOWN)
-        self._uncertain = uncertain = np.flatnonzero(covariance.diagonal())
-        self._covariance = packed(covariance[uncertain[:, None], uncertain]).astype(np.float32)
+        self._uncertain = uncertain = covariance.diagonal() > 0
+        self._covariance = packed(covariance[uncertain][:, uncertain]).astype(np.float32)
         # Most windows must be evidence on the timing, not only on regions with uncertain rates.
         sound = self._recent_mse < _SOUND * self._baseline_mse and 2 * self._informative_n > fit.n - self._since_n
         if sound:
@@ -109,8 +109,8 @@ class ResidualWatch:
             return values, np.full(len(shares), np.inf)
         seen = np.append(self._seen[:k], np.zeros(columns - k, bool))
         unseen = (shares[:, ~seen] > 0).any(axis=1)
-        rows = rows[:, self._uncertain[self._uncertain < size]]
-        covariance = unpacked(self._covariance, len(self._uncertain))[: rows.shape[1], : rows.shape[1]]
+        rows = rows[:, self._uncertain[:size]]
+        covariance = unpacked(self._covariance, int(self._uncertain.sum()))[: rows.shape[1], : rows.shape[1]]
         doubt = np.einsum("nk,nk->n", rows @ covariance, rows)
         return values, np.where(unseen, np.inf, np.maximum(doubt, 0.0))
 
