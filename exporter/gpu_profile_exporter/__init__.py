@@ -17,14 +17,24 @@ reverse.
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import suppress
+from typing import Final
+
+#: The directory that an installer makes in a directory of `sys.path`: this, the version, and the ending.
+_INSTALLED: Final = ("gpu_profile-", ".dist-info")
+
 
 def version() -> str:
-    """The installed version, or `0+source` if the package runs from its sources."""
-    # Imported here because reader processes do not need it, and it takes 6 MiB in each.
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
+    """The installed version, or `0+source` if the package runs from its sources.
 
-    try:
-        return installed("gpu-profile")
-    except PackageNotFoundError:
-        return "0+source"
+    `importlib.metadata` finds the same, and takes 2 MiB of RAM in the exporter.
+    """
+    begin, end = _INSTALLED
+    for directory in sys.path:
+        with suppress(OSError):
+            for name in os.listdir(directory or os.curdir):  # noqa: PTH208 - names alone
+                if name.startswith(begin) and name.endswith(end):
+                    return name.removeprefix(begin).removesuffix(end)
+    return "0+source"

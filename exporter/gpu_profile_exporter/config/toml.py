@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -49,6 +48,8 @@ def read_file(path: Path) -> Written:
 
 def parse(text: str, name: str) -> Written:
     """The settings of a file's text. `name` is the file's name in error messages."""
+    import tomllib  # for a file alone
+
     try:
         tree = tomllib.loads(text)
     except RecursionError as error:

@@ -13,7 +13,6 @@ from gpu_profile.catalogue import DEFAULT_GROUPS, Group
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver.null import NullDriver
 from gpu_profile.driver.protocol import Driver
-from gpu_profile.driver.smi import SmiDriver
 from gpu_profile.errors import GpuBackendError, GpuProfileError, StaleLibraryError, UnknownBackendError
 
 if TYPE_CHECKING:
@@ -189,6 +188,8 @@ def _covering(node: Callable[[str | None], NodeDriver], interval_s: float) -> No
 
 
 def _smi(clock: Clock) -> Driver:
+    from gpu_profile.driver.smi import SmiDriver
+
     return SmiDriver(clock=clock)
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from support.programs import environment, python
 from unit.exporter.settings import complaint, run
 
 from gpu_profile.errors import UsageError
-from gpu_profile_exporter import cli, logs
+from gpu_profile_exporter import cli, logs, version
 from gpu_profile_exporter.config import SETTINGS, Config, Log
 from gpu_profile_exporter.config.setting import Setting
 from gpu_profile_exporter.node import ExporterNode
@@ -120,6 +121,27 @@ def test_help_loads_no_command_and_nothing_that_only_serving_needs() -> None:
     )
     done = python("-c", code)
     assert (done.returncode, done.stderr) == (0, "[]\n")
+
+
+def test_serving_and_reading_load_no_module_that_takes_memory_for_one_line() -> None:
+    """Each of them takes 0.1 to 2 MiB, in the exporter or in every reader process."""
+    code = (
+        "import sys; known = set(sys.modules); from gpu_profile_exporter{} import {};"
+        "print({{'importlib.metadata', 'tomllib', 'secrets', {}}} & (set(sys.modules) - known))"
+    )
+    assert python("-c", code.format("", "cli, node", "")).stdout == "set()\n"
+    more = "'hashlib', 'subprocess', 'email', 'asyncio', 'click'"
+    assert python("-c", code.format(".reader", "launcher_process", more)).stdout == "set()\n"
+
+
+def test_the_version_is_that_of_the_installed_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "gpu_profile_more-9.9.dist-info").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert version() == metadata.version("gpu-profile")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "none"), str(tmp_path)])
+    assert version() == "0+source"
+    (tmp_path / "gpu_profile-1.2.3rc1.dist-info").mkdir()
+    assert version() == "1.2.3rc1"
 
 
 def test_every_option_of_the_command_is_a_setting_or_said_to_be_none() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -57,7 +56,7 @@ class RingWriter:
             counters_ns=options.counters_ns,
             retention_ns=options.retention_ns,
         )
-        self.generation = secrets.randbits(64)
+        self.generation = int.from_bytes(os.urandom(8))  # `secrets` takes 1 MiB of RAM
         self.name = f"{self.generation:016x}{SUFFIX}"
         path = options.directory / self.name
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
