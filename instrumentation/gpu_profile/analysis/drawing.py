@@ -7,7 +7,7 @@ value. Executions too short to be visible merge into blocks with a count and a f
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -16,10 +16,9 @@ from gpu_profile.analysis.devices import DeviceUse
 from gpu_profile.analysis.labels import labels
 from gpu_profile.analysis.lanes import REGIONS, Lanes
 from gpu_profile.analysis.text import events
-from gpu_profile.catalogue import BUSY_SOURCES, Kind, Signal
+from gpu_profile.catalogue import Kind
 from gpu_profile.catalogue import signals as rows
-from gpu_profile.catalogue.samples import Device
-from gpu_profile.history.timeline import Column, Floats, Ints
+from gpu_profile.history.timeline import Column
 from gpu_profile.report.blocks import (
     LEAST_ROWS,
     MOST_BLOCKS,
@@ -28,30 +27,16 @@ from gpu_profile.report.blocks import (
     drawn_chart,
     drawn_lanes,
     round_up,
+    rows_with_length,
     stacked,
 )
+from gpu_profile.report.devices import CHARTS, Chart, title
 from gpu_profile.units import NS_PER_S, percent, si
 
 #: Rows in a page, all together: 14 bytes each, a third more as text.
 MOST_ROWS: Final = 52_000
 MOST_GAPS: Final = 400
 _MOST_EVENTS: Final = 400
-
-
-class Chart(NamedTuple):
-    """A small multiple: its name, and the signals that can supply it, best first."""
-
-    key: str
-    label: str
-    sources: tuple[Signal, ...]
-
-
-CHARTS: Final = (
-    Chart("busy", "GPU busy", BUSY_SOURCES),
-    Chart("power", "power", (rows.POWER, rows.POWER_AVERAGE, rows.ENERGY)),
-    Chart("memory", "memory in use", (rows.MEMORY_USED,)),
-    Chart("clock", "SM clock", (rows.CLOCK_SM,)),
-)
 
 
 def timeline(analysis: Analysis, lanes: Sequence[Lanes]) -> dict[str, Any] | None:
@@ -97,13 +82,6 @@ def timeline(analysis: Analysis, lanes: Sequence[Lanes]) -> dict[str, Any] | Non
     }
 
 
-def title(device: Device, label: str) -> str:
-    """The device's name above its charts."""
-    if label == device.uuid:
-        return f"{device.name} {device.uuid}".strip()
-    return f"GPU {label} {device.name}".strip()
-
-
 def _region(name: str, analysis: Analysis) -> dict[str, Any]:
     uses = analysis.of(name)
     regimes = list(dict.fromkeys(str(use.verdict.regime) for use in uses))
@@ -132,7 +110,7 @@ def _top(chart: Chart, analysis: Analysis) -> float:
         column = use.timeline.best(chart.sources)
         if column is None or column.watermark_ns is None:
             continue
-        _, _, values = _rows(column, analysis.start_ns, analysis.end_ns)
+        _, _, values = rows_with_length(column, analysis.start_ns, analysis.end_ns)
         most = max(most, float(values.max()) if len(values) else 0.0)
         limit = use.timeline.column(rows.POWER_LIMIT)
         if chart.key == "memory" and use.device.memory_bytes:
@@ -157,23 +135,13 @@ def _charts(
         yield drawn_chart(chart.key, chart.label, signal.key, unit, tops.get(chart.key, 1.0), scale, drawn)
 
 
-def _rows(column: Column, start_ns: int, end_ns: int) -> tuple[Ints, Ints, Floats]:
-    """Starts, ends and values in base units (a counter's growth per second) of rows that have a length."""
-    starts, ends, masses = column.edges(start_ns - 1, end_ns)
-    keep = ends > starts
-    starts, ends, masses = starts[keep], ends[keep], masses[keep].astype(np.float64)
-    lengths = (ends - starts).astype(np.float64)
-    per_s = NS_PER_S if column.signal.kind is Kind.COUNTER else 1
-    return starts, ends, masses / lengths * column.signal.quantum * per_s
-
-
 def stretches(column: Column, start_ns: int, end_ns: int, most: int) -> Stretches:
     """The signal in at most `most` rows.
 
     A gap is a time between rows, or to the recording's edges, that is longer than twice the usual distance between
     readings. A mean weighs each row by its length.
     """
-    starts, ends, values = _rows(column, start_ns, end_ns)
+    starts, ends, values = rows_with_length(column, start_ns, end_ns)
     if not len(ends):
         nothing = np.zeros(0)
         return Stretches(starts, ends, nothing, nothing, nothing, ((start_ns, end_ns),))

@@ -8,12 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.analysis.account import Analysis
-from gpu_profile.analysis.drawing import CHARTS, Chart, stretches, title
+from gpu_profile.analysis.drawing import stretches
 from gpu_profile.analysis.labels import labels
 from gpu_profile.analysis.lanes import by_region
 from gpu_profile.errors import UsageError
 from gpu_profile.history.timeline import Column, Floats
 from gpu_profile.report.blocks import blocks, round_up
+from gpu_profile.report.devices import CHARTS, Chart, title
 from gpu_profile.units import NS_PER_S, si
 
 if TYPE_CHECKING:

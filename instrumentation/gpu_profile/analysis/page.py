@@ -10,7 +10,6 @@ from gpu_profile.analysis.account import Analysis, RegionUse
 from gpu_profile.analysis.conclusion import conclusion
 from gpu_profile.analysis.devices import DeviceUse
 from gpu_profile.analysis.drawing import timeline
-from gpu_profile.analysis.drawing import title as device_title
 from gpu_profile.analysis.labels import labels
 from gpu_profile.analysis.lanes import HOST, Lanes, by_rank, by_region, on_devices, on_host
 from gpu_profile.analysis.text import (
@@ -31,6 +30,7 @@ from gpu_profile.recording import Recording
 from gpu_profile.regimes import Regime
 from gpu_profile.report import page
 from gpu_profile.report.blocks import HUES
+from gpu_profile.report.devices import title as device_title
 from gpu_profile.report.table import ABOUT, ABOUT_MEANS, REGIME, WHOSE_JOULES
 from gpu_profile.units import NS_PER_S, percent, si
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from gpu_profile.analysis.account import Analysis
 from gpu_profile.analysis.devices import DeviceUse
-from gpu_profile.analysis.drawing import stretches, title
+from gpu_profile.analysis.drawing import stretches
 from gpu_profile.analysis.labels import labels
 from gpu_profile.analysis.lanes import Lanes, by_rank, on_devices, on_host
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Kind, Signal
@@ -29,6 +29,7 @@ from gpu_profile.regimes import Regime
 from gpu_profile.regimes.kernel_work import KernelWork
 from gpu_profile.regimes.operation import RegionOperation
 from gpu_profile.report import perfetto
+from gpu_profile.report.devices import title
 from gpu_profile.report.table import printable
 from gpu_profile.units import NS_PER_S
 

@@ -9,8 +9,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.catalogue import Kind
+from gpu_profile.history.timeline import Column, Floats, Ints
 from gpu_profile.join.unmixing.activities import Activities
+from gpu_profile.units import NS_PER_S
 
 #: Blocks in a page, all together: 16 bytes each, a third more as text.
 MOST_BLOCKS: Final = 30_000
@@ -204,6 +206,16 @@ class Stretches(NamedTuple):
     mean: Floats
     high: Floats
     gaps: tuple[tuple[int, int], ...]
+
+
+def rows_with_length(column: Column, start_ns: int, end_ns: int) -> tuple[Ints, Ints, Floats]:
+    """Starts, ends and values in base units (a counter's growth per second) of rows that have a length."""
+    starts, ends, masses = column.edges(start_ns - 1, end_ns)
+    keep = ends > starts
+    starts, ends, masses = starts[keep], ends[keep], masses[keep].astype(np.float64)
+    lengths = (ends - starts).astype(np.float64)
+    per_s = NS_PER_S if column.signal.kind is Kind.COUNTER else 1
+    return starts, ends, masses / lengths * column.signal.quantum * per_s
 
 
 def drawn_chart(

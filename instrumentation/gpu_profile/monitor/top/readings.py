@@ -11,10 +11,11 @@ from typing import Final
 import numpy as np
 
 from gpu_profile.catalogue import BUSY_SOURCES, Signal, Tier, signals
-from gpu_profile.catalogue.samples import Device, DeviceKind, Interval
+from gpu_profile.catalogue.samples import Interval
 from gpu_profile.history.timeline import Column, Timeline
 from gpu_profile.join.reading import read
 from gpu_profile.monitor.top.snapshot import BIN_NS, BINS, DeviceLine, LastMinute
+from gpu_profile.report.devices import THROTTLE_REASONS, device_label
 from gpu_profile.sampling.rounds import RARE_S, SLOW_S
 from gpu_profile.sampling.sampler import DeviceState
 from gpu_profile.units import NS_PER_S, nanoseconds
@@ -25,8 +26,7 @@ STALE_S: Final = 4.0
 _MISSED: Final = 3
 _POWER: Final = (signals.POWER, signals.POWER_AVERAGE)
 #: The signals of the view. Counters of throttle time come before the times in which readings showed throttling.
-_REASONS: Final = ("power cap", "sw heat", "hw heat", "brake", "sync")
-_THROTTLES: Final = tuple(zip(_REASONS, signals.THROTTLES, signals.THROTTLES_SEEN, strict=True))
+_THROTTLES: Final = tuple(zip(THROTTLE_REASONS, signals.THROTTLES, signals.THROTTLES_SEEN, strict=True))
 _PERIODS_S: Final = {Tier.SLOW: SLOW_S, Tier.RARE: RARE_S}
 
 
@@ -127,14 +127,6 @@ def device_line(state: DeviceState, now_ns: int, *, order: int, late_s: float = 
         pcie_tx=recent.mean(signals.PCIE_TX),
         throttles=recent.throttles(),
     )
-
-
-def device_label(device: Device) -> str:
-    """The index of a GPU; of a MIG instance, its GPU's index and its id. Without an index, a part of its UUID."""
-    index = device.uuid[:8] if device.index is None else str(device.index)
-    if device.kind is DeviceKind.MIG and device.mig_instance is not None:
-        return f"{index}/{device.mig_instance}"
-    return index
 
 
 def _ratio(value: float | None) -> float | None:

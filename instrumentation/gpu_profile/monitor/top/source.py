@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -17,9 +17,10 @@ from gpu_profile.driver.node.table import TableFile, TimelineTable, pid_namespac
 from gpu_profile.driver.own_process import own_ids
 from gpu_profile.errors import GpuBackendError, GpuProfileError, UsageError
 from gpu_profile.monitor.top.frame import NO_URL
-from gpu_profile.monitor.top.readings import device_label, device_line
+from gpu_profile.monitor.top.readings import device_line
 from gpu_profile.monitor.top.scraper import RegionScraper
 from gpu_profile.monitor.top.snapshot import HolderLine, ProcessLine, TopSnapshot
+from gpu_profile.report.devices import device_label, holder_name
 from gpu_profile.sampling.sampler import DeviceState, Sampler
 from gpu_profile.units import NS_PER_S
 
@@ -174,7 +175,7 @@ class TopSource:
                 name = self._name(use.pid) if names else ""
                 processes.append(ProcessLine(label, order, use.pid, name, use.memory_bytes, use.utilization))
             row = rows.get(state.device.uuid)
-            holders |= {HolderLine(label, order, *_holder(each)): None for each in (row.holders if row else ())}
+            holders |= {HolderLine(label, order, *holder_name(each)): None for each in (row.holders if row else ())}
         note = "" if processes or driver is None else _why_none(table)
         return tuple(processes), tuple(holders), note
 
@@ -225,27 +226,3 @@ def _why_none(table: TimelineTable | None) -> str:
 def _names_are_certain(driver: Driver | None) -> bool:
     """Whether the driver's process ids and this process's `/proc` certainly belong to one PID namespace."""
     return driver is not None and (own_ids().on_host or is_simulated(driver))
-
-
-#: The kind of a holder by the attribute that names it, the most precise first.
-_KINDS: Final = (
-    ("k8s.pod.name", "pod"),
-    ("k8s.pod.uid", "pod"),
-    ("slurm.job.id", "Slurm job"),
-    ("systemd.unit.name", "unit"),
-    ("container.id", "container"),
-    ("claim", "claim"),
-    ("process.pid", "process"),
-)
-
-
-def _holder(attributes: Mapping[str, str]) -> tuple[str, str]:
-    """The kind and the name of a holder."""
-    key, kind = next((each for each in _KINDS if attributes.get(each[0])), ("", "holder"))
-    if not key:
-        return kind, " ".join(f"{name}={value}" for name, value in sorted(attributes.items()))
-    name = attributes[key]
-    if key == "k8s.pod.name" and attributes.get("k8s.namespace.name"):
-        name = f"{attributes['k8s.namespace.name']}/{name}"
-    container = attributes.get("k8s.container.name") or attributes.get("container.id", "")[:12]
-    return kind, name if not container or kind == "container" else f"{name} ({container})"

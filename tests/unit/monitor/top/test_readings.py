@@ -6,8 +6,9 @@ from gpu_profile.catalogue import SIGNALS, Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event, Sample
 from gpu_profile.driver import Capability
-from gpu_profile.monitor.top.readings import device_label, device_line
+from gpu_profile.monitor.top.readings import device_line
 from gpu_profile.monitor.top.snapshot import BIN_NS, DeviceLine
+from gpu_profile.report.devices import device_label
 from gpu_profile.sampling.sampler import DeviceState
 from gpu_profile.testing import START_NS
 from gpu_profile.units import NS_PER_S
