@@ -28,7 +28,7 @@ from gpu_profile_exporter.reader.timeline import NodeTimeline, TimelineOptions
 from gpu_profile_exporter.readings.health import Health, health
 from gpu_profile_exporter.readings.node_readings import NodeReadings, without_devices
 from gpu_profile_exporter.server import Rendering, Server
-from gpu_profile_exporter.server.page import PageData, describe
+from gpu_profile_exporter.server.page import NodeLive, PageData, describe
 from gpu_profile_exporter.server.routes import Routes
 
 if TYPE_CHECKING:
@@ -78,12 +78,20 @@ class ExporterNode:
         if config.receive.any and config.driver.strip().partition(":")[0] == "node":
             label = without_devices
         read = self.readings = NodeReadings(self.readers, config.driver, version(), clock=clock, label=label)
+        self._live = NodeLive(
+            self.readers, lambda: (read.identity, read.simulated), clock=clock, interval_s=config.interval_s
+        )
+        self._live.holders = attribution
+        self.readers.sample_sinks.append(self._live.recent.take)
+        self.readers.event_sinks.append(self._live.recent.event)
         self._pusher = self._push()
         read.reporters += [part for part in (attribution, self._pusher) if part is not None]
         self._exposition = Exposition(
             read if config.names == "semconv" else lambda: totals(read()), naming, budget=config.series_budget
         )
         self._sidecar = self._receive()
+        if self._sidecar is not None:
+            self._live.regions = self._sidecar.pipeline.join.live
         self._server: Server | None = None
         self._release_socket: ReleaseSocket | None = None
 
@@ -156,7 +164,7 @@ class ExporterNode:
 
     def start(self) -> None:
         """Serve, then read. UsageError for an address, a driver or a file that cannot be used."""
-        routes = Routes(self._exposition.render, self.health, self.page)
+        routes = Routes(self._exposition.render, self.health, self.devices, self._live)
         self._server = Server(
             self.config.listen, partial(Rendering, routes.respond), web_config=self.config.web_config_file
         )
@@ -240,8 +248,8 @@ class ExporterNode:
         """The exporter's state."""
         return health(self.readers, self.clock.now_ns())
 
-    def page(self) -> PageData:
-        """The data of the landing page and of /api/devices."""
+    def devices(self) -> PageData:
+        """The data of /api/devices."""
         readings = self.readings
         return describe(self.readers, readings.identity, self.clock.now_ns(), simulated=readings.simulated)
 

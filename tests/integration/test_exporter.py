@@ -29,7 +29,8 @@ def test_it_serves_what_it_reads_and_ends_in_peace_when_told_to(node: str) -> No
         data = json.loads(running.get("/api/devices")[2])
         assert data["simulated"] is True
         assert [device["name"] for device in data["devices"]] == ["NVIDIA H200", "NVIDIA A10G"]
-        assert b"NVIDIA H200" in running.get("/")[2]
+        assert b"<!doctype html>" in running.get("/")[2]
+        assert b"NVIDIA H200" in running.get("/api/live")[2]
         assert running.get("/nothing")[0] == 404
         code, stderr = running.end(signal.SIGTERM)
         assert code == 0
@@ -72,7 +73,7 @@ def test_without_a_driver_it_serves_at_once_and_says_why_it_is_not_ready(tmp_pat
         found = series(running.get("/metrics")[2].decode())
         assert found["gpu_profile_driver_up"] == 0
         assert not any(name.startswith(("hw_", "nvidia_")) for name in found)
-        assert b"nvidia-smi not found" in running.get("/")[2]
+        assert b"nvidia-smi not found" in running.get("/api/live")[2]
         assert running.end()[0] == 0
 
 

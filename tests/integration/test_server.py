@@ -466,7 +466,7 @@ def test_gzip_is_negotiated_through_the_routes() -> None:
     def metrics(accept: str) -> tuple[bytes, str]:
         return f"{accept}\n".encode() * 1000, "text/plain; version=0.0.4"
 
-    routes = Routes(metrics, health=pytest.fail, page=pytest.fail)
+    routes = Routes(metrics, health=pytest.fail, devices=pytest.fail, live=pytest.fail)  # type: ignore[arg-type]
     with serving(routes.respond) as server:
         _, headers, body = ask(server, Accept="text/plain", Accept_Encoding="gzip")
         assert headers["content-encoding"] == "gzip"

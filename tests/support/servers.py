@@ -204,7 +204,7 @@ class InlineRendering(Rendering):
     def __init__(self, loop: asyncio.AbstractEventLoop, limits: Limits, counts: Counts) -> None:
         super().__init__(echo, limits, counts, loop)
         self.stop()
-        self._renderer = _Inline()  # type: ignore[assignment]
+        self._scrapes.worker = self._live.worker = _Inline()  # type: ignore[assignment]
 
 
 class Receiving:

@@ -63,6 +63,8 @@ class Intake:
         self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
         #: Called in the supervisor's thread with each event.
         self.event_sinks: list[Callable[[Event], None]] = []
+        #: Called in the supervisor's thread with each device's samples, as the readers send them.
+        self.sample_sinks: list[Callable[[str, list[int]], None]] = []
         #: The driver, once one has answered.
         self.driver: DriverFacts | None = None
         #: Whether the driver reports events, which a separate process then receives.
@@ -221,6 +223,8 @@ class Intake:
             if state is None or not values:
                 continue
             state.received(now)
+            for sink in self.sample_sinks:
+                sink(uuid, values)
             rows = iter(values)
             if uuid in self.lost:
                 self.lost.discard(uuid)

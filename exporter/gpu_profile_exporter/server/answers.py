@@ -41,6 +41,7 @@ class AuthorizedRequest(NamedTuple):
     headers: Mapping[str, str]
     receive_body: ReceiveBody
     ends: Ends | None = None
+    query: str = ""
 
 
 class Handler(Protocol):
@@ -87,7 +88,8 @@ class Answers:
         started_s = time.perf_counter()
         settings = self._web.current()
         method, target = request.method.decode("ascii"), request.target.decode("ascii")
-        path = unquote(target.partition("?")[0])
+        encoded, _, query = target.partition("?")
+        path = unquote(encoded)
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
         patience_s = self._patience_s(headers.get(_TIMEOUT))
         ends_s = self._loop.time() + patience_s
@@ -102,7 +104,7 @@ class Answers:
             # Requests with wrong passwords do not use up the rate limit.
             if refusal is None and settings.bucket is not None and not settings.bucket.take():
                 refusal = self._reject("rate", 429, "too many requests", ("Retry-After", "1"))
-            authorized = AuthorizedRequest(method, path, headers, receive_body, ends)
+            authorized = AuthorizedRequest(method, path, headers, receive_body, ends, query)
             response = refusal or await self._handler.answer(authorized, ends_s)
             response = response or self._reject("timeout", 503, f"no answer was ready within {patience_s:g} s")
         except Exception as error:  # noqa: BLE001 - one request's failure must not end the others

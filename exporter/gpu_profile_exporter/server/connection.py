@@ -216,7 +216,8 @@ class Connection(asyncio.Protocol):
     def _send(self, response: Response, *, head_only: bool = False) -> None:
         headers = [
             ("Content-Type", response.content_type),
-            ("Content-Length", str(len(response.body))),
+            # Of an unchanged answer it would be the length of the whole one.
+            *([("Content-Length", str(len(response.body)))] if response.status != HTTPStatus.NOT_MODIFIED else []),
             *response.headers,
             *([_CLOSE] if self._last else []),
         ]

@@ -1,4 +1,7 @@
-"""Renders the answers to scrapes, one at a time. Waiting requests for the same answer share one rendering."""
+"""Renders answers, one at a time. Waiting requests for the same answer share one rendering.
+
+Answers of the live page have a thread of their own, so that a scrape waits for none of them.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,26 @@ from typing import Final
 from gpu_profile_exporter.server.answers import CLOSE, AuthorizedRequest, failure, rejected
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.server.limits import Limits
-from gpu_profile_exporter.server.routes import ROUTES, Request, Response
+from gpu_profile_exporter.server.routes import LIVE, ROUTES, Request, Response, cursor
 from gpu_profile_exporter.server.worker import Worker
 
 #: Headers that an answer may depend on, besides method and path. Requests with equal ones share a rendering.
-_RELEVANT: Final = ("accept", "accept-encoding")
+_RELEVANT: Final = ("accept", "accept-encoding", "if-none-match")
 
 Respond = Callable[[Request], Response]
-Key = tuple[str, str, str, str]
+Key = tuple[str, ...]
+
+
+class _Renderings:
+    """A thread that renders, and the answers that wait for it."""
+
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.worker: Worker[Response] = Worker(name, loop)
+        self.waiting: dict[Key, asyncio.Future[Response]] = {}
 
 
 class Rendering:
-    """Answers GET and HEAD. `respond` runs in its own thread, one call at a time."""
+    """Answers GET and HEAD. `respond` runs in two threads, one call at a time in each."""
 
     routes: Sequence[str] = ROUTES
 
@@ -30,12 +41,13 @@ class Rendering:
         self._limits = limits
         self._counts = counts
         self._loop = loop
-        self._renderer: Worker[Response] = Worker("gpu-profile-render", loop)
-        self._waiting: dict[Key, asyncio.Future[Response]] = {}
+        self._scrapes = _Renderings("gpu-profile-render", loop)
+        self._live = _Renderings("gpu-profile-live", loop)
 
     def stop(self) -> None:
-        """End the thread of the renderings."""
-        self._renderer.stop()
+        """End the threads of the renderings."""
+        self._scrapes.worker.stop()
+        self._live.worker.stop()
 
     async def answer(self, request: AuthorizedRequest, ends_s: float) -> Response | None:
         """The answer, or None if it is not ready by `ends_s` (the loop's time). A request with a body is rejected."""
@@ -46,25 +58,27 @@ class Rendering:
         if request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers:
             return rejected(self._counts, "body", 413, "requests must not have a body", CLOSE)
         relevant = {name: request.headers[name] for name in _RELEVANT if name in request.headers}
-        scrape = Request(request.method, request.path, relevant)
-        key = (scrape.method, scrape.path, relevant.get("accept", ""), relevant.get("accept-encoding", ""))
-        rendering = self._waiting.get(key)
+        live = request.path == LIVE
+        scrape = Request(request.method, request.path, relevant, request.query if live else "")
+        key = (scrape.method, scrape.path, cursor(scrape.query), *(relevant.get(name, "") for name in _RELEVANT))
+        renderings = self._live if live else self._scrapes
+        rendering = renderings.waiting.get(key)
         if rendering is not None:
             self._counts.coalesced += 1
-        elif len(self._waiting) >= self._limits.renderings:
+        elif len(renderings.waiting) >= self._limits.renderings:
             return rejected(
                 self._counts, "busy", 503, "too many different answers are being rendered", ("Retry-After", "1")
             )
         else:
             # Registered first: the thread may render and unregister it before this one continues.
-            rendering = self._waiting[key] = self._loop.create_future()
-            self._renderer.do(lambda: self._render(key, scrape), rendering)
+            rendering = renderings.waiting[key] = self._loop.create_future()
+            renderings.worker.do(lambda: self._render(renderings, key, scrape), rendering)
         done, _ = await asyncio.wait((rendering,), timeout=max(0.0, ends_s - self._loop.time()))
         return rendering.result() if done else None
 
-    def _render(self, key: Key, request: Request) -> Response:
+    def _render(self, renderings: _Renderings, key: Key, request: Request) -> Response:
         # No further request joins from here on: an answer is never older than its request.
-        self._waiting.pop(key, None)
+        renderings.waiting.pop(key, None)
         started_s = time.perf_counter()
         try:
             return self._respond(request)

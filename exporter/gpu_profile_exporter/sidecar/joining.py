@@ -21,6 +21,7 @@ from gpu_profile.regimes import DEFAULT_THRESHOLDS
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session.joiner import Joiner
 from gpu_profile.regions.telemetry.enrichment import SHORTEST_S, Enricher
+from gpu_profile.regions.telemetry.live_regions import LiveRegions
 from gpu_profile.regions.telemetry.server_spans import CompiledSpanRule, ServerSpanRule
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.units import NS_PER_S, nanoseconds
@@ -28,7 +29,13 @@ from gpu_profile_exporter.readings.readings import MetricReading
 from gpu_profile_exporter.sidecar.ancestry import Ancestry
 from gpu_profile_exporter.sidecar.attributes import Encoder
 from gpu_profile_exporter.sidecar.placing import HW_ID, Holders, NodePlacement, named_devices
-from gpu_profile_exporter.sidecar.region_metrics import RegionMetrics, region_name, service_and_region, service_prefix
+from gpu_profile_exporter.sidecar.region_metrics import (
+    RegionMetrics,
+    region_name,
+    service_and_region,
+    service_prefix,
+    shown_region,
+)
 from gpu_profile_exporter.sidecar.trace_request import Scope, TraceRequest
 
 if TYPE_CHECKING:
@@ -103,6 +110,7 @@ class SpanJoin:
         self._ancestry = Ancestry(keep_ns=2 * self._late_ns)
         self._began: deque[Execution] = deque()
         self._regions = RegionMetrics(self._joiner)
+        self.live = LiveRegions(self._joiner, clock, shown_region)
         #: Region metrics, computed by the joining thread, so that a scrape waits for none of its locks.
         self._readings: list[MetricReading] = []
         self._readings_ns = 0

@@ -57,6 +57,12 @@ def service_and_region(name: str) -> tuple[str, str]:
     return (service, region) if separator else ("", service)
 
 
+def shown_region(name: str) -> str:
+    """The full name as `service/region`, as `gpu-profile top` shows it."""
+    service, region = service_and_region(name)
+    return f"{service}/{region}" if service else region
+
+
 class RegionMetrics:
     """The readings of every region in `joiner`, with the newest span of each bucket of durations as an exemplar.
 

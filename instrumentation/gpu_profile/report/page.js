@@ -2,8 +2,9 @@
 // The page's state and what people do with it: zoom, pan, hover, keys, colours. `timeline.js` draws.
 
 const TYPES = { t0: Uint32Array, t1: Uint32Array, low: Uint16Array, mean: Uint16Array, high: Uint16Array, gaps: Uint32Array,
-  lane: Uint8Array, region: Uint16Array, n: Uint32Array, fill: Uint8Array };
-const INKS = ["ink", "soft", "line", "grid", "gap", "hatch", "select", "bad", "onBlock", "busy", "power", "memory", "clock"];
+  lane: Uint8Array, region: Uint16Array, n: Uint32Array, fill: Uint8Array,
+  t: Float64Array, d: Float32Array, v: Float32Array };
+const INKS = ["ink", "soft", "line", "grid", "gap", "hatch", "select", "bad", "warn", "onBlock", "busy", "power", "memory", "clock"];
 const HUES = 10;
 
 function unpack(columns) {
@@ -13,6 +14,7 @@ function unpack(columns) {
     for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
     columns[key] = new type(bytes.buffer);
   }
+  return columns;
 }
 
 function remembered(key, value) {
@@ -54,6 +56,9 @@ class Page {
 
   // ---------------------------------------------------------------- scales and colours
 
+  // The first and the last moment of the data, in steps.
+  get first() { return 0; }
+  get last() { return this.data.length; }
   get width() { return this.axis.clientWidth; }
   x(t) { return GUTTER + (t - this.from) / (this.to - this.from) * (this.width - GUTTER); }
   t(x) { return this.from + (x - GUTTER) / (this.width - GUTTER) * (this.to - this.from); }
@@ -71,9 +76,9 @@ class Page {
   // ---------------------------------------------------------------- the view
 
   show(from, to) {
-    const least = Math.min(this.data.length, Math.max(20, 1e-7 / this.data.step_s));
-    let length = Math.min(this.data.length, Math.max(least, to - from));
-    from = Math.min(Math.max(0, from + (to - from - length) / 2), this.data.length - length);
+    const all = this.last - this.first, least = Math.min(all, Math.max(20, 1e-7 / this.data.step_s));
+    const length = Math.min(all, Math.max(least, to - from));
+    from = Math.min(Math.max(this.first, from + (to - from - length) / 2), this.last - length);
     this.from = from;
     this.to = from + length;
     this.redraw();
@@ -93,7 +98,7 @@ class Page {
     const step_s = this.data.step_s, step = tickStep((this.to - this.from) * step_s);
     this.ticks = [];
     for (let i = Math.ceil(this.from * step_s / step - 1e-9); i * step <= this.to * step_s * (1 + 1e-12); i++) {
-      this.ticks.push({ x: this.x(i * step / step_s), text: moment(i * step, step) });
+      this.ticks.push({ x: this.x(i * step / step_s), text: this.tick(i * step, step) });
     }
     this.drawAxis();
     for (const group of this.groups) {
@@ -110,7 +115,7 @@ class Page {
     pen.font = "11px system-ui, sans-serif";
     pen.textBaseline = "middle";
     // Above, the whole recording with the part that is shown; beneath, the moments.
-    const all = t => GUTTER + t / this.data.length * (width - GUTTER);
+    const all = t => GUTTER + (t - this.first) / (this.last - this.first) * (width - GUTTER);
     pen.fillStyle = this.ink.grid;
     pen.fillRect(GUTTER, 4, width - GUTTER, 8);
     pen.fillStyle = this.ink.busy;
@@ -139,7 +144,8 @@ class Page {
 
   // ---------------------------------------------------------------- words
 
-  clock(t) { return moment(t * this.data.step_s, Math.max(1e-9, Math.min(0.9, (this.to - this.from) * this.data.step_s / 2000))); }
+  tick(seconds, step) { return moment(seconds, step); }
+  clock(t) { return this.tick(t * this.data.step_s, Math.max(1e-9, Math.min(0.9, (this.to - this.from) * this.data.step_s / 2000))); }
 
   lines(group, t, block) {
     const found = [["at", this.clock(t)]];
@@ -212,8 +218,8 @@ class Page {
     const actions = {
       ArrowLeft: () => this.pan(-0.2), ArrowRight: () => this.pan(0.2), a: () => this.pan(-0.2), d: () => this.pan(0.2),
       "+": () => this.zoom(0.5), "=": () => this.zoom(0.5), w: () => this.zoom(0.5), "-": () => this.zoom(2), s: () => this.zoom(2),
-      0: () => this.show(0, this.data.length), Home: () => this.show(0, this.to - this.from),
-      End: () => this.show(this.data.length - (this.to - this.from), this.data.length),
+      0: () => this.show(this.first, this.last), Home: () => this.show(this.first, this.first + this.to - this.from),
+      End: () => this.show(this.last - (this.to - this.from), this.last),
       n: () => this.step(true), p: () => this.step(false),
       Escape: () => { this.picked = null; if (this.region >= 0) this.choose(this.region); this.redraw(); },
     };
@@ -229,11 +235,11 @@ class Page {
     addEventListener("scroll", () => this.redraw(), { passive: true });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.inks(); this.redraw(); });
     this.box.addEventListener("keydown", event => this.key(event));
-    for (const each of document.querySelectorAll("#timeline details")) each.addEventListener("toggle", () => this.redraw());
+    this.box.addEventListener("toggle", () => this.redraw(), true);  // of a group: it does not bubble
     const click = (id, action) => document.getElementById(id).addEventListener("click", action);
     click("in", () => this.zoom(0.5));
     click("out", () => this.zoom(2));
-    click("all", () => this.show(0, this.data.length));
+    click("all", () => this.show(this.first, this.last));
     click("colours", () => {
       this.by = document.documentElement.dataset.by = this.by === "regime" ? "region" : "regime";
       document.getElementById("colours").textContent = "colour: " + this.by;
@@ -255,7 +261,8 @@ class Page {
       const place = canvas.getBoundingClientRect(), y = event.clientY - place.top;
       const pan = event.shiftKey || event.button === 1 || event.pointerType === "touch";
       if (!group && y < 16) {
-        const middle = (event.clientX - place.left - GUTTER) / (this.width - GUTTER) * this.data.length, half = (this.to - this.from) / 2;
+        const share = (event.clientX - place.left - GUTTER) / (this.width - GUTTER), half = (this.to - this.from) / 2;
+        const middle = this.first + share * (this.last - this.first);
         this.show(middle - half, middle + half);
       } else held = { pan, t: at(event), x: event.clientX, from: this.from, to: this.to };
     });
@@ -282,7 +289,7 @@ class Page {
     });
     canvas.addEventListener("pointercancel", () => { held = this.drag = null; this.redraw(); });
     canvas.addEventListener("pointerleave", () => { this.cursor = null; this.tip.hidden = true; this.redraw(); });
-    canvas.addEventListener("dblclick", () => this.show(0, this.data.length));
+    canvas.addEventListener("dblclick", () => this.show(this.first, this.last));
     canvas.addEventListener("wheel", event => {
       if (event.ctrlKey || event.metaKey) this.zoom(Math.exp(Math.sign(event.deltaY) * 0.25), at(event));
       else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.pan((event.deltaX || event.deltaY) / 800);
@@ -304,7 +311,7 @@ function wear(name) {
 wear(remembered("theme"));
 theme.hidden = false;
 const told = document.getElementById("data");
-const page = told && new Page(JSON.parse(told.textContent));
+let page = told && new Page(JSON.parse(told.textContent));
 theme.addEventListener("click", () => {
   wear(remembered("theme", theme.textContent) || theme.textContent);
   if (page) { page.inks(); page.redraw(); }

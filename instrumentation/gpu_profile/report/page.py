@@ -31,11 +31,19 @@ _AXIS: Final = (
 
 
 def document(
-    title: str, body: Iterable[str], *, by: str, drawn: Mapping[str, Any] | None, mark: str = "", script: str = ""
+    title: str,
+    body: Iterable[str],
+    *,
+    by: str,
+    drawn: Mapping[str, Any] | None,
+    mark: str = "",
+    style: str = "",
+    script: str = "",
 ) -> str:
     """The whole page: a heading, then `body`. `by`: the initial meaning of colours, `region` or `regime`.
 
-    `drawn` is the data of the timeline's script. `mark` is markup after the title, `script` more of the page's script.
+    `drawn` is the data of the timeline's script. `mark` is markup after the title, `style` and `script` are more of the
+    page's own.
     """
     named = escape(title)
     parts = [
@@ -44,7 +52,8 @@ def document(
     ]
     if drawn:
         parts.append(f'<script type="application/json" id="data">{_embedded(drawn)}</script>')
-    style, dark = asset(__package__, "page.css") + _regimes("light"), asset(__package__, "dark.css") + _regimes("dark")
+    style = asset(__package__, "page.css") + _regimes("light") + style
+    dark = asset(__package__, "dark.css") + _regimes("dark")
     scripts = "\n".join((*(asset(__package__, name) for name in ("timeline.js", "page.js", "tables.js")), script))
     return (
         f'<!doctype html>\n<html lang="en" data-by="{by}">\n<head>\n<meta charset="utf-8">\n'
@@ -57,8 +66,10 @@ def document(
 
 
 def _regimes(ground: Literal["light", "dark"]) -> str:
-    """The regimes' colours as variables of CSS."""
-    return f":root {{ {'; '.join(f'--r-{regime}: {getattr(each, ground)}' for regime, each in COLOURS.items())} }}\n"
+    """The regimes' colours as variables of CSS, and the swatches with them."""
+    colours = "; ".join(f"--r-{regime}: {getattr(each, ground)}" for regime, each in COLOURS.items())
+    swatches = "\n".join(f'[data-regime="{regime}"] {{ --of-regime: var(--r-{regime}) }}' for regime in COLOURS)
+    return f":root {{ {colours} }}\n{swatches}\n"
 
 
 @cache
@@ -101,7 +112,7 @@ def group(place: int, title: str, words: str, *, shut: bool = False) -> str:
 def legend(regimes: Collection[str], hints: str) -> str:
     """The end of the timeline: the colours of `regimes`, and `hints` on its use."""
     shown = "".join(
-        f'<li><span class="swatch" style="--of-regime:var(--r-{regime})"></span>{regime}</li>'
+        f'<li><span class="swatch" data-regime="{regime}"></span>{regime}</li>'
         for regime in map(str, Regime)
         if regime in regimes
     )

@@ -22,6 +22,13 @@ function inOrder(a, b, falling) {
 function sortable(table) {
   const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
   const shown = (row, place) => row.cells[place].textContent.trim();
+  let by = -1;
+  // Sorts rows, which come in their own order. Only a changed order moves rows, so that the focus stays.
+  table.resort = rows => {
+    const falling = by >= 0 && heads[by].ariaSort === "descending";
+    const order = by < 0 ? rows : [...rows].sort((a, b) => inOrder(shown(a, by), shown(b, by), falling));
+    if (order.some((row, place) => body.rows[place] !== row)) body.append(...order);
+  };
   heads.forEach((head, place) => {
     if (!head.textContent) return;
     const button = document.createElement("button");
@@ -34,7 +41,8 @@ function sortable(table) {
       const falling = head.ariaSort ? head.ariaSort === "ascending" : numbers;
       for (const each of heads) each.ariaSort = null;
       head.ariaSort = falling ? "descending" : "ascending";
-      body.append(...[...body.rows].sort((a, b) => inOrder(shown(a, place), shown(b, place), falling)));
+      by = place;
+      table.resort([...body.rows]);
     });
   });
   // A narrow screen shows each row as a block, with the names beside the values.

@@ -1,6 +1,8 @@
 "use strict";
 // Draws one group of the timeline, a device or the host, on its canvas. Time is in steps from the recording's start.
 
+// Values of a chart are in parts of its top, `LEVELS` of them unless the chart has another number.
+const LEVELS = 65535;
 const GUTTER = 148, CHART = 46, LANE = 17, GAP = 12, PAD = 6;
 const UNITS = { W: "W", By: "B", Hz: "Hz" };
 const PREFIXES = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]];
@@ -49,6 +51,11 @@ class Group {
   constructor(data, canvas) {
     this.data = data;
     this.canvas = canvas;
+    this.layout();
+  }
+
+  layout() {
+    const { data, canvas } = this;
     this.rows = [];
     let y = PAD;
     for (const chart of data.charts) {
@@ -83,10 +90,10 @@ class Group {
       if (row.kind === "chart") this.chart(pen, view, row, width); else this.lane(pen, view, row, width);
     }
     this.label(pen, view);
-    for (const [at] of this.data.events) {
+    for (const [at, , tone] of this.data.events) {
       const x = view.x(at);
       if (x < GUTTER || x > width) continue;
-      pen.fillStyle = view.ink.bad;
+      pen.fillStyle = view.ink[tone || "bad"];
       pen.fillRect(x - 0.75, 0, 1.5, this.height);
       pen.beginPath(); pen.moveTo(x - 5, 0); pen.lineTo(x + 5, 0); pen.lineTo(x, 7); pen.fill();
     }
@@ -131,7 +138,7 @@ class Group {
   }
 
   chart(pen, view, row, width) {
-    const { chart, y } = row, base = y + CHART, levels = 65535, colour = view.ink[chart.key];
+    const { chart, y } = row, base = y + CHART, levels = chart.levels || LEVELS, colour = view.ink[chart.key];
     const height = value => base - (value / levels) * (CHART - 1);
     pen.save();
     pen.beginPath(); pen.rect(GUTTER, y, width - GUTTER, CHART); pen.clip();
@@ -162,7 +169,7 @@ class Group {
       const a = Math.max(GUTTER - 2, view.x(chart.t0[i])), b = Math.min(width + 2, view.x(chart.t1[i]));
       if (b - a >= 1.5) { flush(); bar(a, b, chart.low[i], chart.mean[i], chart.high[i]); continue; }
       const pixel = Math.floor(b);
-      if (pixel !== column) { flush(); column = pixel; low = 65535; high = mass = 0; }
+      if (pixel !== column) { flush(); column = pixel; low = Infinity; high = mass = 0; }
       const length = Math.max(1, chart.t1[i] - chart.t0[i]);
       low = Math.min(low, chart.low[i]); high = Math.max(high, chart.high[i]);
       mass += chart.mean[i] * length; time += length;
@@ -257,7 +264,7 @@ class Group {
     return this.data.charts.map(chart => {
       const i = after(chart.t1, t - 1);
       const there = i < chart.t0.length && chart.t0[i] <= t;
-      const of = level => (level / 65535) * chart.top;
+      const of = level => (level / (chart.levels || LEVELS)) * chart.top;
       return { chart, mean: there ? of(chart.mean[i]) : null, low: there ? of(chart.low[i]) : null, high: there ? of(chart.high[i]) : null };
     });
   }

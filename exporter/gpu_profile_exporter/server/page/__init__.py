@@ -1,16 +1,17 @@
-"""The landing page, which shows the devices. It works with and without scripts.
+"""The live page, and the JSON of the devices.
 
 Read in this order:
 
 - `devices`: the JSON of /api/devices, with one object per device.
-- `html`: fills `index.html` with these values, so that the page is complete without scripts.
-- `index.html`: the page, its styles, and its script, which refreshes the page's content.
+- `recent`: takes the readers' samples and events as they arrive.
+- `live`: the answers to the live page's requests, with the node's present state.
 
-Imports the catalogue, the readings and the units. A new value of a device needs a key in `devices`, a cell in `html`
-and a heading in `index.html`.
+The page itself, its protocol and its front end are in `gpu_profile.report.live`, because a program serves the same
+page. Imports the catalogue, the readings and that package. A new value of a device needs a key in `devices`, or in
+`gpu_profile.report.live.device_state` to appear on the page.
 """
 
 from gpu_profile_exporter.server.page.devices import DeviceData, PageData, describe
-from gpu_profile_exporter.server.page.html import render
+from gpu_profile_exporter.server.page.live import NodeLive
 
-__all__ = ["DeviceData", "PageData", "describe", "render"]
+__all__ = ["DeviceData", "NodeLive", "PageData", "describe"]

@@ -21,6 +21,7 @@ from gpu_profile.regions.session import process
 from gpu_profile.regions.session.joiner import Joiner
 from gpu_profile.regions.session.session import Session
 from gpu_profile.regions.telemetry.counters import COUNTERS
+from gpu_profile.regions.telemetry.live_server import with_live_page
 from gpu_profile.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -137,10 +138,10 @@ def _counter(metric: Metric, series: Iterable[tuple[tuple[str, ...], float]]) ->
 
 
 class MetricsServer:
-    """An HTTP server with this process's region metrics. Raises UsageError if the port is invalid or taken."""
+    """An HTTP server with this process's region metrics and live page. Raises UsageError for a port it cannot use."""
 
     def __init__(self, registry: CollectorRegistry, port: int, address: str) -> None:
-        from prometheus_client import start_http_server
+        from prometheus_client import make_wsgi_app, start_http_server
 
         if not 0 <= port <= 65535:
             raise UsageError(f"port {port} does not exist: choose one of 0 to 65535 for the region metrics")
@@ -150,6 +151,8 @@ class MetricsServer:
             if error.errno != errno.EADDRINUSE:
                 raise UsageError(f"cannot serve region metrics on {address}:{port}: {error.strerror}") from error
             raise UsageError(f"port {port} is taken: choose another for the region metrics") from error
+        # The server's application answers every path with metrics: the live page takes two of them.
+        self._server.set_app(with_live_page(make_wsgi_app(registry)))
         self.port: int = self._server.server_port
 
     def close(self) -> None:
@@ -160,7 +163,10 @@ class MetricsServer:
 
 
 def serve_metrics(port: int = PORT, *, address: str = "0.0.0.0") -> MetricsServer:  # noqa: S104 - to be scraped
-    """Serve this process's region metrics on `port` (0: a free one, see `.port`). Raises UsageError if it is taken."""
+    """Serve this process's region metrics on `port` (0: a free one, see `.port`). Raises UsageError if it is taken.
+
+    Browsers get the live page at `/`, with the last minutes of the process's GPUs and regions.
+    """
     from prometheus_client import CollectorRegistry, ProcessCollector
 
     registry = CollectorRegistry()

@@ -1,5 +1,8 @@
+import base64
 import gzip
+import hashlib
 import json
+import re
 from dataclasses import dataclass, field
 
 import pytest
@@ -8,10 +11,12 @@ from support.exporter import IDENTITY, FakeDriver, step_for
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.catalogue.signals import GRAPHICS, MEMORY_USED, POWER, TEMPERATURE
 from gpu_profile.errors import GpuBackendError
+from gpu_profile.report.live import LivePage, live_page
+from gpu_profile.report.page import _AXIS
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.readings.health import Health, health
-from gpu_profile_exporter.server.page import PageData, describe, render
+from gpu_profile_exporter.server.page import PageData, describe
 from gpu_profile_exporter.server.routes import Request, Response, Routes
 
 EVIL = '</script><script>alert("x")</script>&$driver'
@@ -39,8 +44,21 @@ class Source:
         self.accepted.append(accept)
         return self.text, "text/plain; version=0.0.4"
 
-    def page(self) -> PageData:
+    def devices(self) -> PageData:
         return self.data
+
+    @property
+    def live(self) -> "Source":
+        return self
+
+    @property
+    def page(self) -> LivePage:
+        return live_page("a node", (("metrics", "metrics"),))
+
+    def answer(self, after: str, *, packed: bool) -> bytes:
+        self.accepted.append(after)
+        text = b'{"cursor": "a.1"}'
+        return gzip.compress(text) if packed else text
 
 
 def world(seconds: float = 2.0) -> tuple[Sampler, FakeClock, FakeDriver]:
@@ -54,8 +72,9 @@ def world(seconds: float = 2.0) -> tuple[Sampler, FakeClock, FakeDriver]:
 
 def get(path: str, source: Source | None = None, method: str = "GET", **headers: str) -> Response:
     source = source or Source()
-    routes = Routes(source.metrics, source.health, source.page)
-    return routes.respond(Request(method, path, {k.replace("_", "-"): v for k, v in headers.items()}))
+    routes = Routes(source.metrics, source.health, source.devices, source.live)
+    path, _, query = path.partition("?")
+    return routes.respond(Request(method, path, {k.replace("_", "-"): v for k, v in headers.items()}, query))
 
 
 def test_metrics_hands_the_accept_header_on_and_the_content_type_back() -> None:
@@ -151,31 +170,36 @@ def test_a_lost_device_is_told_without_old_values() -> None:
     assert second["status"] == "ok"
 
 
-def test_the_page_shows_the_devices_without_scripts_and_loads_nothing_from_elsewhere() -> None:
-    text = get("/", Source(data=page(*world()[:2]))).body.decode()
-    assert "GPU-a" in text
-    assert "<td>25 %</td><td>412 W</td><td>40.0 / 80.0 GiB</td><td>55 °C</td><td>ok</td>" in text
-    assert "http://" not in text
-    assert "https://" not in text
-    for path in ("/metrics", "/-/ready", "/-/healthy"):
-        assert f'href="{path}"' in text
+def test_the_page_runs_only_its_own_scripts_and_a_browser_keeps_it() -> None:
+    response = get("/", accept_encoding="gzip")
+    headers, text = dict(response.headers), gzip.decompress(response.body).decode()
+    assert "unsafe" not in headers["Content-Security-Policy"]
+    for element in ("script", "style"):
+        parts = re.findall(rf"<{element}[^>]*>(.*?)</{element}>", text, re.DOTALL)
+        digests = [base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in parts]
+        allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+        assert parts
+        assert f"{element}-src {allowed};" in headers["Content-Security-Policy"]
+    assert not re.search(r"<[^>]*\s(style|on\w+)=", text)
+    assert not re.search(r"https?://", text)
+    assert len(get("/").body) <= 150_000
+    again = get("/", if_none_match=f'W/{headers["ETag"]}, "x"')
+    assert (again.status, again.body) == (304, b"")
+    assert get("/", if_none_match='"x"').status == 200
 
 
-def test_a_devices_name_cannot_become_markup() -> None:
-    text = get("/").body.decode()
-    assert EVIL not in text
-    assert "&lt;/script&gt;&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;&amp;$driver" in text
+def test_without_scripts_the_page_leads_to_the_metrics() -> None:
+    (shown,) = re.findall("<noscript>(.*?)</noscript>", get("/").body.decode().replace(_AXIS, ""), re.DOTALL)
+    assert 'href="metrics"' in shown
 
 
-def test_simulated_devices_are_marked_and_real_ones_are_not() -> None:
-    sampler, clock, _ = world()
-    assert '<span class="mark" id="simulated" >SIMULATED' in render(page(sampler, clock, simulated=True))
-    assert '<span class="mark" id="simulated" hidden>SIMULATED' in render(page(sampler, clock, simulated=False))
-
-
-def test_what_is_not_known_is_a_dash_on_the_page() -> None:
-    sampler, clock, _ = world()
-    clock.advance(60)
-    text = render(page(sampler, clock))
-    assert "the driver has not answered for 60 s" in text
-    assert "<td>-</td><td>-</td><td>-</td><td>-</td><td>failed</td>" in text
+@pytest.mark.parametrize(
+    ("query", "after"),
+    [("after=a.1", "a.1"), ("", ""), ("x=1&after=a-1.2", "a-1.2"), (f"after={'1' * 60}", ""), ("after=%00<", "\0<")],
+)
+def test_the_cursor_of_a_live_answer_is_passed_on(query: str, after: str) -> None:
+    source = Source()
+    response = get(f"/api/live?{query}", source, accept_encoding="gzip")
+    assert json.loads(gzip.decompress(response.body)) == {"cursor": "a.1"}
+    assert source.accepted == [after]
+    assert ("Cache-Control", "no-store") in response.headers

@@ -1,0 +1,187 @@
+"""The protocol of the live page: each viewer asks for the rows after its cursor, and receives each row once.
+
+A cursor names a cut: the number of rows in every strand at one moment. A cut is made at most every `CUT_MS`, however
+many viewers ask, so that viewers share cuts, and an answer is rendered once for all viewers with the same cursor.
+Answers to an unusable cursor begin anew with all rows that are kept: the server was restarted, its clock was set, or
+the viewer was away for longer than rows are kept.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from gpu_profile.report.live.strands import BLOCKS, KEEP_MS, SAMPLES, NumberStrand, RowStrand
+
+#: The shortest time between two cuts, and the time between two requests of a viewer, in ms.
+CUT_MS: Final = 900.0
+POLL_MS: Final = 1_000.0
+#: Cuts that a viewer may continue from.
+_MOST_CUTS: Final = int(KEEP_MS / CUT_MS)
+#: Events that are kept, and names of regions with an own lane; further regions share `OTHER`.
+MOST_MARKS: Final = 500
+MOST_NAMES: Final = 256
+OTHER: Final = "other"
+#: Answers of one cut that are kept.
+_MOST_ANSWERS: Final = 16
+#: A sample this much older than the newest one of its strand was taken after the clock was set back.
+SET_BACK_MS: Final = 5_000.0
+
+Where = tuple[str, str]
+State = Mapping[str, Any]
+
+
+class LiveMark(NamedTuple):
+    """A mark on a device's timeline. `tone`: `bad`, `warn` or `soft`. `device`: a UUID."""
+
+    t_ms: float
+    device: str
+    tone: str
+    text: str
+
+
+class _Cut(NamedTuple):
+    number: int
+    totals: Mapping[Where, int]
+    marks: int
+    names: int
+
+
+class LiveFeed:
+    """The rows, cuts and answers of one server. Not thread-safe. `epoch` identifies this server and its clock."""
+
+    def __init__(self, epoch: str) -> None:
+        self._numbers: dict[str, int] = {}
+        #: Samples by device and chart, and executions by device.
+        self._strands: dict[Where, NumberStrand] = {}
+        self._marks = RowStrand(MOST_MARKS)
+        self._names = RowStrand(MOST_NAMES + 1)
+        self._restarts = 0
+        self._first_epoch = self.epoch = epoch
+        self._cuts: deque[_Cut] = deque(maxlen=_MOST_CUTS)
+        self._cut_ms = -KEEP_MS
+        self._state: State = {}
+        self._answers: dict[tuple[int, bool], bytes] = {}
+
+    # ------------------------------------------------------------------ rows
+
+    def samples(self, device: str, chart: str) -> NumberStrand:
+        """The strand of a device's chart, with the columns `SAMPLES`."""
+        strand = self._strands.get((device, chart))
+        if strand is None:
+            strand = self._strands[device, chart] = NumberStrand(SAMPLES)
+        return strand
+
+    def blocks(self, device: str) -> NumberStrand:
+        """The strand of the executions on a device, with the columns `BLOCKS`."""
+        strand = self._strands.get((device, ""))
+        if strand is None:
+            strand = self._strands[device, ""] = NumberStrand(BLOCKS)
+        return strand
+
+    def add(self, device: str, chart: str, t_ms: float, length_ms: float, value: float) -> bool:
+        """Add a sample. False if it is not newer than the newest one. A clock that was set back begins a new epoch."""
+        strand = self.samples(device, chart)
+        behind_ms = strand.newest_ms - t_ms
+        if behind_ms >= 0:
+            if behind_ms < SET_BACK_MS:
+                return False
+            self.restart(LiveMark(t_ms, device, "warn", "the clock was set back: the history begins here"))
+            strand = self.samples(device, chart)
+        strand.append(t_ms, length_ms, value)
+        return True
+
+    def mark(self, mark: LiveMark) -> None:
+        """Add a mark."""
+        self._marks.append(list(mark))
+
+    def number(self, name: str) -> int:
+        """The number of a region's name in the column `region`."""
+        number = self._numbers.get(name)
+        if number is None:
+            if len(self._numbers) >= MOST_NAMES and name != OTHER:
+                return self.number(OTHER)
+            number = self._numbers[name] = self._names.total
+            self._names.append(name)
+        return number
+
+    def restart(self, reason: LiveMark) -> None:
+        """Drop all samples and executions, and begin a new epoch."""
+        self._strands.clear()
+        self._cuts.clear()
+        self._answers.clear()
+        self._cut_ms = -KEEP_MS
+        self._restarts += 1
+        self.epoch = f"{self._first_epoch}-{self._restarts}"
+        self.mark(reason)
+
+    # ------------------------------------------------------------------ answers
+
+    def answer(self, after: str, now_ms: float, state: Callable[[], State], *, packed: bool = False) -> bytes:
+        """The rows after the cursor `after` as JSON, with the newest state. `packed`: compressed with gzip.
+
+        `state` describes the present. It is called for new cuts only, and may add rows.
+        """
+        if not 0 <= now_ms - self._cut_ms < CUT_MS:
+            self._state = state()
+            self._cut(now_ms)
+        since = self._since(after)
+        key = since.number if since is not None else 0, packed
+        body = self._answers.get(key)
+        if body is None:
+            if len(self._answers) >= _MOST_ANSWERS:
+                self._answers.clear()
+            text = json.dumps(self._content(since), separators=(",", ":"), allow_nan=False).encode()
+            body = self._answers[key] = gzip.compress(text, compresslevel=1, mtime=0) if packed else text
+        return body
+
+    def _cut(self, now_ms: float) -> None:
+        number = self._cuts[-1].number + 1 if self._cuts else 1
+        totals = {where: strand.total for where, strand in self._strands.items()}
+        self._cuts.append(_Cut(number, totals, self._marks.total, self._names.total))
+        self._cut_ms = now_ms
+        self._answers.clear()
+
+    def _since(self, after: str) -> _Cut | None:
+        """The cut of a cursor. None if rows after it are not kept any more, or it is none of this epoch."""
+        epoch, _, digits = after.rpartition(".")
+        # Cursors come from the network: a longer number is none of ours, and costly to convert.
+        if epoch != self.epoch or not (digits.isascii() and digits.isdigit() and len(digits) <= 12) or not self._cuts:
+            return None
+        place = int(digits) - self._cuts[0].number
+        if not 0 <= place < len(self._cuts):
+            return None
+        cut = self._cuts[place]
+        kept = all(cut.totals.get(where, 0) >= strand.dropped for where, strand in self._strands.items())
+        return cut if kept and cut.marks >= self._marks.dropped else None
+
+    def _content(self, since: _Cut | None) -> dict[str, Any]:
+        until = self._cuts[-1]
+        samples: dict[str, dict[str, Any]] = {}
+        blocks: dict[str, Any] = {}
+        for (device, chart), part in self._parts(since, until):
+            if chart:
+                samples.setdefault(device, {})[chart] = part
+            else:
+                blocks[device] = part
+        return {
+            **self._state,
+            "cursor": f"{self.epoch}.{until.number}",
+            "reset": since is None,
+            "now_ms": self._cut_ms,
+            "poll_ms": POLL_MS,
+            "keep_ms": KEEP_MS,
+            "samples": samples,
+            "blocks": blocks,
+            "marks": self._marks.part(since.marks if since else 0, until.marks),
+            "names": self._names.part(since.names if since else 0, until.names),
+        }
+
+    def _parts(self, since: _Cut | None, until: _Cut) -> Iterator[tuple[Where, dict[str, str]]]:
+        for where, last in until.totals.items():
+            first = since.totals.get(where, 0) if since is not None else 0
+            if first < last:
+                yield where, self._strands[where].part(first, last)

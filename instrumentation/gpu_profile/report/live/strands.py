@@ -1,0 +1,88 @@
+"""Append-only columns with a bounded length: the rows that viewers receive, each once."""
+
+from __future__ import annotations
+
+import base64
+from array import array
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import Any, Final
+
+#: Rows older than this, compared with the newest one, are dropped.
+KEEP_MS: Final = 300_000.0
+#: Rows of one strand at most: 50 a second, as some drivers buffer power.
+MOST_ROWS: Final = 16_000
+#: Rows are dropped in steps, because each step moves all others.
+_SLACK_MS: Final = 15_000.0
+_SLACK_ROWS: Final = 500
+
+#: A signal's rows: end in ms since the epoch, length in ms, mean in the signal's base unit.
+SAMPLES: Final = {"t": "d", "d": "f", "v": "f"}
+#: Executions: end, length, number of the region's name, executions in the block, and its filled share in 255ths.
+BLOCKS: Final = {"t": "d", "d": "f", "region": "H", "n": "I", "fill": "B"}
+
+
+class NumberStrand:
+    """Columns of numbers, by name and type code of `array`. The first column is the rows' time in ms, ascending."""
+
+    __slots__ = ("_columns", "_times", "dropped")
+
+    def __init__(self, columns: Mapping[str, str]) -> None:
+        self._columns: dict[str, array[float]] = {name: array(code) for name, code in columns.items()}
+        self._times = next(iter(self._columns.values()))
+        self.dropped = 0
+
+    @property
+    def total(self) -> int:
+        """The number of rows so far, dropped ones included."""
+        return self.dropped + len(self._times)
+
+    @property
+    def newest_ms(self) -> float:
+        """The time of the newest row; 0 without rows."""
+        return self._times[-1] if self._times else 0.0
+
+    def append(self, *row: float) -> None:
+        """Add a row. Drops rows that are too old, and the oldest of too many."""
+        for column, value in zip(self._columns.values(), row, strict=True):
+            column.append(value)
+        times = self._times
+        if times[-1] - times[0] > KEEP_MS + _SLACK_MS or len(times) > MOST_ROWS + _SLACK_ROWS:
+            first = max(bisect_right(times, times[-1] - KEEP_MS), len(times) - MOST_ROWS)
+            for column in self._columns.values():
+                del column[:first]
+            self.dropped += first
+
+    def part(self, first: int, last: int) -> dict[str, str]:
+        """The rows from number `first` on and before number `last`, as little-endian numbers in base 64."""
+        rows = slice(max(0, first - self.dropped), max(0, last - self.dropped))
+        return {
+            name: base64.b64encode(column[rows].tobytes()).decode("ascii") for name, column in self._columns.items()
+        }
+
+
+class RowStrand:
+    """Rows of JSON, at most `most` of them."""
+
+    __slots__ = ("_most", "_rows", "dropped")
+
+    def __init__(self, most: int) -> None:
+        self._rows: list[Any] = []
+        self._most = most
+        self.dropped = 0
+
+    @property
+    def total(self) -> int:
+        """The number of rows so far, dropped ones included."""
+        return self.dropped + len(self._rows)
+
+    def append(self, row: Any) -> None:
+        """Add a row. Drops the oldest one if there are too many."""
+        self._rows.append(row)
+        if len(self._rows) > self._most:
+            del self._rows[0]
+            self.dropped += 1
+
+    def part(self, first: int, last: int) -> list[Any]:
+        """The rows from number `first` on and before number `last`."""
+        return self._rows[max(0, first - self.dropped) : max(0, last - self.dropped)]
