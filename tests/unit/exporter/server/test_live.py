@@ -1,0 +1,128 @@
+import json
+import struct
+from base64 import b64decode
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+from support.exporter import IDENTITY, FakeDriver, step_for
+
+from gpu_profile.catalogue import SIGNALS, Signal
+from gpu_profile.catalogue.allocation import PROCESS_MEMORY
+from gpu_profile.catalogue.samples import Device, Event
+from gpu_profile.catalogue.signals import (
+    GRAPHICS,
+    POWER,
+    POWER_AVERAGE,
+    POWER_LIMIT,
+    TEMPERATURE,
+    THROTTLES,
+    UTILIZATION,
+)
+from gpu_profile.sampling.sampler import Sampler
+from gpu_profile.testing import FakeClock
+from gpu_profile_exporter.readings.readings import MetricReading
+from gpu_profile_exporter.server.page.live import NO_REGIONS, NodeLive
+
+EVIL = '"><script>alert("x")</script>'
+GPU = Device("GPU-a", index=0, name=EVIL, memory_bytes=80 << 30)
+MS = 1_000_000
+
+
+class Holders:
+    """A pod on the device, and a process with a name."""
+
+    def holders(self) -> Mapping[str, Sequence[Mapping[str, str]]]:
+        return {"GPU-a": [{"k8s.namespace.name": "ml", "k8s.pod.name": "train-0"}]}
+
+    def readings(self, now_ns: int) -> Iterator[MetricReading]:
+        about = {"hw.id": "GPU-a", "process.pid": "7", "process.executable.name": EVIL}
+        yield MetricReading(PROCESS_MEMORY, about, 1 << 30)
+        yield MetricReading(PROCESS_MEMORY, {"hw.id": "GPU-a", "process.pid": "other"}, 1 << 30)
+
+
+class World:
+    """A node with one GPU on a fake clock, and its live page."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.driver = FakeDriver(self.clock, (GPU,), {GRAPHICS: 2500, POWER_LIMIT: 700_000, TEMPERATURE: 55})
+        self.sampler = Sampler(lambda: self.driver, clock=self.clock, retention_s=60)
+        step_for(self.sampler, self.clock, 2.0)
+        self.live = NodeLive(self.sampler, lambda: (IDENTITY, True), clock=self.clock, interval_s=0.1)
+        self.start_ns = self.clock.now_ns()
+
+    def send(self, signal: Signal, *rows: tuple[float, int]) -> None:
+        """Samples as a reader sends them: the end in ms from the start, and the value."""
+        number = SIGNALS.index(signal)
+        ends = [(self.start_ns + int(ms * MS), value) for ms, value in rows]
+        self.live.recent.take("GPU-a", [each for end, value in ends for each in (number, end - 50 * MS, end, value)])
+
+    def ask(self, after: str = "") -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(self.live.answer(after, packed=False))
+        return answer
+
+
+def values(answer: dict[str, Any], chart: str) -> list[float]:
+    data = b64decode(answer["samples"]["GPU-a"][chart]["v"])
+    return list(struct.unpack(f"<{len(data) // 4}f", data))
+
+
+def test_samples_are_in_base_units_and_come_once() -> None:
+    world = World()
+    world.send(POWER, (100, 412_400), (200, 300_000))
+    world.send(POWER, (200, 300_000), (250, POWER.limit + 1))
+    first = world.ask()
+    assert values(first, "power") == pytest.approx([412.4, 300.0], rel=1e-6)
+    world.clock.advance(1)
+    world.send(POWER, (300, 250_000))
+    assert values(world.ask(first["cursor"]), "power") == [250.0]
+    assert world.ask()["reset"]
+
+
+def test_a_lesser_source_serves_only_while_the_better_one_is_silent() -> None:
+    world = World()
+    world.send(UTILIZATION, (100, 90))
+    world.send(GRAPHICS, (200, 2500))
+    world.send(UTILIZATION, (300, 90))
+    world.send(POWER_AVERAGE, (100, 100_000))
+    world.send(UTILIZATION, (6_000, 80))
+    answer = world.ask()
+    assert values(answer, "busy") == pytest.approx([0.9, 0.25, 0.8])
+    assert values(answer, "power") == [100.0]
+
+
+def test_the_state_has_limits_holders_processes_and_reasons() -> None:
+    world = World()
+    (device,) = world.ask()["devices"]
+    assert device["tops"] == {"power": 700.0, "memory": 80 << 30, "clock": None}
+    assert (device["temperature_c"], device["status"], device["processes"], device["holders"]) == (55, "ok", [], [])
+    world.live.holders = Holders()
+    world.driver.lost = {"GPU-a"}
+    step_for(world.sampler, world.clock, 2.0)
+    answer = world.ask()
+    (device,) = answer["devices"]
+    assert (device["status"], device["reason"]) == ("failed", "GPU-a fell off the bus")
+    assert device["processes"] == [[7, EVIL, 1 << 30, None]]
+    assert device["holders"] == [["pod", "ml/train-0"]]
+    assert (answer["region_note"], answer["simulated"], answer["source"]) == (
+        NO_REGIONS,
+        True,
+        "0.1.0, reading fake 1.2.3",
+    )
+    world.clock.advance(60)
+    assert world.ask()["reason"] == "the driver has not answered for 60 s"
+
+
+def test_events_and_the_beginning_of_throttling_are_marks() -> None:
+    world = World()
+    world.live.recent.event(Event("GPU-a", world.start_ns, "xid", 79))
+    now_ms = (world.clock.now_ns() - world.start_ns) / MS
+    world.send(THROTTLES[0], (now_ms - 200, 5), (now_ms - 100, 5), (now_ms, 90))
+    answer = world.ask()
+    assert [tone for _, _, tone, _ in answer["marks"]] == ["bad", "warn"]
+    assert answer["marks"][0][3].startswith("XID 79")
+    assert answer["marks"][1][3] == "throttling begins: power cap"
+    assert answer["devices"][0]["throttled"] == ["power cap"]
+    world.clock.advance(1)
+    assert world.ask(answer["cursor"])["marks"] == []

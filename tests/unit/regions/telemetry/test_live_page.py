@@ -1,0 +1,108 @@
+import gzip
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from support.regions import Stage
+
+from gpu_profile import region
+from gpu_profile.regions.session import process
+from gpu_profile.regions.telemetry.live_regions import LiveBlock, merged
+from gpu_profile.regions.telemetry.live_server import NO_SESSION, with_live_page
+
+EVIL = '</script><img src=x onerror="alert(1)">'
+Ask = Callable[..., tuple[str, dict[str, str], bytes]]
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """Asks the application of a process with metrics."""
+    monkeypatch.setattr(process, "_on_start", [])
+
+    def metrics(_: dict[str, Any], start: Any) -> Iterable[bytes]:
+        start("200 OK", [("Content-Type", "text/plain")])
+        return [b"x 1\n"]
+
+    application = with_live_page(metrics)
+
+    def get(path: str, query: str = "", **headers: str) -> tuple[str, dict[str, str], bytes]:
+        answer: list[Any] = []
+        named = {f"HTTP_{name.upper()}": value for name, value in headers.items()}
+        environ = {"REQUEST_METHOD": "GET", "PATH_INFO": path, "QUERY_STRING": query, **named}
+        body = b"".join(application(environ, lambda *start: answer.extend(start)))  # type: ignore[arg-type]
+        return answer[0], dict(answer[1]), body
+
+    return get
+
+
+def live(ask: Ask, after: str = "") -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(ask("/api/live", f"after={after}")[2])
+    return answer
+
+
+def test_browsers_get_the_page_and_scrapers_the_metrics(ask: Ask) -> None:
+    assert ask("/metrics")[2] == ask("/")[2] == ask("/", accept="*/*")[2] == b"x 1\n"
+    _, headers, body = ask("/", accept="text/html,*/*", accept_encoding="gzip")
+    assert gzip.decompress(body).startswith(b"<!doctype html>")
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    again = ask("/", accept="text/html", if_none_match=headers["ETag"])
+    assert (again[0], again[2]) == ("304 Not Modified", b"")
+
+
+def test_before_the_first_region_the_page_says_so(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "current", None)
+    answer = live(ask)
+    assert (answer["devices"], answer["region_note"]) == ([], NO_SESSION)
+
+
+def test_the_samples_and_regions_of_the_process_arrive_once(stage: Stage, ask: Ask) -> None:
+    with region(EVIL):
+        stage.work(2.0, "a")
+    stage.flush()
+    first = live(ask)
+    (device,) = first["devices"]
+    assert (device["status"], device["reason"]) == ("ok", "")
+    assert set(first["samples"][device["uuid"]]) >= {"busy", "power", "memory", "clock"}
+    (row,) = first["regions"]
+    assert first["names"][row["region"]] == EVIL
+    assert (row["device"], row["share"], row["calls_per_s"]) == (device["uuid"], None, None)
+    assert row["energy_j"] is None or row["energy_j"] > 0
+    # Executions are collected from the first look on.
+    assert first["blocks"] == {}
+    with region(EVIL):
+        stage.work(2.0, "b")
+        running = live(ask, first["cursor"])["running"]
+    stage.flush()
+    assert [each[:2] for each in running] == [[device["uuid"], row["region"]]]
+    second = live(ask, first["cursor"])
+    assert not second["reset"]
+    assert second["names"] == []
+    assert list(second["blocks"]) == [device["uuid"]]
+    assert second["regions"][0]["calls_per_s"] > 0
+    stage.run(1.0)
+    assert live(ask, second["cursor"])["blocks"] == {}
+
+
+def test_without_a_viewer_no_execution_is_collected(stage: Stage, ask: Ask) -> None:
+    before = list(stage.session.joiner.on_settled)
+    live(ask)
+    assert len(stage.session.joiner.on_settled) == len(before) + 1
+    stage.run(16.0)
+    with region("step"):
+        stage.work(0.1, "a")
+    stage.flush()
+    assert stage.session.joiner.on_settled == before
+
+
+def test_many_short_executions_merge_and_long_ones_stay() -> None:
+    few = [("GPU-a", "step", 1_000_000, 3_000_000)]
+    assert merged(few) == [LiveBlock("GPU-a", "step", 3.0, 2.0, 1, 1.0)]
+    many = [("GPU-a", "step", i * 1_000_000, i * 1_000_000 + 500_000) for i in range(1_000)]
+    blocks = merged([*many, ("GPU-a", "long", 0, 900_000_000)])
+    assert sum(block.n for block in blocks) == 1_001
+    assert len(blocks) <= 12
+    assert [block.end_ms for block in blocks] == sorted(block.end_ms for block in blocks)
+    (long,) = (block for block in blocks if block.region == "long")
+    assert (long.n, long.length_ms) == (1, 900.0)
+    assert all(block.fill == pytest.approx(0.5, abs=0.01) for block in blocks if block is not long)
