@@ -5,8 +5,12 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 #: What counts the pixels of each colour of a canvas, and acts as people do.
 _TOOLS = """
@@ -47,3 +51,80 @@ def found_in(page: str, script: str, folder: Path, *options: str, tools: str = "
     assert found["failures"] == []
     assert found["loads"] == []
     return found
+
+
+class Browser:
+    """A real browser that is driven through WebDriver, which a page's content security policy does not bind."""
+
+    def __init__(self, session: str) -> None:
+        self._session = session
+
+    def __call__(self, script: str, *arguments: object) -> Any:
+        """What a script in the page returns; of a promise, its value."""
+        return self._send("/execute/sync", {"script": script, "args": list(arguments)})
+
+    def open(self, url: str) -> None:
+        self._send("/url", {"url": url})
+
+    def resize(self, width: int, height: int) -> None:
+        self._send("/window/rect", {"width": width, "height": height})
+
+    def until(self, condition: str, seconds: float = 30.0) -> Any:
+        """Wait in the page until an expression is true; its value."""
+        wait = f"""
+            const end = performance.now() + {seconds * 1e3};
+            return new Promise((done, failed) => {{
+              const look = () => {{
+                const value = {condition};
+                if (value) done(value); else if (performance.now() > end) done(null); else setTimeout(look, 50);
+              }};
+              look();
+            }});
+        """
+        value = self(wait)
+        assert value is not None, condition
+        return value
+
+    def logged(self) -> list[str]:
+        """Errors on the console since the last call, violations of the policy among them."""
+        rows: list[dict[str, str]] = self._send("/se/log", {"type": "browser"})
+        return [row["message"] for row in rows if row["level"] == "SEVERE"]
+
+    def _send(self, path: str, content: object, method: str = "POST") -> Any:
+        return _call(self._session + path, content, method)
+
+
+def _call(url: str, content: object, method: str = "POST") -> Any:
+    data = None if method == "DELETE" else json.dumps(content).encode()
+    request = Request(url, data, {"Content-Type": "application/json"}, method=method)
+    try:
+        with urlopen(request, timeout=90) as answer:
+            return json.load(answer)["value"]
+    except HTTPError as error:
+        raise AssertionError(json.load(error)["value"]["message"]) from error
+
+
+@contextmanager
+def browser(folder: Path, width: int = 1400, height: int = 1200) -> Iterator[Browser]:
+    """A browser with a window of this size."""
+    driver = subprocess.Popen(
+        [shutil.which("chromedriver") or "chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert driver.stdout is not None
+        ports = (re.search(r"started successfully on port (\d+)", line) for line in driver.stdout)
+        port = next(match[1] for match in ports if match is not None)
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
+        options += ["--disable-background-networking", "--disable-component-update", f"--window-size={width},{height}"]
+        options += [f"--user-data-dir={folder / 'profile'}", "--blink-settings=preferredColorScheme=1"]
+        chrome = {"args": options, "binary": shutil.which("chromium") or "chromium"}
+        wanted = {"browserName": "chrome", "goog:chromeOptions": chrome, "goog:loggingPrefs": {"browser": "ALL"}}
+        url = f"http://127.0.0.1:{port}/session"
+        session = f"{url}/{_call(url, {'capabilities': {'alwaysMatch': wanted}})['sessionId']}"
+        try:
+            yield Browser(session)
+        finally:
+            _call(session, None, "DELETE")
+    finally:
+        driver.terminate()
+        driver.communicate(timeout=20)

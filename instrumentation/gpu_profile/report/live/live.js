@@ -104,6 +104,11 @@ class LiveTable {
     columns.forEach((name, place) => { this.table.tHead.rows[0].cells[place].className = name; });
   }
 
+  clear() {
+    for (const row of this.rows.values()) row.remove();
+    this.rows.clear();
+  }
+
   // `rows`: key, cells as texts, and `first`, which makes an element for the first cell.
   update(rows, note, wanted) {
     const body = this.table.tBodies[0], present = new Set(rows.map(row => row.key));
@@ -197,6 +202,7 @@ class Live extends Page {
   // A page that nobody sees asks for nothing, and draws nothing.
   wake() {
     clearTimeout(this.timer); clearInterval(this.ticking);
+    this.timer = this.ticking = 0;
     if (document.hidden) return;
     this.ticking = setInterval(() => this.tell(), 1000);
     this.tell();
@@ -287,6 +293,7 @@ class Live extends Page {
     this.base = Math.floor(answer.now_ms / HOUR_MS) * HOUR_MS;
     for (const device of this.devices.values()) device.box.remove();
     this.devices.clear();
+    for (const table of Object.values(this.tables)) table.clear();
     this.groups.length = this.marks.length = this.regions.length = 0;
     this.picked = null;
     this.region = -1;

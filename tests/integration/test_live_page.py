@@ -1,0 +1,212 @@
+"""The live page in a real browser: of an exporter with two GPUs, and of answers that a test makes."""
+
+import base64
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from integration.browser import Browser, browser
+from support.programs import Exporter, exporter
+
+pytestmark = pytest.mark.debian
+
+EVIL = '</script><img src=x onerror="hacked = 1"><b>&amp;${hacked = 1}'
+#: The moment of the answers that a test makes, in ms.
+NOW = 1_700_000_000_000.0
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Exporter, Browser]]:
+    folder = tmp_path_factory.mktemp("live")
+    with exporter("--driver", "simulated") as running, browser(folder) as page:
+        page.open(f"{running.url}/")
+        yield running, page
+
+
+@pytest.fixture
+def made(served: tuple[Exporter, Browser]) -> Browser:
+    """The page, which asks for nothing while a test has its own answers."""
+    page = served[1]
+    page("if (!page.paused) page.pause(); page.search.value = '';")
+    page.until("!page.asking")
+    page("page.take(arguments[0]); page.draw();", answer())
+    return page
+
+
+def packed(code: str, values: Sequence[float]) -> str:
+    return base64.b64encode(struct.pack(f"<{len(values)}{code}", *values)).decode()
+
+
+def rows(times: Sequence[float], values: Sequence[float]) -> dict[str, str]:
+    """Samples that each last 100 ms; times in s before `NOW`."""
+    return {
+        "t": packed("d", [NOW - 1e3 * t for t in times]),
+        "d": packed("f", [100.0] * len(times)),
+        "v": packed("f", values),
+    }
+
+
+def device(uuid: str = "GPU-a", label: str = "0", name: str = "NVIDIA X", **more: Any) -> dict[str, Any]:
+    tops = {"power": 700.0, "memory": 80 << 30, "clock": None}
+    state = {"uuid": uuid, "label": label, "title": f"GPU {label} {name}", "status": "ok", "reason": "", "tops": tops}
+    return {**state, "temperature_c": 61.0, "throttled": [], "processes": [], "holders": [], **more}
+
+
+def answer(**more: Any) -> dict[str, Any]:
+    """60 s of a GPU that is busy for a second out of two, with a gap of 10 s, and one region."""
+    times = [t / 10 for t in range(600, -1, -1) if not 20 <= t / 10 < 30]
+    busy = [1.0 if int(t) % 2 else 0.0 for t in times]
+    row = {"region": 0, "device": "GPU-a", "share": 0.25, "power_w": 12.0, "energy_j": 1500.0, "uncertain": False}
+    row |= {"calls_per_s": 3.0, "regime": "MEMORY_BOUND", "confidence": 0.8, "since_ms": NOW - 9e3, "next": "use less"}
+    block = {
+        "t": packed("d", [NOW - 4e3, NOW - 1e3]),
+        "d": packed("f", [1000.0, 2000.0]),
+        "region": packed("H", [0, 0]),
+    }
+    block |= {"n": packed("I", [1, 1]), "fill": packed("B", [255, 255])}
+    return {
+        "cursor": "made.1", "reset": True, "now_ms": NOW, "poll_ms": 1000, "keep_ms": 300_000, "interval_s": 0.1,
+        "version": "0.1.0", "source": "made", "simulated": False, "reason": "", "user_note": "", "region_note": "",
+        "devices": [device()], "samples": {"GPU-a": {"busy": rows(times, busy)}}, "blocks": {"GPU-a": block},
+        "marks": [[NOW - 5e3, "GPU-a", "bad", "XID 79"]], "names": ["step"], "running": [],
+        "regions": [{**row, "whole": "MEMORY_BOUND"}], "regions_left_out": 0, **more,
+    }  # fmt: skip
+
+
+def text(page: Browser, selector: str) -> str:
+    shown: str = page("return document.querySelector(arguments[0]).innerText", selector)
+    return shown
+
+
+def test_the_page_shows_the_exporters_gpus_and_renews_itself(served: tuple[Exporter, Browser]) -> None:
+    running, page = served
+    page.until("page.devices.size === 5 && [...page.devices.values()].every(each => each.charts[0].t1.length > 3)")
+    before = page("return page.position")
+    page.until(f"page.position !== '{before}' && page.now")
+    for name in ("NVIDIA H200", "NVIDIA A10G", "MIG 3g.40gb"):
+        assert name in text(page, "#groups")
+    assert page("return document.getElementById('simulated').hidden") is False
+    assert page("return document.getElementById('state').dataset.state") == "ok"
+    # Rows of several answers follow each other, none twice.
+    ascending = "each.charts.every(chart => chart.t1.every((t, i) => !i || t > chart.t1[i - 1]))"
+    assert page(f"return [...page.devices.values()].every(each => {ascending})")
+    # Everything comes from this server, and the policy of the page has refused nothing.
+    loads = page("return performance.getEntriesByType('resource').map(each => each.name)")
+    assert {re.sub(r"\?.*", "", each) for each in loads} <= {f"{running.url}/api/live", f"{running.url}/favicon.ico"}
+    assert [each for each in page.logged() if "favicon" not in each] == []
+    # A page that is hidden asks for nothing until it is seen again.
+    hide = "Object.defineProperty(document, 'hidden', { value: arguments[0], configurable: true });"
+    page(hide + "document.dispatchEvent(new Event('visibilitychange'));", True)
+    page.until("!page.asking")
+    assert page("return [page.timer, page.ticking]") == [0, 0]
+    page(hide + "document.dispatchEvent(new Event('visibilitychange'));", False)
+    assert page("return page.asking || page.timer > 0")
+
+
+def test_the_chart_is_the_picture_of_its_samples(made: Browser) -> None:
+    seen = made(
+        """
+        page.show(page.now - 60000, page.now); page.draw();
+        const group = page.groups[0], row = group.rows[0], canvas = group.canvas, ratio = devicePixelRatio;
+        const pen = canvas.getContext("2d"), ink = {};
+        const colour = text => text.slice(1).match(/../g).map(n => parseInt(n, 16)).join();
+        for (const name of ["busy", "gap", "bad"]) ink[colour(page.ink[name])] = name;
+        const place = t => Math.round(page.x(page.now - 1000 * t) * ratio);
+        const at = (t, share) => [...pen.getImageData(place(t), (row.y + CHART * (1 - share)) * ratio, 1, 1).data];
+        const inks = t => {
+          const found = {}, all = pen.getImageData(place(t), row.y * ratio, 1, CHART * ratio).data;
+          for (let i = 0; i < all.length; i += 4) found[ink[all.slice(i, i + 3).join()]] = all[i + 3];
+          return Object.keys(found);
+        };
+        return {
+          high: [1.5, 3.5, 7.5, 51.5].map(t => at(t, 0.5)[3]), low: [2.6, 4.6, 8.6, 50.6].map(t => at(t, 0.5)[3]),
+          gap: inks(25), beside: inks(31.5), mark: inks(5),
+        };
+        """
+    )
+    # Halfway up, the area is filled where the GPU was busy, and empty where it was not.
+    assert min(seen["high"]) > 50
+    assert max(seen["low"]) == 0
+    assert "gap" in seen["gap"]
+    assert "gap" not in seen["beside"]
+    assert "bad" in seen["mark"]
+
+
+def test_the_keyboard_zooms_moves_and_follows_the_newest_samples(made: Browser) -> None:
+    press = "page.box.dispatchEvent(new KeyboardEvent('keydown', { key: arguments[0], cancelable: true }));"
+    view = "return [page.from, page.to, page.follow, page.said.textContent]"
+
+    def after(key: str) -> Any:
+        return made(press + view, key)
+
+    whole = after("0")
+    near = after("+")
+    assert near[1] - near[0] == pytest.approx((whole[1] - whole[0]) / 2)
+    assert not near[2]
+    assert after("End")[2]
+    assert "step" in after("n")[3]
+    past = after("ArrowLeft")
+    made("page.take(arguments[0]);", answer(reset=False, now_ms=NOW + 2e3, samples={}, blocks={}, marks=[], names=[]))
+    assert made(view)[:2] == pytest.approx(past[:2]), "a view of the past does not move"
+    after("End")
+    made("page.take(arguments[0]);", answer(reset=False, now_ms=NOW + 4e3, samples={}, blocks={}, marks=[], names=[]))
+    assert made(view)[1] == pytest.approx(whole[1] + 4e3)
+    made("dispatchEvent(new KeyboardEvent('keydown', { key: '/', cancelable: true, bubbles: true }));")
+    assert made("return document.activeElement.id") == "search"
+
+
+def test_tables_can_be_searched_and_read_aloud(made: Browser) -> None:
+    assert text(made, "#regions tbody td") == "step"
+    for part in ("25.0 %", "12.0 W", "1.50 kJ", "MEMORY_BOUND 80 %", "use less"):
+        assert part in text(made, "#regions tbody")
+    assert "✕ XID 79" in text(made, "#marks tbody")
+    label = made("return document.querySelector('#groups canvas').getAttribute('aria-label')")
+    assert re.fullmatch(r"GPU 0 NVIDIA X over time: busy .* % · 61 °C", label)
+    look = "page.search.value = arguments[0]; page.search.dispatchEvent(new Event('input'));"
+    hidden = "return [...document.querySelectorAll('#groups details, tbody tr')].map(each => each.hidden)"
+    assert made(look + hidden, "nothing of this name") == [True] * 3
+    assert made(look + hidden, "STEP") == [False, False, True]
+    made(look, "")
+    # A notice is announced once: its text stays the same from second to second.
+    made("page.take(arguments[0]); page.tell();", answer(cursor="other.1"))
+    assert "The history begins anew" in text(made, "#trouble")
+
+
+def test_no_name_becomes_markup(made: Browser) -> None:
+    users = {"processes": [[7, EVIL, None, None]], "holders": [[EVIL, EVIL]], "reason": EVIL, "throttled": [EVIL]}
+    names = answer(
+        names=[EVIL], source=EVIL, reason=EVIL, region_note=EVIL, user_note=EVIL, marks=[[NOW, "GPU-a", "bad", EVIL]],
+        devices=[device(name=EVIL, **users)], running=[["GPU-a", 0, NOW - 500]],
+    )  # fmt: skip
+    made("page.take(arguments[0]); page.tell(); page.draw(); page.step(true);", names)
+    assert made("return document.querySelectorAll('img, td b, p b, #groups summary .title b').length") == 0
+    assert made("return typeof hacked") == "undefined"
+    assert EVIL in text(made, "#regions tbody")
+    assert EVIL in text(made, "#users tbody")
+
+
+def test_it_fits_a_narrow_screen_in_both_themes(made: Browser) -> None:
+    made.resize(400, 900)
+    try:
+        assert made("return document.documentElement.scrollWidth <= innerWidth")
+        ground = "return [getComputedStyle(document.body).backgroundColor, page.ink.ink]"
+        light = made(ground)
+        assert made("theme.click();" + ground) != light
+        assert made("theme.click();" + ground) == light
+    finally:
+        made.resize(1400, 1200)
+
+
+def test_a_server_that_is_gone_is_said_and_asked_less_and_less(served: tuple[Exporter, Browser]) -> None:
+    running, page = served
+    page("if (page.paused) page.pause();")
+    page.until("page.devices.size === 5")
+    running.end()
+    page.until("page.failures >= 2")
+    assert page("return document.getElementById('state').dataset.state") == "lost"
+    assert "these values are old" in text(page, "#trouble")
+    assert re.search(r"no answer: last update \d.* s ago, next try in \d", text(page, "#age"))
+    pauses = page("return [page.next - performance.now()]")
+    assert pauses[0] > 500
