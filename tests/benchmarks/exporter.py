@@ -1,6 +1,6 @@
 """What an exporter costs a node, and whether its numbers are right.
 
-In `exporter_*.py`, `node_timeline.py`, `rendering.py` and `server_load.py`.
+In `exporter_*.py`, `live_page.py`, `node_timeline.py`, `rendering.py` and `server_load.py`.
 
 Exporters whose memory is looked at run all the while, at a few per cent of a core. What is timed runs by itself; what
 is only worked out, with other times than this machine's, runs together at the end.
@@ -20,6 +20,7 @@ from benchmarks import (
     exporter_faults,
     exporter_load,
     exporter_memory,
+    live_page,
     node_timeline,
     rendering,
     server_load,
@@ -34,6 +35,7 @@ _TIMED: Final[tuple[Callable[[Bench], Iterator[Row]], ...]] = (
     exporter_load.rows,
     lambda _: server_load.rows(),
     node_timeline.rows,
+    live_page.rows,
 )
 
 

@@ -56,8 +56,10 @@ def found_in(page: str, script: str, folder: Path, *options: str, tools: str = "
 class Browser:
     """A real browser that is driven through WebDriver, which a page's content security policy does not bind."""
 
-    def __init__(self, session: str) -> None:
+    def __init__(self, session: str, driver: int) -> None:
         self._session = session
+        #: The process that started the browser.
+        self.driver = driver
 
     def __call__(self, script: str, *arguments: object) -> Any:
         """What a script in the page returns; of a promise, its value."""
@@ -122,7 +124,7 @@ def browser(folder: Path, width: int = 1400, height: int = 1200) -> Iterator[Bro
         url = f"http://127.0.0.1:{port}/session"
         session = f"{url}/{_call(url, {'capabilities': {'alwaysMatch': wanted}})['sessionId']}"
         try:
-            yield Browser(session)
+            yield Browser(session, driver.pid)
         finally:
             _call(session, None, "DELETE")
     finally:

@@ -1,7 +1,7 @@
 """Takes the readers' samples for the live page as they arrive: the signals of its charts, and where throttling begins.
 
-It runs all the time, so that a new viewer sees the last minutes at once. It costs some 0.03 % of a core for 8 GPUs at
-10 Hz: readers send samples in batches, and most signals are skipped.
+It runs all the time, so that a new viewer sees the last minutes at once. It costs less than 0.1 % of a core for 8 GPUs
+at 10 Hz: readers send samples in batches, and most signals are skipped.
 """
 
 from __future__ import annotations
@@ -46,12 +46,15 @@ class RecentSamples:
         self.lock = threading.Lock()
         self.throttling = ThrottleWatch()
         self._feed = feed
+        #: The newest values of each device's counters of throttle time, by number.
+        self._counters: dict[str, dict[int, int]] = {}
         #: The latest source of each device's charts: its place, and the end of its newest sample in ms.
         self._used: dict[tuple[str, str], tuple[int, float]] = {}
 
     def take(self, uuid: str, values: Sequence[int]) -> None:
         """Take a device's samples: number of the signal, start in ns, end in ns and value, for each one in turn."""
         feed, find = self._feed, _SOURCES.get
+        counters = self._counters.setdefault(uuid, {})
         with self.lock:
             for number, start, end, value in zip(values[::4], values[1::4], values[2::4], values[3::4], strict=True):
                 source = find(number)
@@ -59,6 +62,9 @@ class RecentSamples:
                     continue
                 signal, chart, place = source
                 if not chart:
+                    if counters.get(number) == value:  # nearly always
+                        continue
+                    counters[number] = value
                     if (mark := self.throttling.read(uuid, signal, end / _MS, value)) is not None:
                         feed.mark(mark)
                 elif signal.lowest <= value <= signal.limit and self._use(uuid, chart, place, end / _MS):

@@ -25,11 +25,12 @@ BLOCKS: Final = {"t": "d", "d": "f", "region": "H", "n": "I", "fill": "B"}
 class NumberStrand:
     """Columns of numbers, by name and type code of `array`. The first column is the rows' time in ms, ascending."""
 
-    __slots__ = ("_columns", "_times", "dropped")
+    __slots__ = ("_appends", "_columns", "_times", "dropped")
 
     def __init__(self, columns: Mapping[str, str]) -> None:
         self._columns: dict[str, array[float]] = {name: array(code) for name, code in columns.items()}
         self._times = next(iter(self._columns.values()))
+        self._appends = [column.append for column in self._columns.values()]
         self.dropped = 0
 
     @property
@@ -44,8 +45,8 @@ class NumberStrand:
 
     def append(self, *row: float) -> None:
         """Add a row. Drops rows that are too old, and the oldest of too many."""
-        for column, value in zip(self._columns.values(), row, strict=True):
-            column.append(value)
+        for append, value in zip(self._appends, row, strict=True):
+            append(value)
         times = self._times
         if times[-1] - times[0] > KEEP_MS + _SLACK_MS or len(times) > MOST_ROWS + _SLACK_ROWS:
             first = max(bisect_right(times, times[-1] - KEEP_MS), len(times) - MOST_ROWS)
