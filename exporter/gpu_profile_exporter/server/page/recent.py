@@ -27,16 +27,17 @@ class _ChartSource(NamedTuple):
     signal: Signal
     chart: str
     place: int
+    quantum: float
 
 
 _NUMBERS: Final = {signal: number for number, signal in enumerate(SIGNALS)}
 #: By the signal's number in the readers' messages. Counters among the sources are only of drivers without samples.
 _SOURCES: Final[Mapping[int, _ChartSource]] = {
-    _NUMBERS[signal]: _ChartSource(signal, chart.key, place)
+    _NUMBERS[signal]: _ChartSource(signal, chart.key, place, signal.quantum)
     for chart in CHARTS
     for place, signal in enumerate(chart.sources)
     if signal.kind is not Kind.COUNTER
-} | {_NUMBERS[signal]: _ChartSource(signal, "", 0) for signal in REASON_OF}
+} | {_NUMBERS[signal]: _ChartSource(signal, "", 0, signal.quantum) for signal in REASON_OF}
 
 
 class RecentSamples:
@@ -48,35 +49,31 @@ class RecentSamples:
         self._feed = feed
         #: The newest values of each device's counters of throttle time, by number.
         self._counters: dict[str, dict[int, int]] = {}
-        #: The latest source of each device's charts: its place, and the end of its newest sample in ms.
-        self._used: dict[tuple[str, str], tuple[int, float]] = {}
+        #: By device and chart the latest source: its place, and the end of its newest sample in ms.
+        self._used: dict[str, dict[str, tuple[int, float]]] = {}
 
     def take(self, uuid: str, values: Sequence[int]) -> None:
         """Take a device's samples: number of the signal, start in ns, end in ns and value, for each one in turn."""
         feed, find = self._feed, _SOURCES.get
-        counters = self._counters.setdefault(uuid, {})
+        counters, used = self._counters.setdefault(uuid, {}), self._used.setdefault(uuid, {})
         with self.lock:
             for number, start, end, value in zip(values[::4], values[1::4], values[2::4], values[3::4], strict=True):
                 source = find(number)
                 if source is None:
                     continue
-                signal, chart, place = source
+                signal, chart, place, quantum = source
+                end_ms = end / _MS
                 if not chart:
                     if counters.get(number) == value:  # nearly always
                         continue
                     counters[number] = value
-                    if (mark := self.throttling.read(uuid, signal, end / _MS, value)) is not None:
+                    if (mark := self.throttling.read(uuid, signal, end_ms, value)) is not None:
                         feed.mark(mark)
-                elif signal.lowest <= value <= signal.limit and self._use(uuid, chart, place, end / _MS):
-                    feed.add(uuid, chart, end / _MS, (end - start) / _MS, value * signal.quantum)
-
-    def _use(self, uuid: str, chart: str, place: int, end_ms: float) -> bool:
-        """Whether this source supplies the chart now."""
-        used, newest_ms = self._used.get((uuid, chart), (place, end_ms))
-        if place > used and abs(end_ms - newest_ms) < _SILENCE_MS:
-            return False
-        self._used[uuid, chart] = place, end_ms
-        return True
+                elif signal.lowest <= value <= signal.limit:
+                    latest = used.get(chart)
+                    if latest is None or place <= latest[0] or abs(end_ms - latest[1]) >= _SILENCE_MS:
+                        used[chart] = place, end_ms
+                        feed.add(uuid, chart, end_ms, (end - start) / _MS, value * quantum)
 
     def event(self, event: Event) -> None:
         """Take an event of a device."""
