@@ -8,12 +8,14 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from gpu_profile.catalogue import Group
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver.grammar import check_spec
+from gpu_profile.driver.node.table import directory_of
 from gpu_profile.errors import GpuBackendError, UsageError
 from gpu_profile_exporter import version
 from gpu_profile_exporter.attribution.labelling import labelled
@@ -81,7 +83,7 @@ class ExporterNode:
         self._live = NodeLive(
             self.readers, lambda: (read.identity, read.simulated), clock=clock, interval_s=config.interval_s
         )
-        self._live.holders = attribution
+        self._live.holders, self._live.timeline = attribution, self._timeline_directory()
         self.readers.sample_sinks.append(self._live.recent.take)
         self.readers.event_sinks.append(self._live.recent.event)
         self._pusher = self._push()
@@ -102,6 +104,13 @@ class ExporterNode:
         mode, group = int(config.timeline_mode, 8), config.timeline_group_id
         place = TimelineOptions(config.timeline, config.timeline_retention_s, mode, group)
         return NodeTimeline(place, interval_s=config.interval_s, clock=self.clock)
+
+    def _timeline_directory(self) -> Path | None:
+        """The directory of the timeline that this exporter keeps or reads."""
+        kind, _, argument = self.config.driver.strip().partition(":")
+        if self.config.timeline is not None or kind != "node":
+            return self.config.timeline
+        return directory_of(argument or None, os.environ)
 
     def _driver(self) -> str:
         """The driver's name for readers. `simulated` becomes one directory, so that all readers share a node."""

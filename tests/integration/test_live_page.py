@@ -175,7 +175,12 @@ def test_tables_can_be_searched_and_read_aloud(made: Browser) -> None:
 
 
 def test_no_name_becomes_markup(made: Browser) -> None:
-    users = {"processes": [[7, EVIL, None, None]], "holders": [[EVIL, EVIL]], "reason": EVIL, "throttled": [EVIL]}
+    users: dict[str, Any] = {
+        "processes": [[7, EVIL, None, None]],
+        "holders": [[EVIL, EVIL]],
+        "reason": EVIL,
+        "throttled": [EVIL],
+    }
     names = answer(
         names=[EVIL], source=EVIL, reason=EVIL, region_note=EVIL, user_note=EVIL, marks=[[NOW, "GPU-a", "bad", EVIL]],
         devices=[device(name=EVIL, **users)], running=[["GPU-a", 0, NOW - 500]],

@@ -4,6 +4,7 @@ Read in this order:
 
 - `devices`: the JSON of /api/devices, with one object per device.
 - `recent`: takes the readers' samples and events as they arrive.
+- `history`: older samples from the node's timeline, such as those of a previous exporter.
 - `live`: the answers to the live page's requests, with the node's present state.
 
 The page itself, its protocol and its front end are in `gpu_profile.report.live`, because a program serves the same

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from threading import Thread
 from typing import Any, Final, Protocol
 
 from gpu_profile.catalogue.allocation import PROCESS_MEMORY, PROCESS_UTILIZATION
 from gpu_profile.catalogue.samples import ProcessUse
 from gpu_profile.clock import Clock
 from gpu_profile.report.live import LiveFeed, LivePage, device_state, live_page
+from gpu_profile.report.live.strands import KEEP_MS
 from gpu_profile_exporter.readings.health import SampleSource, down_reason, silence, status
 from gpu_profile_exporter.readings.readings import Identity, MetricReading
+from gpu_profile_exporter.server.page.history import older_samples
 from gpu_profile_exporter.server.page.recent import RecentSamples
 
 _LINKS: Final = (
@@ -63,6 +67,8 @@ class NodeLive:
         #: The sources of holders and of regions, if the exporter has them.
         self.holders: HolderReadings | None = None
         self.regions: RegionRows | None = None
+        #: The directory of the node's timeline, if there is one. It is read once, when the first viewer comes.
+        self.timeline: Path | None = None
         self._sampler = sampler
         self._identity = identity
         self._clock = clock
@@ -76,8 +82,18 @@ class NodeLive:
     def answer(self, after: str, *, packed: bool) -> bytes:
         """The rows after a cursor, as JSON. `packed`: compressed with gzip."""
         now_ns = self._clock.now_ns()
+        directory, self.timeline = self.timeline, None
+        if directory is not None:
+            # In a thread of its own: the files of many devices take some tenths of a second.
+            arguments = directory, now_ns - int(KEEP_MS * _MS)
+            Thread(target=self._add_history, args=arguments, name="gpu-profile-history", daemon=True).start()
         with self.recent.lock:
             return self._feed.answer(after, now_ns / _MS, lambda: self._state(now_ns), packed=packed)
+
+    def _add_history(self, directory: Path, since_ns: int) -> None:
+        older = older_samples(directory, since_ns)
+        with self.recent.lock:
+            self._feed.prepend(older)
 
     def _state(self, now_ns: int) -> dict[str, Any]:
         identity, simulated = self._identity()

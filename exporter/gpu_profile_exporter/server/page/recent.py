@@ -21,7 +21,7 @@ _MS: Final = 1e6
 _SILENCE_MS: Final = 5_000.0
 
 
-class _ChartSource(NamedTuple):
+class ChartSource(NamedTuple):
     """A signal's chart, and its place among the chart's sources, 0 for the best. `chart` is empty for throttling."""
 
     signal: Signal
@@ -32,12 +32,12 @@ class _ChartSource(NamedTuple):
 
 _NUMBERS: Final = {signal: number for number, signal in enumerate(SIGNALS)}
 #: By the signal's number in the readers' messages. Counters among the sources are only of drivers without samples.
-_SOURCES: Final[Mapping[int, _ChartSource]] = {
-    _NUMBERS[signal]: _ChartSource(signal, chart.key, place, signal.quantum)
+SOURCES: Final[Mapping[int, ChartSource]] = {
+    _NUMBERS[signal]: ChartSource(signal, chart.key, place, signal.quantum)
     for chart in CHARTS
     for place, signal in enumerate(chart.sources)
     if signal.kind is not Kind.COUNTER
-} | {_NUMBERS[signal]: _ChartSource(signal, "", 0, signal.quantum) for signal in REASON_OF}
+} | {_NUMBERS[signal]: ChartSource(signal, "", 0, signal.quantum) for signal in REASON_OF}
 
 
 class RecentSamples:
@@ -54,7 +54,7 @@ class RecentSamples:
 
     def take(self, uuid: str, values: Sequence[int]) -> None:
         """Take a device's samples: number of the signal, start in ns, end in ns and value, for each one in turn."""
-        feed, find = self._feed, _SOURCES.get
+        feed, find = self._feed, SOURCES.get
         counters, used = self._counters.setdefault(uuid, {}), self._used.setdefault(uuid, {})
         with self.lock:
             for number, start, end, value in zip(values[::4], values[1::4], values[2::4], values[3::4], strict=True):

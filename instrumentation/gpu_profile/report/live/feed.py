@@ -108,15 +108,24 @@ class LiveFeed:
             self._names.append(name)
         return number
 
+    def prepend(self, older: Mapping[Where, NumberStrand]) -> None:
+        """Insert older samples, by device and chart. Begins a new epoch, so that viewers receive them."""
+        added = [self.samples(*where).prepend(strand) for where, strand in older.items()]
+        if any(added):
+            self._renew()
+
     def restart(self, reason: LiveMark) -> None:
         """Drop all samples and executions, and begin a new epoch."""
         self._strands.clear()
+        self._renew()
+        self.mark(reason)
+
+    def _renew(self) -> None:
         self._cuts.clear()
         self._answers.clear()
         self._cut_ms = -KEEP_MS
         self._restarts += 1
         self.epoch = f"{self._first_epoch}-{self._restarts}"
-        self.mark(reason)
 
     # ------------------------------------------------------------------ answers
 

@@ -260,7 +260,12 @@ class Live extends Page {
     if (this.answer && this.answer.version !== answer.version) { location.reload(); return; }
     const restarted = answer.reset && this.answer;
     if (answer.reset) this.clear(answer);
-    if (restarted) this.notice = `The history begins anew at ${clock(answer.now_ms)}: the server was restarted, its clock was set, or this page was away for long.`;
+    if (restarted) {
+      // An epoch is the server's id, and a number if its history was renewed: that needs no words.
+      const [id, epoch] = [/[-.]/, /\.\d+$/].map(end => [answer.cursor, this.position].map(text => text.split(end)[0]));
+      const why = id[0] !== id[1] ? "the server was restarted" : epoch[0] === epoch[1] ? "this page was away for too long" : "";
+      this.notice = why && `The history begins anew at ${clock(answer.now_ms)}: ${why}.`;
+    }
     this.answer = answer;
     this.position = answer.cursor;
     this.now = answer.now_ms - this.base;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -53,6 +53,16 @@ class NumberStrand:
             for column in self._columns.values():
                 del column[:first]
             self.dropped += first
+
+    def prepend(self, older: NumberStrand) -> bool:
+        """Insert the rows of `older` before the first one here. If there are any, the numbers of rows begin anew."""
+        end = bisect_left(older._times, self._times[0]) if self._times else len(older._times)
+        if not end:
+            return False
+        for name, column in self._columns.items():
+            column[:0] = older._columns[name][:end]
+        self.dropped = 0
+        return True
 
     def part(self, first: int, last: int) -> dict[str, str]:
         """The rows from number `first` on and before number `last`, as little-endian numbers in base 64."""

@@ -1,15 +1,18 @@
 import json
 import struct
+import threading
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.exporter import IDENTITY, FakeDriver, step_for
+from unit.driver.node.rings import listed, put, table, writer
 
 from gpu_profile.catalogue import SIGNALS, Signal
 from gpu_profile.catalogue.allocation import PROCESS_MEMORY
-from gpu_profile.catalogue.samples import Device, Event
+from gpu_profile.catalogue.samples import Device, Event, Sample
 from gpu_profile.catalogue.signals import (
     GRAPHICS,
     POWER,
@@ -22,6 +25,7 @@ from gpu_profile.catalogue.signals import (
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.readings.readings import MetricReading
+from gpu_profile_exporter.server.page.history import older_samples
 from gpu_profile_exporter.server.page.live import NO_REGIONS, NodeLive
 
 EVIL = '"><script>alert("x")</script>'
@@ -126,3 +130,27 @@ def test_events_and_the_beginning_of_throttling_are_marks() -> None:
     assert answer["devices"][0]["throttled"] == ["power cap"]
     world.clock.advance(1)
     assert world.ask(answer["cursor"])["marks"] == []
+
+
+def test_the_first_viewer_sees_what_a_previous_exporter_wrote(tmp_path: Path) -> None:
+    world = World()
+    start, s = world.start_ns, 1_000_000_000
+    older = writer(tmp_path, (POWER, UTILIZATION, GRAPHICS), now_ns=start - 400 * s)
+    for age_s, watts in ((400, 1), (60, 200), (50, 300), (0, 400)):
+        end = start - age_s * s
+        older.append([Sample(row, end - s, end, value) for row, value in ((POWER, watts * 1000), (UTILIZATION, 50))])
+    put(tmp_path, table(listed(GPU, older.name, "missing")), start)
+    strands = older_samples(tmp_path, start - 300 * s)
+    assert set(strands) == {("GPU-a", "power"), ("GPU-a", "busy")}
+    assert older_samples(tmp_path / "none", 0) == {}
+    world.send(POWER, (0, 400_000), (100, 500_000))
+    world.live.timeline = tmp_path
+    cursor = world.ask()["cursor"]
+    for thread in threading.enumerate():
+        if thread.name == "gpu-profile-history":
+            thread.join(10)
+    answer = world.ask(cursor)
+    assert answer["reset"]
+    assert values(answer, "power") == [200.0, 300.0, 400.0, 500.0]
+    assert values(answer, "busy") == [0.5, 0.5, 0.5]
+    assert not world.ask(answer["cursor"])["reset"]
