@@ -8,7 +8,7 @@ from gpu_profile.catalogue.samples import Event
 from gpu_profile.catalogue.signals import THROTTLES, THROTTLES_SEEN
 from gpu_profile.report.live import LiveFeed, LiveMark, ThrottleWatch, mark_of
 from gpu_profile.report.live.feed import CUT_MS, MOST_MARKS, MOST_NAMES, OTHER
-from gpu_profile.report.live.strands import MOST_ROWS, NumberStrand
+from gpu_profile.report.live.strands import MOST_ROWS, SAMPLES, NumberStrand
 
 
 def ask(feed: LiveFeed, now_ms: float, after: str = "") -> dict[str, Any]:
@@ -94,3 +94,14 @@ def test_an_events_mark_has_its_text_and_its_weight() -> None:
     assert mark_of(Event("GPU-a", 0, "back")).tone == "soft"
     assert mark_of(Event("GPU-a", 0, "xid", 79)).tone == "bad"
     assert mark_of(Event("GPU-a", 0, "spinning", message="x")).tone == "warn"
+
+
+def test_older_samples_reach_a_viewer_that_has_the_newer_ones() -> None:
+    feed, older = LiveFeed("a"), NumberStrand(SAMPLES)
+    for t_ms in (1.0, 2.0, 3.0):
+        older.append(t_ms, 1.0, 5.0)
+    feed.add("GPU-a", "power", 3.0, 1.0, 5.0)
+    cursor = ask(feed, 10.0)["cursor"]
+    feed.prepend({("GPU-a", "power"): older})
+    assert ask(feed, 11.0, cursor)["reset"]
+    assert feed.samples("GPU-a", "power").total == 3
