@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 from gpu_profile.catalogue import metric_of
 from gpu_profile.catalogue.metric import Metric, label
-from gpu_profile.catalogue.metrics import DEVICE_INFO
+from gpu_profile.catalogue.metrics import BUSY, DEVICE_INFO, OBSERVED, REGION_BUSY, REGION_BUSY_UNCERTAIN, REGION_CALLS
 from gpu_profile.catalogue.samples import DeviceKind
-from gpu_profile.catalogue.signals import THROTTLES, THROTTLES_SEEN
+from gpu_profile.catalogue.signals import ENERGY, THROTTLES, THROTTLES_SEEN
 
 #: How long a rate looks back: Grafana makes it at least four scrapes, so that a rate always has two samples.
 RATE = "$__rate_interval"
@@ -22,7 +22,20 @@ GPU_NAME = "GPU {{index}}{{slice}} on {{instance}}"
 #: How an alert calls a GPU.
 GPU = "GPU {{ $labels.hw_id }} on {{ $labels.instance }}"
 
+#: Labels that make a region's series one region. `cluster`, `namespace` and `version` come from the scrape's
+#: configuration: without them they are empty, and all match.
+KEYS = "cluster, namespace, job, service_name, version, region"
+#: How a legend calls a region: equal names of two services or versions stay apart.
+REGION_NAME = "{{region}} · {{namespace}} {{job}} {{service_name}} {{version}}"
+#: Below this utilisation a GPU counts as idle, as in the alert on idle GPUs.
+IDLE = "0.05"
+
+_NODES = 'cluster=~"$cluster", instance=~"$instance"'
+_PROGRAMS = 'cluster=~"$cluster", namespace=~"$namespace", job=~"$job"'
+
 Labels = Mapping[str, str | tuple[str, ...]]
+#: One of the functions `of_…` below: the series of a metric that the dashboard's variables choose.
+Select = Callable[..., str]
 
 
 def series(metric: Metric, labels: Labels | None = None, *, scope: str = "", part: str = "") -> str:
@@ -41,24 +54,39 @@ def series(metric: Metric, labels: Labels | None = None, *, scope: str = "", par
     return f"{name}{{{', '.join(matchers)}}}" if matchers else name
 
 
+def of_nodes(metric: Metric, labels: Labels | None = None) -> str:
+    """The series of the nodes that the dashboard's variables choose."""
+    return series(metric, labels, scope=_NODES)
+
+
 def of_gpus(metric: Metric, labels: Labels | None = None) -> str:
     """The series of the GPUs that the dashboard's variables choose."""
-    scope = 'instance=~"$instance"'
-    if "hw.id" in metric.labels:
-        scope += ', hw_id=~"$gpu"'
-    return series(metric, labels, scope=scope)
+    return series(metric, labels, scope=_NODES + (', hw_id=~"$gpu"' if "hw.id" in metric.labels else ""))
 
 
-def of_regions(metric: Metric, *, part: str = "") -> str:
+def of_regions(metric: Metric, labels: Labels | None = None, *, part: str = "") -> str:
     """The series of the regions that the dashboard's variables choose.
 
     A program is scraped as another instance than its node's exporter, so regions are chosen by the GPUs that they ran
     on; one that ran on no known GPU has no `hw_id` and always shows. Only regions of received spans have a service.
     """
-    scope = 'service_name=~"$service", region=~"$region"'
-    if "hw.id" in metric.labels:
-        scope += ', hw_id=~"$gpu|"'
-    return series(metric, scope=scope, part=part)
+    scope = f'{_PROGRAMS}, service_name=~"$service", version=~"$version", region=~"$region"'
+    return series(metric, labels, scope=scope + (', hw_id=~"$gpu|"' if "hw.id" in metric.labels else ""), part=part)
+
+
+def of_job(metric: Metric, labels: Labels | None = None, *, part: str = "") -> str:
+    """The series of the regions of a training job, on all its GPUs."""
+    return series(metric, labels, scope=f'{_PROGRAMS}, region=~"$region"', part=part)
+
+
+def of_job_gpus(metric: Metric, labels: Labels | None = None) -> str:
+    """The series of a training job's GPUs."""
+    return series(metric, labels, scope='cluster=~"$cluster", hw_id=~"$gpu"')
+
+
+def of_fleet(metric: Metric, labels: Labels | None = None, *, part: str = "") -> str:
+    """The series of all regions of the chosen clusters."""
+    return series(metric, labels, scope='cluster=~"$cluster"', part=part)
 
 
 def rate(selector: str, window: str = RATE) -> str:
@@ -74,6 +102,11 @@ def increase(selector: str, window: str = RANGE) -> str:
 def increase_from_first(selector: str, window: str = RANGE) -> str:
     """Growth over `window` of a counter that begins with its first event: one that was not there before grew from 0."""
     return f"(\n  {selector}\n  unless {selector} offset {window}\n  or {increase(selector, window)}\n)"
+
+
+def first_of(*alternatives: str) -> str:
+    """All series of the alternatives; of equal labels the earlier one."""
+    return "(" + "\n  or ".join(alternatives) + ")"
 
 
 def known(value: str, certain: str, uncertain: str) -> str:
@@ -96,13 +129,18 @@ def with_slice(info: str) -> str:
     return f'label_replace({info}, "slice", " MIG $1", "hw_id", "MIG-(.{{4}}).*")'
 
 
-def named(expression: str) -> str:
+def named(expression: str, labels: str = "hw_name, index, slice") -> str:
     """`expression` with the name, index and slice of each device.
 
     `topk` keeps one info series a device where two exporters, or one across an upgrade, describe the same one.
     """
     info = with_slice(f"topk by (hw_id) (1, {DEVICE_INFO.prometheus})")
-    return f"{expression} * on (hw_id) group_left (hw_name, index, slice) {info}"
+    return f"{expression} * on (hw_id) group_left ({labels}) {info}"
+
+
+def named_with_node(expression: str) -> str:
+    """The same with the device's node, for an expression that has one series for each `hw_id`."""
+    return named(expression, "hw_name, index, instance, slice")
 
 
 def physical(expression: str) -> str:
@@ -110,10 +148,44 @@ def physical(expression: str) -> str:
     return f"{expression} and on (hw_id) {series(DEVICE_INFO, {'kind': DeviceKind.GPU.value})}"
 
 
-def throttled(growth: Callable[[str], str], select: Callable[[Metric], str] = of_gpus) -> str:
+def throttled(growth: Callable[[str], str], select: Select = of_gpus) -> str:
     """`growth` (a rate, an increase) of the time for which clocks were held down, by reason.
 
     Where the driver has no counter of it, the exporter adds up what it saw: nobody has both for one reason.
     """
     counted, seen = (growth(select(metric_of(rows[0]))) for rows in (THROTTLES, THROTTLES_SEEN))
     return f"({counted} or {seen})"
+
+
+def fraction(part: str, whole: str) -> str:
+    """How many of `whole` are in `part`, as a label `text` such as “1 of 8”. No series where nothing reports it."""
+    count = f"(count({part}) or 0 * count({whole}))"
+    both = f'count_values("part", {count}) * on () group_left (whole) count_values("whole", count({whole}))'
+    return f'label_join({both}, "text", " of ", "part", "whole")'
+
+
+def because(reason: str, expression: str) -> str:
+    """The GPUs of `expression`, one series each, with a label `reason`."""
+    return f'label_replace({by("cluster, instance, hw_id", expression, "max")}, "reason", "{reason}", "", "")'
+
+
+def idle_time(select: Select, window: str = RANGE) -> str:
+    """Seconds in which each GPU ran no kernel, of the time that its busy counter has seen."""
+    seen, busy = (increase(select(metric), window) for metric in (OBSERVED, BUSY))
+    return f"clamp_min({physical(f'({seen} - {busy})')}, 0)"
+
+
+def idle_energy(select: Select) -> str:
+    """Joules of each GPU at times at which it was idle: its mean power there, times the time that was seen."""
+    power = by("cluster, instance, hw_id", rate(select(metric_of(ENERGY))))
+    utilisation = by("cluster, instance, hw_id", rate(select(BUSY)))
+    mean_power = f"avg_over_time(({power} * ({utilisation} < bool {IDLE}))[{RANGE}:{RATE}])"
+    return physical(f"({mean_power} * {by('cluster, instance, hw_id', increase(select(OBSERVED)))})")
+
+
+def by_regime(select: Select, growth: Callable[[str], str] = rate) -> str:
+    """GPU time by regime: each region's busy time, shared out by the verdicts on its calls."""
+    busy = " + ".join(by(KEYS, growth(select(metric))) for metric in (REGION_BUSY, REGION_BUSY_UNCERTAIN))
+    calls = growth(select(REGION_CALLS))
+    shares = f"{by(f'{KEYS}, regime', calls)} / on ({KEYS}) group_left () ({by(KEYS, calls)} > 0)"
+    return by("regime", f"({busy}) * on ({KEYS}) group_right () ({shares})")

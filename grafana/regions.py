@@ -1,227 +1,287 @@
-"""The lower half of the dashboard: which regions keep the GPUs busy, at what cost, and what bounds them."""
+"""The dashboard of regions: what each costs, what limits it, since which deployment; from there to GPUs and traces."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from panels import BARS, Column, Query, Section, panel
-from queries import by, increase, known, of_gpus, of_regions, physical, rate
+import board
+from calls import (
+    CALLS,
+    CALLS_OF_RANGE,
+    EACH,
+    ENERGY,
+    ENERGY_OF_RANGE,
+    ENERGY_UNCERTAIN,
+    ENERGY_UNCERTAIN_OF_RANGE,
+    ERRORS,
+    NO_REGION,
+    PLACES,
+    TIME,
+    TIME_OF_RANGE,
+    TIME_UNCERTAIN,
+    TIME_UNCERTAIN_OF_RANGE,
+    UNCERTAIN,
+    WHERE,
+)
+from links import TO_REGION
+from panels import COUNT, STAT, Column, Panel, Query, Section
+from queries import KEYS, RANGE, REGION_NAME, by, by_regime, fraction, increase, known, of_regions, rate
 
-from gpu_profile.catalogue.metrics import (
-    BUSY,
-    REGION_BUSY,
-    REGION_BUSY_UNCERTAIN,
-    REGION_CALLS,
-    REGION_COMMUNICATION,
-    REGION_COPIED,
-    REGION_DURATION,
-    REGION_ENERGY,
-    REGION_ENERGY_UNCERTAIN,
-    REGION_ERRORS,
-    REGION_FLOPS,
-    REGION_HOST_WAIT,
-    REGION_ITEMS,
-    REGION_KERNEL_TIME,
-    REGION_KERNELS,
-    REGION_PROFILED,
-    REGION_PROFILED_TIME,
-    REGION_TRAFFIC,
+from gpu_profile.catalogue.metrics import REGION_CALLS, REGION_DURATION, REGION_ENERGY
+from gpu_profile.regimes.rule import Regime
+
+_NO_VERDICT: Final = rate(of_regions(REGION_CALLS, {"regime": str(Regime.UNKNOWN)}))
+_TIME_OF_CALL: Final = known(f"{TIME_OF_RANGE} / {CALLS_OF_RANGE}", TIME_OF_RANGE, TIME_UNCERTAIN_OF_RANGE)
+_ENERGY_OF_CALL: Final = known(f"{ENERGY_OF_RANGE} / {CALLS_OF_RANGE}", ENERGY_OF_RANGE, ENERGY_UNCERTAIN_OF_RANGE)
+
+
+def _mean_duration(offset: str = "") -> str:
+    """Mean seconds of a call over the range of time; `offset` moves the range back."""
+    total, count = (
+        by(KEYS, f"rate({of_regions(REGION_DURATION, part=part)}[{RANGE}]{offset})") for part in ("_sum", "_count")
+    )
+    return f"({total} / ({count} > 0))"
+
+
+def _energy_of_call(offset: str = "") -> str:
+    energy = by(KEYS, f"rate({of_regions(REGION_ENERGY)}[{RANGE}]{offset})")
+    count = by(KEYS, f"rate({of_regions(REGION_DURATION, part='_count')}[{RANGE}]{offset})")
+    return f"({energy} / ({count} > 0))"
+
+
+#: Versions replace each other, so regions are compared with their past without the version.
+_ANY_VERSION: Final = "cluster, namespace, job, service_name, region"
+_SLOWER: Final = (
+    f"({by(_ANY_VERSION, _mean_duration(), 'avg')} / {by(_ANY_VERSION, _mean_duration(f' offset {RANGE}'), 'avg')})"
+)
+_DEARER: Final = (
+    f"({by(_ANY_VERSION, _energy_of_call(), 'avg')} / {by(_ANY_VERSION, _energy_of_call(f' offset {RANGE}'), 'avg')})"
 )
 
-_CALLS = by("region", rate(of_regions(REGION_DURATION, part="_count")))
-_DURATION = by("region", rate(of_regions(REGION_DURATION, part="_sum")))
-_BUCKETS = by("region, le", rate(of_regions(REGION_DURATION, part="_bucket")))
-_BUSY = by("region", rate(of_regions(REGION_BUSY)))
-_BUSY_UNCERTAIN = by("region", rate(of_regions(REGION_BUSY_UNCERTAIN)))
-_ENERGY = by("region", rate(of_regions(REGION_ENERGY)))
-_ENERGY_UNCERTAIN = by("region", rate(of_regions(REGION_ENERGY_UNCERTAIN)))
-_ITEMS = by("region", rate(of_regions(REGION_ITEMS)))
-_ERRORS = by("region", rate(of_regions(REGION_ERRORS)))
-_ALL_BUSY = f"sum({physical(rate(of_gpus(BUSY)))})"
-_FLOPS = by("region", rate(of_regions(REGION_FLOPS)))
-_TRAFFIC = by("region", rate(of_regions(REGION_TRAFFIC)))
-# Windows of the profiler are rare: a sum over the whole time range has some of them, a rate often none.
-_PROFILED = f"({by('region', increase(of_regions(REGION_PROFILED)))} > 0)"
-_PROFILED_TIME = f"({by('region', increase(of_regions(REGION_PROFILED_TIME)))} > 0)"
-_KERNELS = by("region", increase(of_regions(REGION_KERNELS)))
-_KERNEL_TIME = by("region", increase(of_regions(REGION_KERNEL_TIME)))
-_COPIED = by("region", increase(of_regions(REGION_COPIED)))
-_HOST_WAIT = by("region", increase(of_regions(REGION_HOST_WAIT)))
-_COMMUNICATION = by("region", increase(of_regions(REGION_COMMUNICATION)))
-_VERDICTS = of_regions(REGION_CALLS)
-#: How a legend calls what was shared out to a region by time, as its rate was not known.
-_UNCERTAIN = "{{region}}, uncertain"
+NOW: Final = Section(
+    "Verdict",
+    (
+        Panel(
+            title="Regions failing",
+            shows="Regions of which more than one call in a hundred ends in an exception, of all chosen ones.",
+            conclude="Red: a program fails. The numbers of failing calls are part of all panels below.",
+            do="Open “Failed calls” for the region, then its traces.",
+            empty=NO_REGION,
+            queries=(Query(fraction(f"{ERRORS} / {CALLS} > 0.01", CALLS), ""),),
+            **COUNT,
+        ),
+        Panel(
+            title="Regions slower than before",
+            shows="Regions whose mean call takes a quarter longer than in the same length of time before this range.",
+            conclude="Orange: something changed. The marks on the panels are deployments.",
+            do="Compare versions in “Since which deployment”; roll back if one of them is the cause.",
+            empty="There is no earlier data to compare with: choose a shorter range",
+            queries=(Query(fraction(f"{_SLOWER} > 1.25", _SLOWER), ""),),
+            alarm="orange",
+            **COUNT,
+        ),
+        Panel(
+            title="GPU time of regions",
+            shows="GPUs that these regions keep busy: 1 is one GPU that works all the time.",
+            conclude="This is the part of the fleet that you can change in this code.",
+            do="Compare it with the GPUs that the programs hold.",
+            empty=NO_REGION,
+            queries=(Query(f"sum({TIME}) + sum({TIME_UNCERTAIN})", "GPUs"),),
+            **STAT | {"height": 3},
+        ),
+        Panel(
+            title="Power of regions",
+            shows="Power that goes to these regions, their share of idle power included.",
+            conclude="Over a month, 100 W are 73 kWh.",
+            do="Look for the region with the most energy for a call.",
+            empty="No region here has energy: MIG instances and old GPUs report none",
+            unit="watt",
+            queries=(Query(f"sum({ENERGY}) + sum({ENERGY_UNCERTAIN})", "power"),),
+            **STAT | {"height": 3},
+        ),
+        Panel(
+            title="Time without a verdict",
+            shows="Share of the regions' GPU time in calls with the regime UNKNOWN.",
+            conclude="Orange: calls are too short, or too few, for the samples. It is no fault of the program.",
+            do="Let the exporter keep a node timeline, mark device intervals, or profile a window of kernels.",
+            empty=NO_REGION,
+            unit="percentunit",
+            queries=(
+                Query(
+                    f"(sum(({by_regime(of_regions)}) and on (regime) {_NO_VERDICT}) or 0 * sum({TIME})) / "
+                    f"sum({by_regime(of_regions)})",
+                    "UNKNOWN",
+                ),
+            ),
+            thresholds=((None, "green"), (0.5, "orange")),
+            **STAT | {"height": 3},
+        ),
+        Panel(
+            title="Uncertain time",
+            shows="Share of the regions' GPU time that was divided by time, because their rates were not identifiable.",
+            conclude="Orange: compare totals, not single regions.",
+            do="Let the program run longer, or vary its calls; regions that always alternate cannot be separated.",
+            empty=NO_REGION,
+            unit="percentunit",
+            queries=(Query(f"sum({TIME_UNCERTAIN}) / (sum({TIME}) + sum({TIME_UNCERTAIN}) > 0)", "uncertain"),),
+            thresholds=((None, "green"), (0.3, "orange")),
+            **STAT | {"height": 3},
+        ),
+    ),
+)
 
 OVERVIEW: Final = Section(
-    "Regions: what the programs do with the GPUs",
+    "Which region costs what, and what limits it",
     (
-        panel(
-            "Regime by region",
-            "Share of each region's executions in this time range by what bounded them. UNKNOWN means too "
-            "little evidence, for example executions too short for the samples; it is not a fault.",
-            "percentunit",
-            Query(
-                f"({by('region, regime', increase(_VERDICTS))} > 0) / on (region) group_left () "
-                f"{by('region', increase(_VERDICTS))}",
-                "{{region}}: {{regime}}",
+        Panel(
+            title="Cost of each region",
+            shows="Over this range: calls, GPU time and energy in total and for a call, and the price of the GPU time. "
+            "Empty cells: the value is not certain, or the GPU does not report it.",
+            conclude="The first row is worth the most work. GPU time far below the duration: the GPU waits.",
+            do="Read the regime of the first rows on the right, and follow its advice.",
+            empty=NO_REGION,
+            queries=(
+                Query(CALLS_OF_RANGE, ""),
+                Query(_mean_duration(), ""),
+                Query(f"{TIME_OF_RANGE} + {TIME_UNCERTAIN_OF_RANGE}", ""),
+                Query(_TIME_OF_CALL, ""),
+                Query(f"{ENERGY_OF_RANGE} + {ENERGY_UNCERTAIN_OF_RANGE}", ""),
+                Query(_ENERGY_OF_CALL, ""),
+                Query(f"({TIME_OF_RANGE} + {TIME_UNCERTAIN_OF_RANGE}) / 3600 * $price", ""),
             ),
             kind="table",
-            matrix=("region", "regime"),
-        ),
-        panel(
-            "Energy by region in this time range",
-            "Energy that the GPUs used while each region held them; where regions overlap on a GPU they "
-            "share it equally. Uncertain is what was shared out by time. Energy outside any region is not shown here.",
-            "joule",
-            Query(f"sort_desc({by('region', increase(of_regions(REGION_ENERGY)))} > 0)", "{{region}}"),
-            Query(f"sort_desc({by('region', increase(of_regions(REGION_ENERGY_UNCERTAIN)))} > 0)", _UNCERTAIN),
-            **BARS,
-        ),
-        panel(
-            "GPU time by region",
-            "GPU time that each region kept busy, and the busy time outside them. 100 % is one GPU that "
-            "works all the time, so two can reach 200 %. Other users' programs count as outside.",
-            "percentunit",
-            Query(_BUSY, "{{region}}"),
-            Query(f"{_BUSY_UNCERTAIN} > 0", _UNCERTAIN),
-            Query(
-                f"clamp_min({_ALL_BUSY} - sum({rate(of_regions(REGION_BUSY))}) "
-                f"- sum({rate(of_regions(REGION_BUSY_UNCERTAIN))}), 0)",
-                "outside these regions",
-            ),
-            stacked=True,
-        ),
-        panel(
-            "Regimes over time",
-            "Executions a second by what bounded them, over the chosen regions. Short regions that run "
-            "often outweigh long ones here.",
-            "cps",
-            Query(by("regime", rate(_VERDICTS)), "{{regime}}"),
-            stacked=True,
-        ),
-    ),
-)
-
-CALLS: Final = Section(
-    "Regions: each call",
-    (
-        panel(
-            "Calls",
-            "Executions a second. Each counts once, sampled by the tracer or not, on however many GPUs.",
-            "cps",
-            Query(_CALLS, "{{region}}"),
-        ),
-        panel(
-            "Duration",
-            "Mean and 95th percentile (dashed) of a call's time on the wall clock, waiting included. The "
-            "percentile is only as fine as the histogram's buckets. The axis is logarithmic.",
-            "s",
-            Query(f"{_DURATION} / {_CALLS}", "{{region}}, mean"),
-            Query(f"histogram_quantile(0.95, {_BUCKETS})", "{{region}}, 95th percentile", thin=True, exemplars=True),
-            logarithmic=True,
-            legend="right",
-        ),
-        panel(
-            "GPU time for a call",
-            "Busy seconds of GPUs that one call causes, on all its GPUs together. Far below its duration: "
-            "the GPU waits. Not shown while they are uncertain.",
-            "s",
-            Query(known(f"{_BUSY} / {_CALLS}", _BUSY, _BUSY_UNCERTAIN), "{{region}}"),
-        ),
-        panel(
-            "Energy for a call",
-            "Energy of the GPUs that one call causes, its share of their idle power included. Hosts are not included. "
-            "Not shown while it is uncertain.",
-            "joule",
-            Query(known(f"{_ENERGY} / {_CALLS}", _ENERGY, _ENERGY_UNCERTAIN), "{{region}}"),
-        ),
-        panel(
-            "Power by region",
-            "Energy a second that goes to each region. The rest of the GPUs' power goes elsewhere.",
-            "watt",
-            Query(_ENERGY, "{{region}}"),
-            Query(f"{_ENERGY_UNCERTAIN} > 0", _UNCERTAIN),
-            stacked=True,
-        ),
-        panel(
-            "Failed calls",
-            "Share of calls that ended in an exception. The other panels count them like any other call.",
-            "percentunit",
-            Query(f"{_ERRORS} / {_CALLS}", "{{region}}"),
-        ),
-        panel(
-            "Items",
-            "Units of work a second, as the program counts them (images, tokens, requests). Only regions "
-            "that report items are shown.",
-            "cps",
-            Query(_ITEMS, "{{region}}"),
-        ),
-        panel(
-            "Energy for an item",
-            "Energy of the GPUs for one unit of work. Compare it within a region, not between regions "
-            "that count different things.",
-            "joule",
-            Query(known(f"{_ENERGY} / {_ITEMS}", _ENERGY, _ENERGY_UNCERTAIN), "{{region}}"),
-        ),
-        panel(
-            "Arithmetic by region",
-            "Floating-point operations a second, over all time and not only a region's own. Only regions "
-            "whose operations are counted are shown; the profiler of operations does so.",
-            "flops",
-            Query(_FLOPS, "{{region}}"),
-        ),
-        panel(
-            "Memory traffic by region",
-            "Bytes a second that operations have to read and write at least, where they are counted. What "
-            "the memory really moves can be more.",
-            "Bps",
-            Query(_TRAFFIC, "{{region}}"),
-        ),
-    ),
-)
-
-KERNELS: Final = Section(
-    "Regions: kernels, where a profiler looked",
-    (
-        panel(
-            "Kernels by region in this time range",
-            "Of the calls that a window of the profiler saw, not of all: how many these were, and what one "
-            "of them launches. Regions that no window saw are not shown.",
-            "none",
-            Query(_PROFILED, "calls seen of {{region}}"),
-            Query(f"{_KERNELS} / {_PROFILED}", "kernels a call of {{region}}"),
-            Query(f"{_KERNEL_TIME} / ({_KERNELS} > 0)", "mean kernel of {{region}}"),
-            Query(f"{_COPIED} / {_PROFILED}", "copied a call of {{region}}"),
-            kind="table",
+            width=24,
+            height=9,
+            sort="GPU time",
             columns=(
-                Column("region", "Region"),
-                Column("Value #A", "Calls seen"),
-                Column("Value #B", "Kernels a call"),
-                Column("Value #C", "Mean kernel", "s"),
-                Column("Value #D", "Copied a call", "bytes"),
+                Column("region", "Region", link=TO_REGION),
+                *WHERE,
+                Column("Value #A", "Calls", "short", whole=True),
+                Column("Value #B", "Duration of a call", "s"),
+                Column("Value #C", "GPU time", "s"),
+                Column("Value #D", "GPU time of a call", "s"),
+                Column("Value #E", "Energy", "joule"),
+                Column("Value #F", "Energy of a call", "joule"),
+                Column("Value #G", "Price", "none"),
             ),
         ),
-        panel(
-            "Waiting for the host, by region in this time range",
-            "Share of the GPU's time in calls that a window of the profiler saw in which nothing was "
-            "launched. Prefetch input, batch more, or capture a CUDA graph where it is high.",
-            "percentunit",
-            Query(f"sort_desc({_HOST_WAIT} / {_PROFILED_TIME})", "{{region}}"),
-            maximum=1,
-            width=6,
-            **BARS,
+        Panel(
+            title="Regime by region",
+            shows="Share of each region's calls in this range by the bound of their speed. UNKNOWN is too little "
+            "evidence, for example calls too short for the samples.",
+            conclude="A region with one clear regime has one clear remedy; a mixed one does unlike things.",
+            do="HOST_BOUND: prefetch input. OVERHEAD_BOUND: batch more, CUDA graphs. MEMORY_BOUND: fuse kernels, "
+            "smaller types. COMPUTE_BOUND: tensor cores, or a faster GPU.",
+            empty=NO_REGION,
+            unit="percentunit",
+            queries=(
+                Query(
+                    f"label_join(({by(f'{KEYS}, regime', increase(of_regions(REGION_CALLS)))} > 0) / on ({KEYS}) "
+                    f'group_left () {by(KEYS, increase(of_regions(REGION_CALLS)))}, "Region", " ", "region", '
+                    '"namespace", "job", "service_name", "version")',
+                    "",
+                ),
+            ),
+            kind="table",
+            matrix=("Region", "regime"),
+            regimes=True,
         ),
-        panel(
-            "Communication, by region in this time range",
-            "Share of the GPU's time in calls that a window of the profiler saw in which a collective ran, "
-            "hidden behind other kernels or not.",
-            "percentunit",
-            Query(f"sort_desc({_COMMUNICATION} / {_PROFILED_TIME})", "{{region}}"),
-            maximum=1,
-            width=6,
-            **BARS,
+        Panel(
+            title="GPU time by regime",
+            shows="Busy GPU time of these regions by the bound of their speed: each region's time is shared out by the "
+            "verdicts on its calls.",
+            conclude="The widest band limits the programs.",
+            do="A band that begins at a deployment was deployed: see “Since which deployment”.",
+            empty=NO_REGION,
+            queries=(Query(by_regime(of_regions), "{{regime}}"),),
+            stacked=True,
+            regimes=True,
+        ),
+        Panel(
+            title="GPU time by region",
+            shows="GPUs that each region keeps busy. 100 % is one GPU that works all the time, so two can reach 200 %.",
+            conclude="A band that widens at a deployment costs GPUs from then on.",
+            do="Click the region in the table above to see it alone.",
+            empty=NO_REGION,
+            unit="percentunit",
+            queries=(Query(TIME, REGION_NAME), Query(f"{TIME_UNCERTAIN} > 0", UNCERTAIN)),
+            stacked=True,
+        ),
+        Panel(
+            title="Power by region",
+            shows="Energy a second that goes to each region. The rest of the GPUs' power goes elsewhere.",
+            conclude="A region with much power and little GPU time keeps a GPU awake without using it.",
+            do="Shorten its waits, or free the GPU in them.",
+            empty="No region here has energy: MIG instances and old GPUs report none",
+            unit="watt",
+            queries=(Query(ENERGY, REGION_NAME), Query(f"{ENERGY_UNCERTAIN} > 0", UNCERTAIN)),
+            stacked=True,
         ),
     ),
 )
 
-SECTIONS: Final = (OVERVIEW, CALLS, KERNELS)
+DEPLOYS: Final = Section(
+    "Since which deployment",
+    (
+        Panel(
+            title="Versions side by side",
+            shows="Each region by version, over this range. The version is a label of the scrape; “since” is the start "
+            "of the oldest process that still runs.",
+            conclude="Two rows of a region with unlike cost: the newer version changed it.",
+            do="Roll back, or bisect between the two versions.",
+            empty=NO_REGION,
+            queries=(
+                Query(_mean_duration(), ""),
+                Query(_TIME_OF_CALL, ""),
+                Query(_ENERGY_OF_CALL, ""),
+                Query(
+                    f"{by(KEYS, _mean_duration(), 'count')} * on (cluster, namespace, job, version) group_left () "
+                    "(1000 * min by (cluster, namespace, job, version) (process_start_time_seconds))",
+                    "",
+                ),
+            ),
+            kind="table",
+            width=24,
+            height=6,
+            columns=(
+                Column("region", "Region", link=TO_REGION),
+                *WHERE,
+                Column("Value #D", "Since", "dateTimeAsIso"),
+                Column("Value #A", "Duration of a call", "s"),
+                Column("Value #B", "GPU time of a call", "s"),
+                Column("Value #C", "Energy of a call", "joule"),
+            ),
+        ),
+        Panel(
+            title="Change against the time before",
+            shows="Duration and energy of a call in this range, divided by those in the same length of time before it.",
+            conclude="Above 1: slower, or dearer. Orange from a quarter on.",
+            do="Move the range until the change is at its start; the nearest mark is the deployment.",
+            empty="There is no earlier data to compare with: choose a shorter range",
+            queries=(Query(_SLOWER, ""), Query(_DEARER, "")),
+            kind="table",
+            width=24,
+            height=6,
+            sort="Duration",
+            columns=(
+                Column("region", "Region", link=TO_REGION),
+                *WHERE[:3],
+                Column("Value #A", "Duration", "none", limits=((1.25, "orange"),)),
+                Column("Value #B", "Energy", "none", limits=((1.25, "orange"),)),
+            ),
+        ),
+    ),
+)
+
+BOARD: Final = board.Board(
+    "regions",
+    "regions of programs",
+    "Which region of which program costs what, what limits it, and since which deployment.",
+    (
+        *board.programs("cluster", "namespace", "job", "service_name", "version", "region"),
+        board.gpus_of_regions("cluster", "namespace", "job", "service_name", "version", "region"),
+        board.number("price", "Price of a GPU-hour", "2"),
+    ),
+    (NOW, OVERVIEW, DEPLOYS, EACH, PLACES),
+    (board.deploys(), board.xids('cluster=~"$cluster", hw_id=~"$gpu"')),
+)

@@ -18,13 +18,23 @@ from gpu_profile.driver.simulated import create
 from gpu_profile.driver.simulated.scenario import DEFAULT
 
 GRAFANA = Path(__file__).parents[2] / "grafana"
-BOARD: dict[str, Any] = json.loads((GRAFANA / "dashboards" / "gpu-profile.json").read_text())
-QUERIES = [
-    pytest.param(target["expr"], id=f"{panel['title']}-{target['refId']}".replace(" ", "_"))
-    for panel in BOARD["panels"]
-    for target in panel.get("targets", [])
-]
-VARIABLES = {variable["name"]: variable for variable in BOARD["templating"]["list"]}
+BOARDS: dict[str, dict[str, Any]] = {
+    path.stem: json.loads(path.read_text()) for path in sorted((GRAFANA / "dashboards").glob("*.json"))
+}
+#: A query that several dashboards share is asked once.
+QUERIES = {
+    query["expr"]: f"{name}-{asker.get('title') or asker['name']}-{query.get('refId', '')}".replace(" ", "_")
+    for name, board in BOARDS.items()
+    for asker in (*board["panels"], *board["annotations"]["list"])
+    for query in asker.get("targets", [asker] if "expr" in asker else [])
+}
+VARIABLES = {
+    f"{name}-{variable['name']}": variable["query"]["query"]
+    for name, board in BOARDS.items()
+    for variable in board["templating"]["list"]
+    if variable["type"] == "query" and variable["query"]["query"].startswith("label_values")
+}
+GPU = next(each for each in BOARDS["gpu"]["templating"]["list"] if each["name"] == "gpu")
 DEADLINE_S = 90.0
 #: A program whose operations are counted and whose kernels are profiled, on the port that it is given.
 COUNTED = """
@@ -73,9 +83,10 @@ def substituted(expr: str) -> str:
     """The query that Grafana would send with everything chosen, at a scrape interval of a second."""
     if "_uncertain_" in expr:
         # Whether anything is uncertain is not for this test to say: the series are there, often at 0.
-        expr = re.sub(r" > 0(?![.])", "", expr)
-    replaced = expr.replace("$__rate_interval", "10s").replace("$__range", "1m").replace("$service", ".*")
-    return re.sub(r"\$[a-z]\w*", ".+", replaced)
+        expr = re.sub(r" > 0(?![.])", "", expr).replace("> 0.05 *", "> +Inf + 0 *")
+    for macro, value in (("rate_interval", "10s"), ("range_s", "12"), ("range", "12s")):
+        expr = expr.replace(f"$__{macro}", value)
+    return re.sub(r"\$[a-z]\w*", ".*", expr.replace("$price", "2"))
 
 
 @contextmanager
@@ -122,20 +133,31 @@ class Prometheus:
             time.sleep(0.25)
 
 
+def job(name: str, port: int, **labels: str) -> dict[str, Any]:
+    """A scrape job with the labels that a deployment adds."""
+    labels["cluster"] = "here"
+    return {"job_name": name, "static_configs": [{"targets": [f"127.0.0.1:{port}"], "labels": labels}]}
+
+
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """Prometheus, scraping an exporter on a simulated node, which receives what SENT sends, the demo's service on the
     same node, and COUNTED."""
     here = tmp_path_factory.mktemp("dashboard")
-    node = create(here / "node", f'{DEFAULT}[[fault]]\nkind = "xid"\nxid = 63\nfrom_s = 10\n')
+    # On a slow machine the exporter may miss the first errors.
+    errors = "".join(f'[[fault]]\nkind = "xid"\nxid = 63\nfrom_s = {second}\n' for second in range(10, 180, 10))
+    node = create(here / "node", DEFAULT + errors)
     exporter, service, counted, web, received = (free_port() for _ in range(5))
+    jobs = here / "jobs"
+    jobs.mkdir()
+    (jobs / "0").write_text("4711\n")
     configuration = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(path) for kind in ("alerts", "rules") for path in (GRAFANA / kind).glob("*.yaml")],
         "scrape_configs": [
-            {"job_name": "exporter", "static_configs": [{"targets": [f"127.0.0.1:{exporter}"]}]},
-            {"job_name": "service", "static_configs": [{"targets": [f"127.0.0.1:{service}"]}]},
-            {"job_name": "counted", "static_configs": [{"targets": [f"127.0.0.1:{counted}"]}]},
+            job("exporter", exporter),
+            job("service", service, namespace="web", version="1.4.0"),
+            job("counted", counted, namespace="web", version="2.0.0"),
         ],
     }
     (here / "prometheus.json").write_text(json.dumps(configuration))
@@ -145,7 +167,16 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     # Nobody listens there: the panel of failed pushes has something to show.
     nobody = f"http://127.0.0.1:{free_port()}"
     push = ("--otlp-endpoint", nobody, "--otlp-interval", "1")
-    receive = ("--timeline", here / "timeline", "--receive-http", f"127.0.0.1:{received}", "--forward", nobody)
+    receive = (
+        "--attribution-job-mapping-dir",
+        jobs,
+        "--timeline",
+        here / "timeline",
+        "--receive-http",
+        f"127.0.0.1:{received}",
+        "--forward",
+        nobody,
+    )
     server = (
         "prometheus",
         f"--config.file={here / 'prometheus.json'}",
@@ -169,24 +200,23 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         yield asked
 
 
-@pytest.mark.parametrize("expr", QUERIES)
-def test_every_query_of_every_panel_has_data(prometheus: Prometheus, expr: str) -> None:
+@pytest.mark.parametrize("expr", [pytest.param(expr, id=name) for expr, name in QUERIES.items()])
+def test_every_query_of_every_panel_and_annotation_has_data(prometheus: Prometheus, expr: str) -> None:
     prometheus.eventually(expr, lambda: prometheus.query(substituted(expr)))
 
 
-@pytest.mark.parametrize("name", ["instance", "service", "region"])
+@pytest.mark.parametrize("name", VARIABLES)
 def test_a_variable_offers_something_to_choose(prometheus: Prometheus, name: str) -> None:
-    query = VARIABLES[name]["query"]["query"]
-    found = re.fullmatch(r"label_values\((.+), (\w+)\)", substituted(query))
+    found = re.fullmatch(r"label_values\((.+), (\w+)\)", substituted(VARIABLES[name]))
     assert found
     selector, label = found.groups()
-    values = prometheus.eventually(query, lambda: prometheus.get(f"label/{label}/values", **{"match[]": selector}))
+    values = prometheus.eventually(name, lambda: prometheus.get(f"label/{label}/values", **{"match[]": selector}))
     assert all(values)
 
 
 def test_the_gpus_to_choose_from_are_named_by_index_model_and_node(prometheus: Prometheus) -> None:
-    expr = substituted(VARIABLES["gpu"]["query"]["query"]).removeprefix("query_result(").removesuffix(")")
-    expression = re.compile(VARIABLES["gpu"]["regex"].strip("/").replace("(?<", "(?P<"))
+    expr = substituted(GPU["query"]["query"]).removeprefix("query_result(").removesuffix(")")
+    expression = re.compile(GPU["regex"].strip("/").replace("(?<", "(?P<"))
     for row in prometheus.eventually(expr, lambda: prometheus.query(expr)):
         labels = row["metric"]
         answer = "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "} 1 1"
