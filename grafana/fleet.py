@@ -238,7 +238,7 @@ NODES: Final = Section(
             empty="No exporter was scraped in this time range: check the scrape configuration",
             queries=(
                 Query(f"count by (cluster, instance) ({physical(of_nodes(DEVICE_UP))})", ""),
-                Query(by(_NODE, f"{physical(of_nodes(DEVICE_UP))} == bool 0"), ""),
+                Query(by(_NODE, physical(f"{of_nodes(DEVICE_UP)} == bool 0")), ""),
                 Query(f"{by(_NODE, _BUSY)} / {by(_NODE, _SEEN)}", ""),
                 Query(by(_NODE, _IDLE_S), ""),
                 Query(f"{by(_NODE, _IDLE_S)} / 3600 * $price", ""),

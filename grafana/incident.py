@@ -121,14 +121,14 @@ def section(select: Select, *, silent: bool = True) -> Section:
         queries=(Query(named(reasons(select)), ""),),
         kind="table",
         width=24,
-        height=5,
+        height=6,
         columns=(
-            Column("instance", "Node", link=TO_NODE),
+            Column("instance", "Node", link=TO_NODE, width=220),
             Column("index", "GPU", link=TO_GPU, width=70),
             Column("reason", "Fault", texts=_MEANINGS),
-            Column("hw_name", "Model"),
+            Column("hw_name", "Model", width=220),
             Column("slice", "Part", width=100),
-            Column("hw_id", "UUID"),
+            Column("hw_id", "UUID", width=340),
         ),
     )
     return Section(

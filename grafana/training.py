@@ -174,11 +174,14 @@ RANKS: Final = Section(
         ),
         Panel(
             title="Ranks, the slowest first",
-            shows="Mean call in this range by region and process, and over the median of the ranks.",
+            shows="Mean call in this range by region and process, and, from 10 ms on, over the median of the ranks.",
             conclude="Orange from 1.2 on: the rank slows the whole job.",
             do="Find its GPU in the table below.",
             empty=_EMPTY,
-            queries=(Query(_STEP_OF_RANGE, ""), Query(_over_typical(_STEP_OF_RANGE), "")),
+            queries=(
+                Query(_STEP_OF_RANGE, ""),
+                Query(f"{_over_typical(_STEP_OF_RANGE)} and {_STEP_OF_RANGE} > 0.01", ""),
+            ),
             kind="table",
             sort="Over the median",
             columns=(

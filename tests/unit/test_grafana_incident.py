@@ -35,11 +35,16 @@ from_s = 11
 TARGET = 'job="gpu", instance="n:9400", cluster="c"'
 
 
-def expression(board: str, title: str) -> tuple[dict[str, Any], str]:
-    """A panel of the first row, and its query with everything chosen."""
+def expression(board: str, title: str, column: str = "") -> tuple[dict[str, Any], str]:
+    """A panel, and its first query, or that of a column of its table, with everything chosen."""
     panels = json.loads((BOARDS / f"{board}.json").read_text())["panels"]
     (panel,) = (panel for panel in panels if panel["title"] == title)
-    expr = panel["targets"][0]["expr"].replace("$__rate_interval", "12s").replace("$__range", "20s")
+    ref = "A"
+    if column:
+        titles = panel["transformations"][-1]["options"]["renameByName"]
+        (ref,) = (field.removeprefix("Value #") for field, shown in titles.items() if shown == column)
+    (expr,) = (target["expr"] for target in panel["targets"] if target["refId"] == ref)
+    expr = expr.replace("$__rate_interval", "12s").replace("$__range", "20s")
     return panel, re.sub(r"\$[a-z]\w*", ".*", expr)
 
 
@@ -126,6 +131,12 @@ def test_in_an_incident_the_first_row_is_red_says_how_many_of_how_many_and_why(
     ]
     assert "Memory error of two bits" in json.dumps(table["fieldConfig"])
     promtool(tmp_path, incident, expected)
+
+
+@pytest.mark.debian
+def test_the_fleet_names_the_node_with_the_lost_gpu(incident: Recorded, tmp_path: Path) -> None:
+    _, lost = expression("fleet", "Nodes, the most expensive idle time first", "Lost")
+    promtool(tmp_path, incident, {lost: [{"labels": '{cluster="c", instance="n:9400"}', "value": 1}]})
 
 
 @pytest.mark.debian
