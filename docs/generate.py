@@ -23,6 +23,10 @@ from typing import Final
 
 import click
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "grafana"))
+
+import alerts
+
 from gpu_profile import configure
 from gpu_profile.catalogue import ATTRIBUTES, DEFAULT_GROUPS, GROUPS, METRICS, SIGNALS, Group, Metric, Signal, Tier
 from gpu_profile.catalogue.allocation import ALLOCATION_METRICS
@@ -326,11 +330,21 @@ def simulator() -> str:
     )
 
 
+def runbook() -> str:
+    """Every alert: its meaning, the first check, the remedy."""
+    return "\n\n".join(
+        f"### {alert.name}\n\n"
+        f"*{alert.severity}*, after {alert.wait}\n\n"
+        f"- **Meaning.** {alert.meaning}\n- **First check.** {alert.check}\n- **Remedy.** {alert.remedy}"
+        for alert in alerts.ALERTS
+    )
+
+
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     maker.__name__.replace("_", " "): maker
     for maker in (
         *(signals, groups, attributes, kernel_attributes, regimes, rules, thresholds, bases, simulator),
-        *(variables, settings, commands, exporter, sizes),
+        *(variables, settings, commands, exporter, sizes, runbook),
     )
 } | {
     "metrics": partial(metrics, tuple(metric for metric in METRICS if metric not in _ELSEWHERE)),

@@ -1,146 +1,205 @@
-"""The alerts about the exporter: whether the GPUs are watched at all, and whether what is seen arrives."""
+"""The alerts about the exporter: whether the GPUs are watched, and whether the readings arrive."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from queries import GPU, by, increase, series
-from rulefiles import Alert, Group
+from queries import by, increase, rate, series
+from rulefiles import Alert, Group, Urgency
+from subjects import GPU, NODE
 
 from gpu_profile.catalogue.allocation import ATTRIBUTION_UP
 from gpu_profile.catalogue.http import CERTIFICATE_END
-from gpu_profile.catalogue.metrics import BUILD_INFO, DEVICE_INFO, DEVICE_UP, DRIVER_UP, OBSERVED, SAMPLE_AGE
+from gpu_profile.catalogue.metrics import (
+    ACTIVITY_OBSERVED,
+    BUILD_INFO,
+    DEVICE_INFO,
+    DEVICE_UP,
+    DRIVER_UP,
+    OBSERVED,
+    SAMPLE_AGE,
+    SAMPLES,
+)
+from gpu_profile.catalogue.metrics import DROPPED as SAMPLES_DROPPED
 from gpu_profile.catalogue.push import DROPPED, FAILURES, SENT
 from gpu_profile.catalogue.self_metrics import READER_RESTARTS, SERIES_DROPPED
 
 #: Restarts of a reader that nobody asked for.
 _FAULTS: Final = ("died", "hung", "stale_library")
-#: Why a source of attribution may be silent without a fault: it is not there, has nothing to tell, or is not set up.
+#: Reasons for which a source of attribution is silent without a fault: it is absent, has no answer, or is not set up.
 _QUIET: Final = "missing_package|no_devices|no_processes|not_found|pid_namespace|starting"
+#: Reasons that leave gaps. Repeated samples of the driver and those that a reset drops leave none.
+_LOST_SAMPLES: Final = ("late", "implausible")
 _WEEK_S: Final = 7 * 86_400
+_GPU_KEYS: Final = "job, instance, hw_id"
 
 GROUP: Final = Group(
     "gpu-profile-exporter",
     (
         Alert(
             "GpuProfileTargetDown",
-            "critical",
-            "2m",
-            # The targets that ever served our build information are known without knowing the scrape job's name.
+            Urgency.TICKET,
+            "10m",
+            # Targets that ever served our build information: so the scrape job may have any name.
             f"up == 0\nand on (job, instance)\nlast_over_time({BUILD_INFO.prometheus}[1d])",
-            "gpu-profile on {{ $labels.instance }} cannot be scraped",
-            "Prometheus has not been able to scrape {{ $labels.instance }}, which served GPU metrics within the last "
-            "day. Its GPUs are not watched until it answers again.",
-            "Is the node up? Then look at the exporter: its service's status and log, and whether its port answers "
-            "from Prometheus's side. Lost GPUs or a hung driver do not stop it from answering.",
+            f"gpu-profile on {NODE} cannot be scraped",
+            "Prometheus cannot scrape an exporter that served GPU metrics within the last day. The GPUs of its node "
+            "are not watched until it answers again. Work on them may continue.",
+            "Is the node up? Then read the status and the log of the exporter's service.",
+            "Restart the exporter, or open its port for Prometheus. Lost GPUs or a hung driver do not stop it from "
+            "answering.",
         ),
         Alert(
             "GpuDriverDown",
-            "critical",
-            "2m",
-            f"{DRIVER_UP.prometheus} == 0",
-            "The GPU driver on {{ $labels.instance }} does not answer",
-            "The exporter on {{ $labels.instance }} runs, but is not ready: it cannot reach the GPU driver, so no GPU "
-            "of the node is watched and most likely none is usable.",
-            "Ask the exporter's /-/ready why. If somebody has it release the GPUs, it takes them up again by itself. "
-            "Else run nvidia-smi on the node. If it reports a version mismatch, the driver was upgraded under running "
-            "programs: stop them and reload it. Else read the kernel log for NVRM and Xid lines. In a container, "
-            "check that the driver's library is still mounted. The exporter recovers by itself.",
+            Urgency.PAGE,
+            "5m",
+            # Somebody who has the GPUs released works on them: an hour is enough to reset or reconfigure them.
+            f"{DRIVER_UP.prometheus} == 0\nunless on (job, instance)\n"
+            f"{increase(series(READER_RESTARTS, {'reason': 'released'}), '1h')} > 0",
+            f"The GPU driver on {NODE} does not answer",
+            "The exporter runs, but cannot reach the GPU driver. No GPU of the node is watched, and most likely none "
+            "is usable.",
+            "Read the reason at the exporter's /-/ready, and run nvidia-smi on the node.",
+            "A version mismatch means that the driver was upgraded under running programs: stop them and reload the "
+            "driver. Else read the kernel log for NVRM and Xid lines. In a container, check that the driver's library "
+            "is still mounted. The exporter recovers by itself.",
         ),
         Alert(
             "GpuSamplesStale",
-            "warning",
-            "2m",
-            f"{SAMPLE_AGE.prometheus} > 30\nand on (instance, hw_id)\n{DEVICE_UP.prometheus} == 1",
+            Urgency.TICKET,
+            "5m",
+            f"{SAMPLE_AGE.prometheus} > 30\nand on ({_GPU_KEYS})\n{DEVICE_UP.prometheus} == 1",
             f"{GPU} is up, but its samples are old",
-            "The newest sample is {{ $value | humanizeDuration }} old although the device counts as up. Its other "
-            "series have ended and say nothing of the present.",
-            "Look for a slow or hung driver: the exporter's log, its panel “Time spent reading the driver”, and "
-            "whether nvidia-smi answers promptly. A profiler or a GPU reset can hold the driver for a while.",
+            "The device counts as up, but its newest sample is more than 30 s old. Its other series have ended.",
+            "Does nvidia-smi answer promptly? The exporter's log and its panel “Time spent reading the driver” show a "
+            "slow or hung driver.",
+            "A profiler or a GPU reset can hold the driver: wait for its end. Else drain and reset the GPU.",
+            "The newest sample is {{ $value | humanizeDuration }} old.",
         ),
         Alert(
             "GpuBusyTimeMissing",
-            "warning",
-            "5m",
+            Urgency.TICKET,
+            "10m",
             # A GPU that is cut into MIG instances has no busy time, nor have these without GPM: it is not missing.
-            f"{DEVICE_UP.prometheus} == 1\nand on (job, instance, hw_id) (\n"
+            f"{DEVICE_UP.prometheus} == 1\nand on ({_GPU_KEYS}) (\n"
             f'  {DEVICE_INFO.prometheus}{{kind="gpu"}} or increase({OBSERVED.prometheus}[1d]) > 0\n'
-            f")\nunless on (job, instance, hw_id)\n"
+            f")\nunless on ({_GPU_KEYS})\n"
             f'label_replace({DEVICE_INFO.prometheus}{{kind="mig"}}, "hw_id", "$1", "hw_parent", "(.+)")\n'
-            f"unless on (job, instance, hw_id)\nrate({OBSERVED.prometheus}[5m]) > 0.5",
-            f"{GPU} is up, but does not tell how busy it is",
-            "For five minutes the driver has told the busy time of less than half of the time, though the device "
-            "answers. What rests on busy time, such as utilisation in dashboards, is missing.",
-            "The exporter's log names the source that stopped answering and what the driver said. It is asked anew by "
-            "itself, at least every five minutes. Does something else use the GPU's counters, such as a profiler or "
-            "DCGM? If it stays away, restart the exporter, then reset the GPU.",
+            f"unless on ({_GPU_KEYS})\nrate({OBSERVED.prometheus}[5m]) > 0.5",
+            f"{GPU} is up, but its busy time is missing",
+            "The device answers, but the driver has reported its busy time for less than half of the last five "
+            "minutes. Everything that rests on busy time, such as utilisation in dashboards, is missing.",
+            "Does a profiler or DCGM use the GPU's counters? The exporter's log names the source that stopped, and the "
+            "driver's error.",
+            "The exporter requests the source again by itself, at least every five minutes. If it stays away, restart "
+            "the exporter, then reset the GPU.",
+        ),
+        Alert(
+            "GpuCoverageLow",
+            Urgency.TICKET,
+            "15m",
+            # Below half, busy time counts as missing. Gaps from a loss or a restart are reported as these.
+            f"min by ({_GPU_KEYS}) (\n  {rate(series(OBSERVED), '30m')} or {rate(series(ACTIVITY_OBSERVED), '30m')}\n"
+            f") < 0.8\n"
+            f"and on ({_GPU_KEYS})\n{rate(series(OBSERVED), '30m')} > 0.5\n"
+            f"unless on ({_GPU_KEYS})\nmin_over_time({DEVICE_UP.prometheus}[1h]) == 0\n"
+            "unless on (job, instance)\nmin_over_time(up[1h]) == 0",
+            f"{GPU} is measured for a part of the time only",
+            "Readings cover less than 80 % of the time, although the GPU answers. Busy time, activity and the numbers "
+            "of regions rest on the part that was measured.",
+            "Compare gpu_profile_observed_seconds_total and gpu_profile_activity_observed_seconds_total: which one "
+            "grows by less than a second per second?",
+            "For activity, stop other users of the GPU's counters, such as a profiler or DCGM. For busy time, look for "
+            "a slow driver or a node without free CPU time.",
+            "Measured: {{ $value | humanizePercentage }} of the last 30 minutes.",
+        ),
+        Alert(
+            "GpuSamplesDropped",
+            Urgency.TICKET,
+            "15m",
+            f"{by('job, instance', increase(series(SAMPLES_DROPPED, {'reason': _LOST_SAMPLES}), '30m'))}\n  /\n"
+            f"{by('job, instance', increase(series(SAMPLES), '30m'))} > 0.01",
+            f"The exporter on {NODE} drops samples",
+            "Samples came too late or with impossible values. They are missing from the counters.",
+            "The label reason of gpu_profile_samples_dropped_total has the cause. Does the node's clock jump?",
+            "For late, repair the synchronisation of the node's clock and look for a slow driver. For implausible, the "
+            "exporter's log names the signal: upgrade the driver, and report it if it stays.",
+            "Dropped: {{ $value | humanizePercentage }} of the samples of the last 30 minutes.",
         ),
         Alert(
             "GpuReadersRestarting",
-            "warning",
+            Urgency.TICKET,
             "5m",
             f"{by('job, instance, reason', increase(series(READER_RESTARTS, {'reason': _FAULTS}), '15m'))} > 3",
-            "Readers of the GPUs on {{ $labels.instance }} are restarted again and again ({{ $labels.reason }})",
-            "The exporter had to start a process that reads the driver {{ $value | humanize }} times within 15 "
-            "minutes. Between two of them there are gaps in the samples of the GPU that is concerned, or of all.",
-            "The exporter's log names the GPU. For hung: the kernel log for NVRM and Xid lines, and whether nvidia-smi "
-            "hangs as well; the GPU needs a reset. For stale_library: restart the container, whose mounted library is "
-            "older than the node's driver. For died: read how it ended in the log; was it killed for its memory?",
+            f"Readers of the GPUs on {NODE} restart again and again ({{{{ $labels.reason }}}})",
+            "The exporter had to restart a process that reads the driver more than three times within 15 minutes. "
+            "Between two restarts there are gaps in the samples of the affected GPU, or of all.",
+            "The exporter's log names the GPU. For hung, does nvidia-smi hang as well? For died, was the process "
+            "killed for its memory?",
+            "For hung, reset the GPU. For stale_library, restart the container: its mounted library is older than the "
+            "node's driver. For died, raise the memory limit or report the crash.",
+            "Restarts: {{ $value | humanize }}.",
         ),
         Alert(
             "GpuProfilePushFailing",
-            "warning",
+            Urgency.TICKET,
             "10m",
             f"{by('job, instance, signal', increase(series(FAILURES), '10m'))} > 0\n"
             f"unless on (job, instance, signal)\n"
             f"{by('job, instance, signal', increase(series(SENT), '10m'))} > 0",
-            "{{ $labels.instance }} cannot push its {{ $labels.signal }} over OTLP",
-            "Every try of the last ten minutes failed. What is not pushed waits in memory, for about an hour at the "
-            "usual rate; a scrape is not concerned.",
-            "The exporter's log has the endpoint's own words, and gpu_profile_push_failures_total the kind of error. "
+            f"{NODE} cannot push its {{{{ $labels.signal }}}} over OTLP",
+            "Every try of the last ten minutes failed. Batches wait in memory, for about an hour at the usual rate. A "
+            "scrape is not affected.",
+            "The exporter's log has the endpoint's answer, and gpu_profile_push_failures_total the kind of error.",
             "Check the collector, then the endpoint's address, its certificate and the credentials.",
         ),
         Alert(
             "GpuProfilePushLosing",
-            "warning",
+            Urgency.TICKET,
             "0m",
             f"{by('job, instance, signal, reason', increase(series(DROPPED), '15m'))} > 0",
-            "{{ $labels.instance }} gave up {{ $labels.signal }} that it should push ({{ $labels.reason }})",
-            "Within 15 minutes {{ $value | humanize }} batches were dropped and will not be sent again.",
-            "For queue_full the endpoint was away for too long: bring it back. For not_taken it refuses them for good: "
-            "look in the exporter's log for what it says, most often missing credentials or a wrong path.",
+            f"{NODE} dropped {{{{ $labels.signal }}}} instead of pushing them ({{{{ $labels.reason }}}})",
+            "Batches were dropped within the last 15 minutes and will not be sent again.",
+            "Read the label reason and the endpoint's answers in the exporter's log.",
+            "For queue_full the endpoint was away for too long: repair it. For not_taken it refuses the batches for "
+            "good, most often for missing credentials or a wrong path.",
+            "Dropped: {{ $value | humanize }} batches.",
         ),
         Alert(
             "GpuAttributionDown",
-            "warning",
+            Urgency.TICKET,
             "15m",
             f"{series(ATTRIBUTION_UP, scope=f'reason!~{chr(34)}{_QUIET}{chr(34)}')} == 0",
-            "{{ $labels.instance }} cannot ask {{ $labels.source }} who uses the GPUs ({{ $labels.reason }})",
-            "Series that say which pod, container or job holds a GPU are missing. What the GPUs do is still seen.",
-            "denied: the exporter may not open the kubelet's socket, which is root's. timeout or unreachable: is the "
-            "kubelet well? unsupported: its release is too old. For the others read the exporter's log.",
+            f"{NODE} gets no users of its GPUs from {{{{ $labels.source }}}} ({{{{ $labels.reason }}}})",
+            "The series with the pod, container or job of each GPU are missing. The GPUs themselves are still watched.",
+            "For timeout or unreachable, is the kubelet healthy? Else read the exporter's log.",
+            "For denied, give the exporter access to the kubelet's socket, which is root's. For unsupported, upgrade "
+            "the kubelet.",
         ),
         Alert(
             "GpuProfileSeriesDropped",
-            "warning",
+            Urgency.TICKET,
             "10m",
             f"{by('job, instance, reason', increase(series(SERIES_DROPPED), '10m'))} > 0",
-            "{{ $labels.instance }} leaves series out of its scrapes ({{ $labels.reason }})",
-            "The exporter knows more than it publishes. For over_budget it has more series than its budget allows: "
-            "processes go first, then single links, allocations and groups that were asked for.",
+            f"{NODE} leaves series out of its scrapes ({{{{ $labels.reason }}}})",
+            "The exporter has more series than it publishes. For over_budget, series of processes are left out first, "
+            "then single links, allocations and requested groups.",
+            "Read the label reason; gpu_profile_series has the number of published series.",
             "For over_budget raise --series-budget, or collect fewer groups. For not_a_number and duplicate please "
             "report it: neither should happen.",
         ),
         Alert(
             "GpuProfileCertificateEnds",
-            "warning",
+            Urgency.TICKET,
             "1h",
             f"{series(CERTIFICATE_END)} - time() < {_WEEK_S}",
-            "The certificate of the exporter on {{ $labels.instance }} ends soon",
-            "It ends in {{ $value | humanizeDuration }}. From then on Prometheus will refuse to scrape, and the GPUs "
-            "are not watched.",
-            "Renew the certificate's file. The exporter reads it again by itself when it has changed; "
-            "gpu_profile_http_config_reloads_total tells whether that went well.",
+            f"The certificate of the exporter on {NODE} ends soon",
+            "The certificate ends within a week. From then on Prometheus refuses to scrape, and the GPUs are not "
+            "watched.",
+            "Look at the end date of the certificate's file on the node: was it renewed there?",
+            "Renew the file. The exporter reads it again by itself; gpu_profile_http_config_reloads_total counts "
+            "successes and failures.",
+            "It ends in {{ $value | humanizeDuration }}.",
         ),
     ),
 )

@@ -1,6 +1,6 @@
 """Writes the dashboards, the alerts and the recording rules from the catalogue.
 
-    python grafana/generate.py [--output DIR]
+    python grafana/generate.py [--output DIR] [--grafana URL] [--runbook URL]
 
 The files are committed, so that nobody needs to run this to use them; a test holds that they are up to date.
 """
@@ -14,8 +14,8 @@ from typing import Final
 
 import alerts
 import fleet
-import gpu
 import node
+import one_gpu
 import recordings
 import regions
 import rulefiles
@@ -23,15 +23,15 @@ import training
 import trust
 
 #: In the order in which a reader goes from the question to its cause.
-BOARDS: Final = (fleet.BOARD, node.BOARD, gpu.BOARD, regions.BOARD, training.BOARD, trust.BOARD)
+BOARDS: Final = (fleet.BOARD, node.BOARD, one_gpu.BOARD, regions.BOARD, training.BOARD, trust.BOARD)
 
 
-def files() -> dict[str, str]:
+def files(sites: rulefiles.Sites) -> dict[str, str]:
     """The text of every generated file by its path below `grafana/`."""
     made = {f"dashboards/{each.name}.json": json.dumps(each.json(), indent=1, ensure_ascii=False) for each in BOARDS}
     made = {name: text + "\n" for name, text in made.items()}
-    made |= {f"alerts/{name}": rulefiles.yaml(groups) for name, groups in alerts.FILES.items()}
-    made |= {f"rules/{name}": rulefiles.yaml(groups) for name, groups in recordings.FILES.items()}
+    made |= {f"alerts/{name}": rulefiles.yaml(groups, sites) for name, groups in alerts.FILES.items()}
+    made |= {f"rules/{name}": rulefiles.yaml(groups, sites) for name, groups in recordings.FILES.items()}
     return made
 
 
@@ -39,9 +39,12 @@ def main() -> None:
     """Write every file."""
     parser = argparse.ArgumentParser(description="Write the dashboards, alerts and recording rules.")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent, help="where to write (default: here)")
-    output: Path = parser.parse_args().output
-    for name, text in files().items():
-        path = output / name
+    parser.add_argument("--grafana", default="", metavar="URL", help="Grafana's address for the alerts' links")
+    parser.add_argument("--runbook", default=rulefiles.Sites().runbook, metavar="URL", help="the runbook's address")
+    options = parser.parse_args()
+    sites = rulefiles.Sites(options.grafana.rstrip("/"), options.runbook)
+    for name, text in files(sites).items():
+        path = options.output / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
 

@@ -19,9 +19,6 @@ RANGE = "$__range"
 #: often that of every GPU, so it is left to the table.
 GPU_NAME = "GPU {{index}}{{slice}} on {{instance}}"
 
-#: How an alert calls a GPU.
-GPU = "GPU {{ $labels.hw_id }} on {{ $labels.instance }}"
-
 #: Labels that make a region's series one region. `cluster`, `namespace` and `version` come from the scrape's
 #: configuration: without them they are empty, and all match.
 KEYS = "cluster, namespace, job, service_name, version, region"

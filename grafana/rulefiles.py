@@ -6,23 +6,48 @@ import json
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from links import uid
 
 HEADER = "# Written by grafana/generate.py from the catalogue: change it there.\n"
 
 
+class Urgency(StrEnum):
+    """The label `severity` of an alert: the reaction that it needs."""
+
+    PAGE = "page"  #: now, at any hour: work is lost or stands still
+    TICKET = "ticket"  #: within days
+    INFO = "info"  #: none; it explains other observations
+
+
+class Sites(NamedTuple):
+    """The addresses that alerts link to. `grafana` has no slash at its end; `runbook` is the runbook's page."""
+
+    grafana: str = ""
+    runbook: str = "docs/runbook.md"
+
+
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One alerting rule. `wait` is how long the expression must hold, as Prometheus writes durations."""
+    """One alerting rule.
+
+    `wait`: how long the expression must hold, as Prometheus writes durations. `summary` and `measured` are templates of
+    Prometheus; `meaning`, `check` (first) and `remedy` are plain text, which the runbook shows too.
+    """
 
     name: str
-    severity: str
+    severity: Urgency
     wait: str
     expr: str
     summary: str
-    description: str
-    runbook: str
+    meaning: str
+    check: str
+    remedy: str
+    measured: str = ""
 
-    def lines(self) -> Iterable[str]:
+    def lines(self, sites: Sites) -> Iterable[str]:
         """The rule's YAML, without indentation."""
         yield f"- alert: {self.name}"
         yield "  expr: |-"
@@ -31,9 +56,26 @@ class Alert:
         yield "  labels:"
         yield f"    severity: {self.severity}"
         yield "  annotations:"
-        for key in ("summary", "description", "runbook"):
+        for key, text in self._annotations(sites):
             yield f"    {key}: >-"
-            yield from _wrapped(getattr(self, key), " " * 6)
+            yield from _wrapped(text, " " * 6)
+
+    def _annotations(self, sites: Sites) -> Iterable[tuple[str, str]]:
+        yield "summary", self.summary
+        yield "description", f"{self.meaning} {self.measured}".rstrip()
+        yield "runbook", f"{self.check} {self.remedy}"
+        yield "runbook_url", f"{sites.runbook}#{self.name.lower()}"
+        yield "dashboard_url", f"{sites.grafana}/d/{self._dashboard()}"
+
+    def _dashboard(self) -> str:
+        """The dashboard of regions with the alert's region, that of a GPU with its node and GPU, or that of a node."""
+        if "$labels.region" in self.summary:
+            service = "{{ with $labels.service_name }}&var-service={{ . | urlquery }}{{ end }}"
+            return f"{uid('regions')}?var-region={{{{ $labels.region | urlquery }}}}{service}"
+        node = "var-instance={{ $labels.instance | urlquery }}"
+        if "$labels.hw_id" in self.summary:
+            return f"{uid('gpu')}?{node}&var-gpu={{{{ $labels.hw_id }}}}"
+        return f"{uid('node')}?{node}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +86,7 @@ class Recording:
     expr: str
     brief: str
 
-    def lines(self) -> Iterable[str]:
+    def lines(self, _: Sites) -> Iterable[str]:
         """The rule's YAML, without indentation."""
         yield from _wrapped(self.brief, "# ")
         yield f"- record: {json.dumps(self.name)}"
@@ -60,13 +102,13 @@ class Group:
     rules: Sequence[Alert | Recording]
 
 
-def yaml(groups: Sequence[Group]) -> str:
+def yaml(groups: Sequence[Group], sites: Sites) -> str:
     """A rule file."""
     lines = ["groups:"]
     for group in groups:
         lines += [f"  - name: {group.name}", "    rules:"]
         for rule in group.rules:
-            lines += ["      " + line for line in rule.lines()]
+            lines += ["      " + line for line in rule.lines(sites)]
     return HEADER + "\n".join(lines) + "\n"
 
 

@@ -1,7 +1,9 @@
 """The alerts and recording rules over data that fires them and data that must not, by Prometheus' own promtool."""
 
 import json
+import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,35 @@ ALERTS = {rule["alert"]: rule for rule in RULES if "alert" in rule}
 
 def test_every_alert_says_what_is_wrong_and_what_to_do() -> None:
     for name, alert in ALERTS.items():
-        assert alert["labels"]["severity"] in ("critical", "warning", "info"), name
-        assert set(alert["annotations"]) == {"summary", "description", "runbook"}, name
+        assert alert["labels"]["severity"] in ("page", "ticket", "info"), name
+        texts = {"summary", "description", "runbook", "runbook_url", "dashboard_url"}
+        assert set(alert["annotations"]) == texts, name
         assert "instance" in alert["annotations"]["summary"] or "region" in alert["annotations"]["summary"], name
         assert len(alert["annotations"]["runbook"]) > 80, name
+
+
+def test_every_alert_leads_to_its_section_of_the_runbook_and_to_the_dashboard() -> None:
+    page = (GRAFANA.parent / "docs" / "runbook.md").read_text()
+    anchors = {line[4:].lower() for line in page.splitlines() if line.startswith("### ")}
+    uid = json.loads((GRAFANA / "dashboards" / "gpu-profile.json").read_text())["uid"]
+    for name, alert in ALERTS.items():
+        path, _, anchor = alert["annotations"]["runbook_url"].partition("#")
+        assert (path, anchor) == ("docs/runbook.md", name.lower())
+        assert anchor in anchors, name
+        assert alert["annotations"]["dashboard_url"].startswith(f"/d/{uid}?var-"), name
+    assert len(anchors) == len(ALERTS)
+
+
+def test_the_example_for_alertmanager_routes_every_severity_and_names_only_existing_alerts() -> None:
+    example = yaml.safe_load((GRAFANA / "alertmanager.yml").read_text())
+    receivers = {receiver["name"] for receiver in example["receivers"]}
+    routes = [example["route"], *example["route"]["routes"]]
+    assert {route["receiver"] for route in routes} == receivers
+    routed = {matcher for route in routes[1:] for matcher in route["matchers"]}
+    assert routed == {'severity = "page"', 'severity = "ticket"'}
+    named = re.findall(r"\balertname [=!~]+ \"([\w|.+]+)\"", (GRAFANA / "alertmanager.yml").read_text())
+    assert named
+    assert all(any(re.fullmatch(pattern, name) for name in ALERTS) for each in named for pattern in each.split("|"))
 
 
 # One sample a minute. `firing` must fire by the given minute, none of `quiet` may.
@@ -46,11 +73,111 @@ def throttled(reason: str, other: str, share: float) -> Case:
     return 45, {name % reason: much}, [{name % reason: little}, {name % other: much}]
 
 
-def idle(busy: str, observed: str) -> dict[str, str]:
+def idle(busy: float, observed: float = 3600, pods: tuple[str, str] = ("a", "a")) -> dict[str, str]:
+    """30 hours with these seconds in each, in two halves with a pod each; without a name there is none."""
+    held = dict(zip(pods, ("1x14 _x15", "_x15 1x14"), strict=True)) if pods[0] != pods[1] else {pods[0]: "1x29"}
+    allocations = {
+        f'gpu_profile_allocation_info{{{GPU}, source="kubelet", k8s_pod_name="{pod}"}}': values
+        for pod, values in held.items()
+        if pod
+    }
+    return allocations | {
+        f"gpu_profile_busy_seconds_total{{{GPU}}}": f"0+{busy}x29",
+        f"gpu_profile_observed_seconds_total{{{GPU}}}": f"0+{observed}x29",
+    }
+
+
+def week(first: str, second: str) -> str:
+    """Eight hours, and the same hours a week later, in samples of two hours."""
+    return f"{first}x4 _x79 {second}x4"
+
+
+def cost(name: str, before: float, now: float, calls: int = 1000, labels: str = "") -> dict[str, str]:
+    """Cost of each of `calls` in two hours, a week ago and now."""
+    count = f"gpu_profile_region_duration_seconds_count{{{REGION}}}"
     return {
-        f'hw_power_watts{{{GPU}, hw_type="gpu"}}': "70x60",
-        f"gpu_profile_busy_seconds_total{{{GPU}}}": busy,
-        f"gpu_profile_observed_seconds_total{{{GPU}}}": observed,
+        f"{name}{{{REGION}{labels}}}": week(f"0+{before * calls}", f"0+{now * calls}"),
+        count: week(f"0+{calls}", f"0+{calls}"),
+    }
+
+
+def regime_change(before: str, now: str, calls: int = 1000) -> dict[str, str]:
+    """Four calls in five had the regime `before` a week ago, and have `now`."""
+    series = {f"gpu_profile_region_duration_seconds_count{{{REGION}}}": week(f"0+{calls}", f"0+{calls}")}
+    for regime in ("COMPUTE_BOUND", "MEMORY_BOUND", "HOST_BOUND"):
+        shares = [0.8 if regime == most else 0.1 for most in (before, now)]
+        values = week(*(f"0+{share * calls}" for share in shares))
+        series[f'gpu_profile_region_calls_total{{{REGION}, hw_id="GPU-1", regime="{regime}"}}'] = values
+    return series
+
+
+def ranks(*seconds: float, calls: tuple[float, ...] = ()) -> dict[str, str]:
+    """A region that ranks call 60 times in a minute, or `calls` times."""
+    series = {}
+    for rank, (each, count) in enumerate(zip(seconds, calls or [60] * len(seconds), strict=True)):
+        about = f'{{job="s", instance="s:{rank}", region="forward"}}'
+        series[f"gpu_profile_region_duration_seconds_count{about}"] = f"0+{count}x60"
+        series[f"gpu_profile_region_duration_seconds_sum{about}"] = f"0+{count * each}x60"
+    return series
+
+
+def clocks(*mhz: int, capped: bool = False, busy: int = 59) -> dict[str, str]:
+    """GPUs of a node with these clocks, the last one at its power limit if `capped`."""
+    series = {}
+    for index, clock in enumerate(mhz):
+        gpu = f'{NODE}, hw_id="GPU-{index}"'
+        series[f'nvidia_gpu_clock_hertz{{{gpu}, nvidia_gpu_clock_domain="sm"}}'] = f"{clock}e6x60"
+        series[f"gpu_profile_busy_seconds_total{{{gpu}}}"] = f"0+{busy}x60"
+        series[f'gpu_profile_device_info{{{gpu}, hw_name="H100", index="{index}"}}'] = "1x60"
+        cap = 30 if capped and index == len(mhz) - 1 else 0
+        series[f'nvidia_gpu_throttle_time_seconds_total{{{gpu}, nvidia_gpu_throttle_reason="sw_power_cap"}}'] = (
+            f"0+{cap}x60"
+        )
+    return series
+
+
+def coverage(activity: int, busy: int = 60, up: str = "1x90", target: str = "1x90") -> dict[str, str]:
+    """Measured seconds of each minute."""
+    return {
+        f'gpu_profile_activity_observed_seconds_total{{{GPU}, nvidia_gpu_unit="sm"}}': f"0+{activity}x90",
+        f"gpu_profile_observed_seconds_total{{{GPU}}}": f"0+{busy}x90",
+        f"gpu_profile_device_up{{{GPU}}}": up,
+        f"up{{{NODE}}}": target,
+    }
+
+
+def corrected(yesterday: int, today: int) -> dict[str, str]:
+    """Errors of each hour of two days."""
+    name = f'hw_errors_total{{{GPU}, error_type="corrected", hw_type="gpu"}}'
+    return {name: f"0+{yesterday}x24 {yesterday * 24 + today}+{today}x24"}
+
+
+def gpus_of_node(second: str, third: str = "_x40", driver: str = "1x40") -> dict[str, str]:
+    up = {number: f'gpu_profile_device_up{{{NODE}, hw_id="GPU-{number}"}}' for number in (1, 2, 3)}
+    return {up[1]: "1x40", up[2]: second, up[3]: third, f"gpu_profile_driver_up{{{NODE}}}": driver}
+
+
+def dropped(reason: str, count: int) -> dict[str, str]:
+    return {
+        f'gpu_profile_samples_dropped_total{{{NODE}, reason="{reason}"}}': f"0+{count}x60",
+        f"gpu_profile_samples_total{{{GPU}}}": "0+1000x60",
+    }
+
+
+def pcie(lanes: int, busy: int) -> dict[str, str]:
+    return {
+        f"nvidia_gpu_pcie_link_width{{{GPU}}}": f"{lanes}x60",
+        f"nvidia_gpu_pcie_link_width_max{{{GPU}}}": "16x60",
+        f"gpu_profile_busy_seconds_total{{{GPU}}}": f"0+{busy}x60",
+    }
+
+
+def uncertain(certain: int, refused: int, active: int = 30) -> dict[str, str]:
+    energy = "gpu_profile_region_energy"
+    return {
+        f'{energy}_joules_total{{{REGION}, hw_id="GPU-1"}}': f"0+{certain}x120",
+        f'{energy}_uncertain_joules_total{{{REGION}, hw_id="GPU-1"}}': f"0+{refused}x120",
+        f"gpu_profile_region_duration_seconds_sum{{{REGION}}}": f"0+{active}x120",
     }
 
 
@@ -81,16 +208,41 @@ def of_node(name: str, labels: str, fires: str, quiet: str) -> tuple[dict[str, s
     return {series: fires}, [{series: quiet}]
 
 
+#: The alerts that compare days or weeks, with the hours between two samples of their cases. Their minutes are hours.
+HOURS = {
+    "GpuHeldButIdle": 1,
+    "GpuCorrectedErrorsGrow": 1,
+    "RegionSlower": 2,
+    "RegionHungrier": 2,
+    "RegionOtherRegime": 2,
+}
+DURATION, ENERGY = "gpu_profile_region_duration_seconds_sum", "gpu_profile_region_energy_joules_total"
+UNCERTAIN = {f'gpu_profile_region_energy_uncertain_joules_total{{{REGION}, hw_id="GPU-1"}}': week("0+500", "0+500")}
+
+
+def of_gpu(name: str, fires: str, quiet: str, labels: str = "") -> tuple[dict[str, str], list[dict[str, str]]]:
+    series = f"{name}{{{GPU}{labels}}}"
+    return {series: fires}, [{series: quiet}]
+
+
 CASES: dict[str, Case] = {
     "GpuProfileTargetDown": (
-        15,
+        20,
         {f"up{{{NODE}}}": "1x5 0x20", f'gpu_profile_build_info{{{NODE}, version="1"}}': "1x5 _x20"},
         [{f"up{{{NODE}}}": "0x30"}, {f"up{{{NODE}}}": "1x30", f"gpu_profile_build_info{{{NODE}}}": "1x30"}],
     ),
     "GpuDriverDown": (
         10,
         {f"gpu_profile_driver_up{{{NODE}}}": "0x20"},
-        [{f"gpu_profile_driver_up{{{NODE}}}": "1x20"}, {f"gpu_profile_driver_up{{{NODE}}}": "1x9 0 1x9"}],
+        [
+            {f"gpu_profile_driver_up{{{NODE}}}": "1x20"},
+            {f"gpu_profile_driver_up{{{NODE}}}": "1x9 0 1x9"},
+            # Somebody released the GPUs.
+            {
+                f"gpu_profile_driver_up{{{NODE}}}": "1x2 0x20",
+                f'gpu_profile_reader_restarts_total{{{NODE}, reason="released"}}': "0x2 3x20",
+            },
+        ],
     ),
     "GpuSamplesStale": (
         10,
@@ -115,6 +267,7 @@ CASES: dict[str, Case] = {
         [
             {f"gpu_profile_device_up{{{GPU}}}": "1x20", f"gpu_profile_driver_up{{{NODE}}}": "1x20"},
             {f"gpu_profile_device_up{{{GPU}}}": "0x20", f"gpu_profile_driver_up{{{NODE}}}": "0x20"},
+            {f'gpu_profile_device_up{{{NODE}, hw_id="MIG-1"}}': "0x20", f"gpu_profile_driver_up{{{NODE}}}": "1x20"},
         ],
     ),
     "GpuHot": (
@@ -133,6 +286,8 @@ CASES: dict[str, Case] = {
         [
             {f'hw_errors_total{{{GPU}, error_type="uncorrected", hw_type="gpu"}}': "3x30"},
             {f'hw_errors_total{{{GPU}, error_type="corrected", hw_type="gpu"}}': "0x5 9x20"},
+            # The XID error pages.
+            {f'hw_errors_total{{{GPU}, error_type="uncorrected", hw_type="gpu"}}': "0x6 1x20"} | xid(48, FIRST),
         ],
     ),
     "GpuXidCritical": (
@@ -140,7 +295,13 @@ CASES: dict[str, Case] = {
         # A code's counter begins with its first error, here between errors of a program.
         xid(79, FIRST) | xid(13, "0x4 1x40"),
         # Old errors, seen by a Prometheus that was just started; other errors.
-        [xid(79, "3x20", "3x20"), xid(79, "_x6 3x20", "_x6 3x20"), xid(31, FIRST), xid(63, FIRST)],
+        [
+            xid(79, "3x20", "3x20"),
+            xid(79, "_x6 3x20", "_x6 3x20"),
+            xid(31, FIRST),
+            xid(63, FIRST),
+            xid(79, FIRST) | {f"gpu_profile_device_up{{{GPU}}}": "1x5 0x40"},
+        ],
     ),
     "GpuXid": (10, xid(63, FIRST), [xid(79, FIRST), xid(31, FIRST), xid(45, FIRST), xid(63, "2x20", "2x20")]),
     "GpuXidOfProgram": (10, xid(31, "1x5 2x20", "1x5 2x20"), [xid(79, FIRST), xid(31, "2x20", "2x20")]),
@@ -180,21 +341,86 @@ CASES: dict[str, Case] = {
         90,
         *of_node("gpu_profile_http_certificate_end_timestamp_seconds", "", "86400x120", "8640000x120"),
     ),
-    "GpuIdleButPowered": (
-        45,
-        idle("0+1x60", "0+60x60"),
-        # Busy; an exporter that has just been started; no reading of the busy counter at all.
-        [idle("0+30x60", "0+60x60"), idle("_x40 0x20", "_x40 0+60x20"), {f"hw_power_watts{{{GPU}}}": "70x60"}],
-    ),
     "GpuSpinning": (
-        10,
+        20,
         {f"gpu_profile_spinning_seconds_total{{{GPU}}}": "0x3 75 135+60x20"},
-        # Never; long ago; half a minute now and then.
+        # Never; long ago; half a minute now and then; for five minutes, as at a checkpoint.
         [
+            {f"gpu_profile_spinning_seconds_total{{{GPU}}}": "0x10 0+60x5 300x10"},
             {f"gpu_profile_spinning_seconds_total{{{GPU}}}": "0x20"},
             {f"gpu_profile_spinning_seconds_total{{{GPU}}}": "900x20"},
             {f"gpu_profile_spinning_seconds_total{{{GPU}}}": "0 30x5 60x14"},
         ],
+    ),
+    "GpuVanished": (
+        35,
+        gpus_of_node("1x10 _x30"),
+        # All there; replaced by another one; the driver is away; the MIG instances were changed.
+        [
+            gpus_of_node("1x40"),
+            gpus_of_node("1x10 _x30", "_x11 1x30"),
+            gpus_of_node("1x10 _x30", driver="1x10 0x30"),
+            {f'gpu_profile_device_up{{{NODE}, hw_id="MIG-1"}}': "1x10 _x30"} | gpus_of_node("1x40"),
+        ],
+    ),
+    "GpuCoverageLow": (
+        60,
+        coverage(40),
+        # All measured; busy time is missing altogether; after a loss; after a restart of the exporter.
+        [coverage(59), coverage(40, busy=20), coverage(40, up="1x20 0x9 1x61"), coverage(40, target="1x20 0x9 1x61")],
+    ),
+    "GpuSamplesDropped": (50, dropped("late", 30), [dropped("late", 5), dropped("duplicate", 500)]),
+    "GpuHeldButIdle": (
+        28,
+        idle(20),
+        # Used; held by another pod since; held by nobody; measured for half of the time.
+        [idle(120), idle(20, pods=("a", "b")), idle(20, pods=("", "")), idle(20, observed=1800)],
+    ),
+    "GpuMemoryNearlyFull": (20, *of_gpu("hw_gpu_memory_utilization_ratio", "0.99x30", "0.95x30")),
+    "GpuClockBelowPeers": (
+        45,
+        clocks(1980, 1980, 1965, 1980, 1600),
+        [
+            clocks(1980, 1980, 1965, 1980, 1900),
+            clocks(1980, 1980, 1965, 1980, 1600, capped=True),
+            clocks(1980, 1980, 1600),
+            clocks(1980, 1980, 1965, 1980, 1600, busy=30),
+        ],
+    ),
+    "GpuPcieLinkNarrow": (50, pcie(8, 30), [pcie(16, 30), pcie(8, 1)]),
+    "GpuNvLinkErrors": (
+        20,
+        *of_gpu("nvidia_gpu_nvlink_errors_total", "0x5 5x30", "0x5 1x30", ', error_type="recovery"'),
+    ),
+    "GpuNvLinkDown": (20, *of_gpu("nvidia_gpu_nvlink_link_state", "1x5 0x30", "0x35", ', nvidia_gpu_nvlink_link="3"')),
+    "GpuCorrectedErrorsGrow": (47, corrected(2, 20), [corrected(20, 20), corrected(0, 3)]),
+    "RegionSlower": (
+        174,
+        cost(DURATION, 1, 1.4),
+        # A little; faster; too few calls; a new region.
+        [
+            cost(DURATION, 1, 1.2),
+            cost(DURATION, 1.4, 1),
+            cost(DURATION, 1, 1.4, calls=50),
+            {name: "_x84 " + values.split()[-1] for name, values in cost(DURATION, 1, 1.4).items()},
+        ],
+    ),
+    "RegionHungrier": (
+        174,
+        cost(ENERGY, 100, 140, labels=', hw_id="GPU-1"'),
+        [cost(ENERGY, 100, 120, labels=', hw_id="GPU-1"'), cost(ENERGY, 1, 1.4, labels=', hw_id="GPU-1"') | UNCERTAIN],
+    ),
+    "RegionOtherRegime": (
+        174,
+        regime_change("COMPUTE_BOUND", "MEMORY_BOUND"),
+        [regime_change("COMPUTE_BOUND", "COMPUTE_BOUND"), regime_change("COMPUTE_BOUND", "MEMORY_BOUND", calls=50)],
+    ),
+    "RegionMostlyUncertain": (110, uncertain(100, 400), [uncertain(400, 100), uncertain(100, 400, active=1)]),
+    "RankStraggles": (
+        45,
+        ranks(0.2, 0.2, 0.21, 0.3),
+        # Even; replicas, which are called at rates of their own; three ranks.
+        [ranks(0.2, 0.2, 0.21, 0.22), ranks(0.2, 0.2, 0.21, 0.3, calls=(60, 50, 70, 60)), ranks(0.2, 0.2, 0.3)],
     ),
     "RegionMostlyOverhead": regimes("OVERHEAD_BOUND"),
     "RegionMostlyWaitsForHost": regimes("HOST_BOUND"),
@@ -209,19 +435,31 @@ def promtool(
     *,
     only: str = "",
     step: str = "1m",
+    alerts: Sequence[dict[str, Any]] = (),
+    quiets: Sequence[dict[str, str]] = (),
 ) -> None:
-    """Evaluate the committed rules over series with a value per `step` and compare. `only` one alert is faster."""
+    """Evaluate the committed rules over series with a value per `step` and compare. `only` one alert is faster.
+
+    That alert must not fire over any of `quiets`.
+    """
     files = [str(path) for path in RULE_FILES]
     if only:
         rules = [rule for rule in RULES if only == rule.get("alert") or rule.get("record", " ") in ALERTS[only]["expr"]]
         files = [str(tmp_path / "rules.json")]
         (tmp_path / "rules.json").write_text(json.dumps({"groups": [{"name": only, "rules": rules}]}))
-    given = [{"series": name, "values": values} for name, values in series.items()]
-    checks = [{"eval_time": f"{minute}m", **expectation} for expectation in expectations]
+    tests = [(series, expectations), *((quiet, [firing(only, 0)]) for quiet in quiets)]
     test = {
         "rule_files": files,
         "evaluation_interval": step,
-        "tests": [{"interval": step, "input_series": given, "promql_expr_test": checks}],
+        "tests": [
+            {
+                "interval": step,
+                "input_series": [{"series": name, "values": values} for name, values in given.items()],
+                "promql_expr_test": [{"eval_time": f"{minute}m", **expectation} for expectation in expected],
+                "alert_rule_test": [*alerts],
+            }
+            for given, expected in tests
+        ],
     }
     (tmp_path / "test.json").write_text(json.dumps(test))
     run = subprocess.run(
@@ -249,10 +487,47 @@ def test_prometheus_accepts_the_rule_files() -> None:
 @pytest.mark.debian
 @pytest.mark.parametrize("name", CASES)
 def test_an_alert_fires_when_it_should_and_only_then(name: str, tmp_path: Path) -> None:
-    minute, fires, quiets = CASES[name]
-    promtool(tmp_path, minute, fires, [firing(name, 1)], only=name)
-    for quiet in quiets:
-        promtool(tmp_path, minute, quiet, [firing(name, 0)], only=name)
+    time, fires, quiets = CASES[name]
+    minute, step = (time * 60, f"{HOURS[name]}h") if name in HOURS else (time, "1m")
+    promtool(tmp_path, minute, fires, [firing(name, 1)], only=name, step=step, quiets=quiets)
+
+
+@pytest.mark.debian
+def test_a_gpu_that_falls_off_the_bus_pages_once_even_if_it_comes_back(tmp_path: Path) -> None:
+    lost = xid(79, FIRST) | {
+        f"gpu_profile_device_up{{{GPU}}}": "1x5 0x5 1x30",
+        f"gpu_profile_driver_up{{{NODE}}}": "1x40",
+    }
+    pages = 'count(count_over_time(ALERTS{severity="page", alertstate="firing"}[30m])) by (alertname)'
+    once = {"expr": pages, "exp_samples": [{"labels": '{alertname="GpuLost"}', "value": 1}]}
+    promtool(tmp_path, 30, lost, [once])
+
+
+@pytest.mark.debian
+def test_a_gpu_that_is_lost_for_a_moment_pages_for_its_critical_error(tmp_path: Path) -> None:
+    back = xid(79, FIRST) | {f"gpu_profile_device_up{{{GPU}}}": "1x5 0 1x30"}
+    promtool(tmp_path, 12, back, [firing("GpuXidCritical", 1), firing("GpuLost", 0)])
+
+
+@pytest.mark.debian
+@pytest.mark.parametrize("attributed", [True, False])
+def test_an_alert_names_the_gpu_by_index_and_model_and_its_pod_as_far_as_they_are_attributed(
+    attributed: bool, tmp_path: Path
+) -> None:
+    series = {f"nvidia_gpu_remapped_rows_pending{{{GPU}}}": "1x20"}
+    name = "GPU GPU-1 on n:9400"
+    if attributed:
+        series[f'gpu_profile_device_info{{{GPU}, index="3", hw_name="NVIDIA H100"}}'] = "1x5 _x20"
+        held = f'gpu_profile_allocation_info{{{GPU}, source="%s", k8s_namespace_name="ml", k8s_pod_name="train-0"}}'
+        series |= {held % source: "1x20" for source in ("kubelet", "dra")}
+        name = "GPU 3 (NVIDIA H100) on n:9400, pod train-0"
+    annotations = dict(ALERTS["GpuRowRemapPending"]["annotations"])
+    annotations["summary"] = f"{name} waits for a reset to remap memory rows"
+    annotations["dashboard_url"] = "/d/gpu-profile?var-instance=n%3A9400&var-gpu=GPU-1"
+    labels = {"severity": "ticket", "instance": "n:9400", "job": "g", "hw_id": "GPU-1"}
+    expected = {"exp_labels": labels, "exp_annotations": annotations}
+    alert = {"eval_time": "15m", "alertname": "GpuRowRemapPending", "exp_alerts": [expected]}
+    promtool(tmp_path, 15, series, [], only="GpuRowRemapPending", alerts=[alert])
 
 
 @pytest.mark.debian
