@@ -1,6 +1,6 @@
 """What an exporter costs a node, and whether its numbers are right.
 
-In `exporter_*.py`, `live_page.py`, `node_timeline.py`, `rendering.py` and `server_load.py`.
+In `exporter_*.py`, `alert_noise.py`, `live_page.py`, `node_timeline.py`, `rendering.py` and `server_load.py`.
 
 Exporters whose memory is looked at run all the while, at a few per cent of a core. What is timed runs by itself; what
 is only worked out, with other times than this machine's, runs together at the end.
@@ -15,6 +15,7 @@ from typing import Final
 from support.nvml_stub.build import CannotBuildError
 
 from benchmarks import (
+    alert_noise,
     exporter_aliasing,
     exporter_cost,
     exporter_faults,
@@ -64,3 +65,4 @@ def _rows(every: int) -> Iterator[Row]:
             yield hour.result()
             yield from exporters.rows()
         yield from exporter_faults.rows(every)
+        yield from alert_noise.rows()
