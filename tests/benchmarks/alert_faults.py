@@ -42,7 +42,7 @@ def _of_node(name: str, labels: str, values: tuple[float, float], a_minute: floa
     """A series of the exporter has one value before the fault and one from it on, and grows."""
 
     def plant(node: SimulatedNode, index: int) -> None:
-        series = node.series.setdefault(node.node(name, labels), np.full(MINUTES, values[0]))
+        series = node.series.setdefault(node.node(name, labels), np.full(MINUTES, float(values[0])))
         series[AT:] = values[1] + a_minute * _LATER
 
     return plant
