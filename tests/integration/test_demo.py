@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 from support.programs import command, environment, printed, until
@@ -53,7 +53,7 @@ class Demo:
         return str(told[1])
 
     def begun(self) -> None:
-        until(lambda: "work               simulated" in self.text, "the service's first word")
+        until(lambda: re.search(r"^work +simulated", self.text, re.MULTILINE), "the service's first word")
 
     def end(self) -> int:
         """Its exit code, once it has ended by itself and all that it said is there."""
@@ -117,7 +117,9 @@ def answer(url: str, *needed: str) -> str:
 
     def asked() -> str | None:
         try:
-            with urlopen(url, timeout=5) as response:
+            with urlopen(
+                Request(url, headers={"Accept": "text/html" if "<html" in needed else "*/*"}), timeout=5
+            ) as response:
                 text: str = response.read().decode()
         except OSError:
             return None
@@ -136,9 +138,10 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
                 listener.bind(("127.0.0.1", port))
                 listener.listen()
         with demo(tmp_path_factory.mktemp("demo"), "--seconds", "20") as running:
-            for what in ("page", "metrics of GPUs", "metrics of regions"):
+            for what in ("live page of GPUs", "live page of regions", "metrics of GPUs", "metrics of regions"):
                 result.urls[what] = running.url(what)
-            answer(result.urls["page"], "<html")
+            for page in ("live page of GPUs", "live page of regions"):
+                answer(result.urls[page], "<html")
             result.served["GPUs"] = answer(
                 result.urls["metrics of GPUs"], "\ngpu_profile_busy_seconds_total{", "\nhw_energy_joules_total{"
             )
@@ -199,7 +202,7 @@ def test_it_ends_with_the_cost_of_the_dearest_region_its_regime_the_next_step_an
     assert regime.startswith(("It is MEMORY_BOUND, ", "It is COMPUTE_BOUND, ", "Its regime is UNKNOWN: "))
     assert step.startswith("Next step: ")
     assert report == f"Report: {seen.page.as_uri()}"
-    assert live.startswith(f"Live page: {seen.urls['page']} ")
+    assert live.startswith(f"Live page: {seen.urls['live page of regions']} ")
     page = seen.page.read_text()
     assert "SIMULATED" in page
     assert used in page

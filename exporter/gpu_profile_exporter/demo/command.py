@@ -245,10 +245,10 @@ def _run(watch: _Watch, seconds: float | None, result: Callable[[int | None], st
         return
     if first is None:
         raise click.ClickException(watch.broken() or f"the demonstration's service said nothing for {_START_S} s")
-    screen.say(f"page               http://127.0.0.1:{watch.ports[0]}/")
-    screen.say(f"metrics of GPUs    http://127.0.0.1:{watch.ports[0]}/metrics")
-    screen.say(f"metrics of regions http://127.0.0.1:{first['port']}/metrics")
-    screen.say(f"work               {first['work']}\n")
+    for what, port in (("GPUs", watch.ports[0]), ("regions", first["port"])):
+        screen.say(f"{f'live page of {what}':<21}http://127.0.0.1:{port}/")
+        screen.say(f"{f'metrics of {what}':<21}http://127.0.0.1:{port}/metrics")
+    screen.say(f"{'work':<21}{first['work']}\n")
 
     def over() -> bool:
         return bool((seconds is not None and watch.passed_s >= seconds) or watch.ended or watch.broken())
@@ -269,7 +269,7 @@ def _run(watch: _Watch, seconds: float | None, result: Callable[[int | None], st
     if watch.last.get("rows"):
         screen.say(f"\n{result(terminal_width(sys.stdout))}")
     if seconds is not None and not (broken or watch.ended):
-        screen.say(f"Live page: http://127.0.0.1:{watch.ports[0]}/ while it runs; without --seconds, until Ctrl-C")
+        screen.say(f"Live page: http://127.0.0.1:{first['port']}/ while it runs; without --seconds, until Ctrl-C")
     if broken:
         raise click.ClickException(broken)
 
