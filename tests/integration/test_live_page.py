@@ -192,6 +192,36 @@ def test_no_name_becomes_markup(made: Browser) -> None:
     assert EVIL in text(made, "#users tbody")
 
 
+def test_a_regime_that_changes_over_time_does_not_differ_between_devices(made: Browser) -> None:
+    row = answer()["regions"][0]
+    regimes = "page.take(arguments[0]); return [page.regions[0].regime, page.regions[0].regimes];"
+
+    def after(*rows: dict[str, Any]) -> Any:
+        return made(regimes, answer(reset=False, samples={}, blocks={}, marks=[], names=[], regions=rows))
+
+    assert after({**row, "regime": "UNKNOWN"}) == ["UNKNOWN", ["UNKNOWN"]]
+    assert after({**row, "regime": "COMPUTE_BOUND"}) == ["COMPUTE_BOUND", ["COMPUTE_BOUND"]]
+    both = after({**row, "regime": "COMPUTE_BOUND"}, {**row, "device": "GPU-b"})
+    assert both == ["DIFFERS", ["COMPUTE_BOUND", "MEMORY_BOUND"]]
+    assert after(row) == ["MEMORY_BOUND", ["MEMORY_BOUND"]]
+
+
+@pytest.mark.parametrize(("interval_s", "gaps"), [(10.0, 0), (0.1, 3)])
+def test_rows_at_the_interval_of_the_readings_have_no_gaps(made: Browser, interval_s: float, gaps: int) -> None:
+    samples = {"GPU-a": {"memory": rows([30, 20, 10, 0], [1e9] * 4)}}
+    made("page.take(arguments[0]);", answer(interval_s=interval_s, samples=samples))
+    chart = "[...page.devices.values()][0].charts.find(each => each.key === 'memory')"
+    assert made(f"return {chart}.gaps.length / 2") == gaps
+
+
+def test_a_page_whose_address_has_a_password_gets_its_answers(served: tuple[Exporter, Browser]) -> None:
+    running, page = served
+    page.open(f"{running.url}/".replace("//", "//someone:secret@", 1))
+    page.until("page.position || page.failures")
+    assert page("return page.error") == ""
+    page.open(f"{running.url}/")
+
+
 def test_it_fits_a_narrow_screen_in_both_themes(made: Browser) -> None:
     made.resize(400, 900)
     try:

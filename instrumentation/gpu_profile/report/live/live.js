@@ -18,10 +18,11 @@ const write = (element, text) => { if (element.textContent !== text) element.tex
 
 // One signal of one device, in the form that `timeline.js` draws.
 class LiveChart {
-  constructor({ key, label, unit }) {
+  constructor({ key, label, unit }, interval_s) {
     Object.assign(this, { key, label, unit, source: key, top: 1, levels: 1, t0: [], t1: [], mean: [], gaps: [], settled: 0 });
     this.low = this.high = this.mean;
-    this.usual = 1000;
+    // The time between two rows is at first the interval of the readings. The rows then correct it.
+    this.usual = Math.max(1000, 1000 * interval_s);
   }
 
   // A longer time between two rows is a gap.
@@ -213,7 +214,9 @@ class Live extends Page {
     this.asking = true;
     let pause = 1000;
     try {
-      const response = await fetch(`${this.setting.answers}?after=${encodeURIComponent(this.position)}`,
+      // `location.href` is without a name and password: a browser refuses to fetch an address with them.
+      const address = new URL(`${this.setting.answers}?after=${encodeURIComponent(this.position)}`, location.href);
+      const response = await fetch(address,
         { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) });
       if (!response.ok) throw new Error(response.status === 401 ? "name and password required" : "HTTP " + response.status);
       const answer = await response.json();
@@ -270,10 +273,12 @@ class Live extends Page {
     this.position = answer.cursor;
     this.now = answer.now_ms - this.base;
     for (const name of answer.names) this.regions.push({ name, regime: "", regimes: [], facts: [] });
+    // The regimes of this answer only: a regime that changes over time does not differ between devices.
+    for (const row of answer.regions) this.regions[row.region].regimes = [];
     for (const row of answer.regions) {
       const region = this.regions[row.region];
-      region.regime = region.regime && region.regime !== row.regime ? "DIFFERS" : row.regime;
-      region.regimes = [row.regime];
+      if (!region.regimes.includes(row.regime)) region.regimes.push(row.regime);
+      region.regime = region.regimes.length > 1 ? "DIFFERS" : row.regime;
     }
     if (answer.names.length || answer.regions.length) this.inks();
     this.takeDevices(answer);
@@ -327,7 +332,7 @@ class Live extends Page {
 
   addDevice(state) {
     const box = make("details"), summary = make("summary"), canvas = make("canvas");
-    const device = { box, state, charts: this.setting.charts.map(each => new LiveChart(each)), lanes: new Map() };
+    const device = { box, state, charts: this.setting.charts.map(each => new LiveChart(each, this.answer.interval_s)), lanes: new Map() };
     device.about = make("span", undefined, "now");
     device.status = make("b", undefined, "status");
     summary.append(make("span", state.title, "title"), device.status, device.about);
