@@ -51,7 +51,8 @@ def _vanished() -> str:
     return (
         f"{by(_KEYS, f'last_over_time({up}[1d])', 'max')}\nunless {_DEVICE}\n{up}\n"
         f"and on (job, instance)\n{series(DRIVER_UP)} == 1\n"
-        f"and on (job, instance)\n{node} < max_over_time(({node})[1d:10m])"
+        # After the loss of its last GPU a node has no count.
+        f"unless on (job, instance)\n{node} >= max_over_time(({node})[1d:10m])"
     )
 
 

@@ -43,9 +43,20 @@ def _came(*tiers: XidTier, other: bool = False) -> str:
     )
 
 
-def _new_corrected(offset: str = "") -> str:
+def _of_corrected(function: str, offset: str = "") -> str:
     corrected = series(metric_of(ECC_CORRECTED), dict(ECC_CORRECTED.attributes))
-    return f"increase({corrected}[1d]{offset})"
+    return f"{function}({corrected}[1d]{offset})"
+
+
+def _corrected_grow() -> str:
+    """Corrected errors of a day, at least twice those of a day before that was measured as well."""
+    before = " offset 1d"
+    return (
+        f"{_of_corrected('increase')} > 100\n"
+        f"unless {_DEVICE}\n{_of_corrected('increase')} < 2 * {_of_corrected('increase', before)}\n"
+        # On the first day of an exporter a steady rate would look like growth.
+        f"and {_DEVICE}\n{_of_corrected('count_over_time', before)} > 0.8 * {_of_corrected('count_over_time')}"
+    )
 
 
 ALERTS: Final = (
@@ -104,7 +115,7 @@ ALERTS: Final = (
         Urgency.TICKET,
         "15m",
         # A steady rate of single errors is normal for large memories.
-        f"{_new_corrected()} > 100\nunless {_DEVICE}\n{_new_corrected()} < 2 * {_new_corrected(' offset 1d')}",
+        _corrected_grow(),
         f"{GPU}: corrected memory errors grow",
         "ECC corrected more than a hundred memory errors within a day, and at least twice as many as the day before. "
         "Results are right, but the memory is wearing out.",

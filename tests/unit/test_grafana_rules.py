@@ -393,7 +393,12 @@ CASES: dict[str, Case] = {
         *of_gpu("nvidia_gpu_nvlink_errors_total", "0x5 5x30", "0x5 1x30", ', error_type="recovery"'),
     ),
     "GpuNvLinkDown": (20, *of_gpu("nvidia_gpu_nvlink_link_state", "1x5 0x30", "0x35", ', nvidia_gpu_nvlink_link="3"')),
-    "GpuCorrectedErrorsGrow": (47, corrected(2, 20), [corrected(20, 20), corrected(0, 3)]),
+    # Steady; few; the exporter was installed a day ago.
+    "GpuCorrectedErrorsGrow": (
+        47,
+        corrected(2, 20),
+        [corrected(20, 20), corrected(0, 3), dict.fromkeys(corrected(0, 0), "_x20 0+20x30")],
+    ),
     "RegionSlower": (
         174,
         cost(DURATION, 1, 1.4),
@@ -501,6 +506,17 @@ def test_a_gpu_that_falls_off_the_bus_pages_once_even_if_it_comes_back(tmp_path:
     pages = 'count(count_over_time(ALERTS{severity="page", alertstate="firing"}[30m])) by (alertname)'
     once = {"expr": pages, "exp_samples": [{"labels": '{alertname="GpuLost"}', "value": 1}]}
     promtool(tmp_path, 30, lost, [once])
+
+
+@pytest.mark.debian
+def test_the_only_gpu_of_a_node_is_reported_when_it_vanishes(tmp_path: Path) -> None:
+    promtool(
+        tmp_path,
+        35,
+        gpus_of_node("_x40") | {f'gpu_profile_device_up{{{NODE}, hw_id="GPU-1"}}': "1x10 _x30"},
+        [firing("GpuVanished", 1)],
+        only="GpuVanished",
+    )
 
 
 @pytest.mark.debian
