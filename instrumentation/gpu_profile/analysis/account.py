@@ -16,6 +16,7 @@ from gpu_profile.catalogue.samples import Device, Event
 from gpu_profile.errors import UsageError, few
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.region_watch import RegionChange, RegionWatch
+from gpu_profile.join.remedies import DOCTOR
 from gpu_profile.join.summary import Durations, RegionSummary, summarise
 from gpu_profile.join.unmixing.activities import Activities
 from gpu_profile.join.unmixing.expected import DevicePrior
@@ -31,6 +32,7 @@ from gpu_profile.units import NS_PER_S
 #: Executions further than a day from a device's samples are counted and timed, but not joined. Without samples the
 #: limit is a month from the middle execution.
 _FAR_NS: Final = 24 * 3600 * NS_PER_S
+_NO_DEVICE: Final = "the recording has no samples of this device"
 #: The share of the busy time outside regions above which a note reports it.
 _UNMARKED: Final = 0.02
 
@@ -110,7 +112,7 @@ def analyse(
     work = gather(recording.spans, next(iter(timelines), ""), devices=devices)
     notes = [*recording.problems, *impossible, *work.notes]
     if not timelines:
-        notes.append("no samples: nothing is known of any device")
+        notes.append(f"no samples of any device ({DOCTOR})")
     if not work.runs:
         notes.append("no executions of regions: only devices are shown")
     elif not devices and len(timelines) > 1:
@@ -168,7 +170,8 @@ def _regions(pool: Pool, mine: DeviceWork, work: RecordedWork, thresholds: Thres
         runs = work.runs[region]
         summary = summarise(pool, region, _durations(runs), interval_source=source)
         if not timeline.columns:
-            summary = replace(summary, reason="the recording has no samples of this device")
+            evidence = replace(summary.evidence, reason=_NO_DEVICE)
+            summary = replace(summary, evidence=evidence, reason=_NO_DEVICE)
         elif seen is not None and region not in seen and summary.interval_s > 0:
             summary = _unsampled(summary)
         yield _region_use(summary, _verdict(_evidence(summary, runs), thresholds), runs)

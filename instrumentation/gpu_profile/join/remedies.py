@@ -10,10 +10,12 @@ from gpu_profile.join.unmixing.probes import ProbeGroup
 from gpu_profile.join.unmixing.unmix import LOCK_STEP, ROUNDED, TIMING
 
 _LONGER: Final = "a longer run helps"
+DOCTOR: Final = "gpu-profile doctor, on the machine of the run, names the cause"
 #: Parts of reasons, and the remedy for them.
 _REMEDIES: Final[Mapping[str, str]] = {
     "too few": _LONGER,
     "are needed for an interval": _LONGER,
+    "no samples of this device": DOCTOR,
     "no samples": _LONGER,
     "not identifiable yet": _LONGER,
     LOCK_STEP: "vary the pauses or batch sizes, give the regions a stream, or put one region around them",

@@ -17,6 +17,7 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Event, Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, MEMORY_USED, POWER, TEMPERATURE
 from gpu_profile.errors import RecordingError, UsageError
+from gpu_profile.join.remedies import DOCTOR
 from gpu_profile.join.unmixing.region_columns import MOST_REGIONS, OTHER
 from gpu_profile.recording import Columns, DeviceInterval, Recording, RecordingWriter, SpanRecord, read_recording
 from gpu_profile.regimes import Regime, Thresholds
@@ -140,7 +141,7 @@ def test_an_empty_recording_has_no_numbers_and_says_so() -> None:
     analysis = analyse(EMPTY)
     assert (analysis.devices, analysis.regions) == ((), ())
     assert analysis.notes == (
-        "no samples: nothing is known of any device",
+        f"no samples of any device ({DOCTOR})",
         "no executions of regions: only devices are shown",
     )
     assert "0 devices" in render(analysis)
@@ -164,7 +165,8 @@ def test_without_samples_there_are_durations_and_reasons(marked: bool) -> None:
     assert step.verdict.regime is Regime.UNKNOWN
     known = (step.summary.busy, step.summary.busy_s, step.summary.energy_j, step.summary.call_energy_j)
     assert known == (None, None, None, None)
-    assert any("the recording has no samples of this device" in line for line in reasons(analysis))
+    assert any(f"the recording has no samples of this device ({DOCTOR})" in line for line in reasons(analysis))
+    assert step.verdict.explanation == "the recording has no samples of this device"
 
 
 def test_a_device_without_energy_and_utilisation_says_so_and_gives_no_zero(run: Run) -> None:
