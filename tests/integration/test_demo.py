@@ -202,7 +202,7 @@ def test_it_ends_with_the_cost_of_the_dearest_region_its_regime_the_next_step_an
     assert regime.startswith(("It is MEMORY_BOUND, ", "It is COMPUTE_BOUND, ", "Its regime is UNKNOWN: "))
     assert step.startswith("Next step: ")
     assert report == f"Report: {seen.page.as_uri()}"
-    assert live.startswith(f"Live page: {seen.urls['live page of regions']} ")
+    assert live == "The live pages have ended too. Without --seconds they stay until Ctrl-C."
     page = seen.page.read_text()
     assert "SIMULATED" in page
     assert used in page

@@ -269,7 +269,7 @@ def _run(watch: _Watch, seconds: float | None, result: Callable[[int | None], st
     if watch.last.get("rows"):
         screen.say(f"\n{result(terminal_width(sys.stdout))}")
     if seconds is not None and not (broken or watch.ended):
-        screen.say(f"Live page: http://127.0.0.1:{first['port']}/ while it runs; without --seconds, until Ctrl-C")
+        screen.say("The live pages have ended too. Without --seconds they stay until Ctrl-C.")
     if broken:
         raise click.ClickException(broken)
 
