@@ -104,6 +104,7 @@ def test_the_site_is_built_without_a_warning_and_shows_the_blocks_that_github_sh
     site = tmp_path / "site"
     assert [row["version"] for row in json.loads((site / "versions.json").read_text())] == ["0.0.10", "0.0.9"]
     assert "url=0.0.10/" in (site / "index.html").read_text()
+    assert not (site / "0.0.10" / "dashboard_pictures").exists()
     for page in PAGES:
         path = page.relative_to(DOCS).with_suffix("")
         built = site / "0.0.10" / (path.parent if path.name == "index" else path) / "index.html"
