@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Thread
@@ -62,7 +62,7 @@ class NodeLive:
     def __init__(
         self, sampler: SampleSource, identity: Callable[[], tuple[Identity, bool]], *, clock: Clock, interval_s: float
     ) -> None:
-        self._feed = LiveFeed(secrets.token_hex(6))
+        self._feed = LiveFeed(os.urandom(6).hex())
         self.recent: Final = RecentSamples(self._feed)
         #: The sources of holders and of regions, if the exporter has them.
         self.holders: HolderReadings | None = None

@@ -143,6 +143,8 @@ class TopApp(App[None]):
     def redraw(self) -> None:
         """Draw the last snapshot in the present state and size."""
         screen = self.screen_stack[0]
+        if not screen.query("#body"):
+            return  # a timer's last call, while the view is being closed
         body = screen.query_one("#body", VerticalScroll)
         self._frame = draw(self._snapshot, self.view, max(1, self.size.width - 1))
         screen.query_one("#title", Static).update(self._text(self._frame.title))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 import threading
 from collections import deque
@@ -48,7 +47,7 @@ class SessionLive:
 
     def __init__(self, session: Session) -> None:
         self.session: Final = session
-        self.feed: Final = LiveFeed(secrets.token_hex(6))
+        self.feed: Final = LiveFeed(os.urandom(6).hex())
         self._regions = LiveRegions(session.joiner, session.clock)
         self._throttling = ThrottleWatch()
         self._events: deque[Event] = deque(maxlen=_MOST_EVENTS)
@@ -127,7 +126,7 @@ class ProcessLive:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._current: SessionLive | None = None
-        self._empty = LiveFeed(secrets.token_hex(6))
+        self._empty = LiveFeed(os.urandom(6).hex())
         process.on_start(self._begin)
 
     def _begin(self, session: Session) -> None:

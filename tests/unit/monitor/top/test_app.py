@@ -188,6 +188,14 @@ def test_arrows_and_page_keys_scroll() -> None:
     Screen().run(scroll)
 
 
+def test_a_timers_last_call_while_the_view_is_closed_draws_nothing() -> None:
+    async def close(screen: Screen) -> None:
+        await screen.app.query_one("#body").remove()
+        screen.app.refresh_snapshot()
+
+    assert Screen().run(close) in (None, 0)
+
+
 def test_a_wrong_device_ends_the_view_with_its_error() -> None:
     screen = Screen()
     screen.error = UsageError("device 'GPU-x': no device has this UUID")
