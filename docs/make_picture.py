@@ -69,7 +69,9 @@ def without_span(lines: list[str]) -> list[str]:
     kept, inside = [], False
     for line in lines:
         inside = line.startswith("one of ") or (inside and line != "")
-        if not inside and not re.match(r"((?:live page|metrics) of \w+|work|first joined|Report:|The live pages) ", line):
+        if not inside and not re.match(
+            r"((?:live page|metrics) of \w+|work|first joined|Report:|The live pages) ", line
+        ):
             kept.append(line)
     return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).splitlines()
 
