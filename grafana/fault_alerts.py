@@ -43,19 +43,14 @@ def _came(*tiers: XidTier, other: bool = False) -> str:
     )
 
 
-def _of_corrected(function: str, offset: str = "") -> str:
-    corrected = series(metric_of(ECC_CORRECTED), dict(ECC_CORRECTED.attributes))
-    return f"{function}({corrected}[1d]{offset})"
-
-
 def _corrected_grow() -> str:
     """Corrected errors of a day, at least twice those of a day before that was measured as well."""
-    before = " offset 1d"
+    corrected = series(metric_of(ECC_CORRECTED), dict(ECC_CORRECTED.attributes))
     return (
-        f"{_of_corrected('increase')} > 100\n"
-        f"unless {_DEVICE}\n{_of_corrected('increase')} < 2 * {_of_corrected('increase', before)}\n"
-        # On the first day of an exporter a steady rate would look like growth.
-        f"and {_DEVICE}\n{_of_corrected('count_over_time', before)} > 0.8 * {_of_corrected('count_over_time')}"
+        f"increase({corrected}[1d]) > 100\n"
+        f"unless {_DEVICE}\nincrease({corrected}[1d]) < 2 * increase({corrected}[1d] offset 1d)\n"
+        # On the first days of an exporter a steady rate would look like growth.
+        f"and {_DEVICE}\nlast_over_time({corrected}[4h] offset 44h)"
     )
 
 
