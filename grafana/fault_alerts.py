@@ -50,7 +50,7 @@ def _corrected_grow() -> str:
         f"increase({corrected}[1d]) > 100\n"
         f"unless {_DEVICE}\nincrease({corrected}[1d]) < 2 * increase({corrected}[1d] offset 1d)\n"
         # On the first days of an exporter a steady rate would look like growth.
-        f"and {_DEVICE}\nlast_over_time({corrected}[4h] offset 44h)"
+        f"and {_DEVICE}\nincrease({corrected}[4h] offset 44h) >= 0"
     )
 
 

@@ -14,7 +14,7 @@ STEP = "step:\n\t@$(QUIETLY)\n\tquietly 'A step' sh -c 'echo out; echo err >&2; 
     ("code", "out", "err"),
     [
         (0, r"A step \.\.\. \d+ s\nbehind it\n", r""),
-        (3, r"A step \.\.\. failed after \d+ s: sh -c .*\n", r"out\nerr\nmake: .*Error 3\n"),
+        (3, r"A step \.\.\. failed after \d+ s: sh -c .*\n", r"out\nerr\nmake(\[\d+\])?: .*Error 3\n"),
     ],
 )
 def test_a_step_is_quiet_unless_it_fails(tmp_path: Path, code: int, out: str, err: str) -> None:
