@@ -451,7 +451,9 @@ def promtool(
     """
     files = [str(path) for path in RULE_FILES]
     if only:
-        rules = [rule for rule in RULES if only == rule.get("alert") or rule.get("record", " ") in ALERTS[only]["expr"]]
+        rules = [
+            rule for rule in RULES if only == rule.get("alert") or rule.get("record", "\0") in ALERTS[only]["expr"]
+        ]
         files = [str(tmp_path / "rules.json")]
         (tmp_path / "rules.json").write_text(json.dumps({"groups": [{"name": only, "rules": rules}]}))
     tests = [(series, expectations), *((quiet, [firing(only, 0)]) for quiet in quiets)]
