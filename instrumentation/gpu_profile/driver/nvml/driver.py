@@ -124,8 +124,8 @@ class NvmlDriver:
         """Read the counters that restart at 2^32, so that the next `read` knows how often they did."""
         wrapping = self._wrapping.get(device.uuid)
         if wrapping is not None and wrapping.due_ns(self._clock.elapsed_ns()):
-            handle = self._lookup(device).handle
-            self._run(lambda: wrapping.catch_up(self._library, handle, self._clock.elapsed_ns()), device)
+            read, now = wrapping.catch_up, self._clock.elapsed_ns()
+            self._run(lambda: read(self._library, self._lookup(device).handle, now), device)
 
     def drain(self, device: Device) -> Sequence[Sample]:
         """Samples of utilisation and power that the driver buffered since the last drain, oldest first."""

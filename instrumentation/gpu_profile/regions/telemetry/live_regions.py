@@ -111,18 +111,17 @@ class LiveRegions:
         now_ms = self._clock.now_ns() / _MS
         judged = self._joiner.verdicts.every()
         before = self._window(now_ms, judged)
-        rows = sorted((self._row(feed, each, before, now_ms) for each in judged), key=_by_use)
-        rows += self._unjudged(feed, {each.summary.region for each in judged})
+        rows = sorted((self._row(each, before, now_ms) for each in judged), key=_by_use)
+        rows += self._unjudged({each.summary.region for each in judged})
         return {
-            "regions": rows[:_MOST_ROWS],
+            # Only regions that are shown get a number: there are not enough of them for all.
+            "regions": [{**row, "region": feed.number(row["region"])} for row in rows[:_MOST_ROWS]],
             "regions_left_out": max(0, len(rows) - _MOST_ROWS),
             "running": list(self._running(feed)),
             "region_note": "" if rows else "No region has run yet.",
         }
 
-    def _row(
-        self, feed: LiveFeed, judged: Judged, before: tuple[float, dict[Key, _RegionTotals]], now_ms: float
-    ) -> dict[str, Any]:
+    def _row(self, judged: Judged, before: tuple[float, dict[Key, _RegionTotals]], now_ms: float) -> dict[str, Any]:
         summary, verdict = judged
         uuid = summary.device.uuid
         change = self._latest.get((summary.region, uuid))
@@ -140,7 +139,7 @@ class LiveRegions:
             return max(0.0, (last - first) / over_s) if usable else None
 
         return {
-            "region": feed.number(self._shown(summary.region)),
+            "region": self._shown(summary.region),
             "device": uuid,
             "share": rate("busy_s"),
             "power_w": rate("energy_j"),
@@ -154,11 +153,11 @@ class LiveRegions:
             "next": verdict.explanation,
         }
 
-    def _unjudged(self, feed: LiveFeed, judged: set[str]) -> Iterator[dict[str, Any]]:
+    def _unjudged(self, judged: set[str]) -> Iterator[dict[str, Any]]:
         """Rows of regions that are on no device with samples."""
         for name in [name for name in list(self._joiner.verdicts.durations) if name not in judged]:
             empty = dict.fromkeys(("share", "power_w", "energy_j", "calls_per_s", "confidence", "since_ms"))
-            about = {"region": feed.number(self._shown(name)), "device": "", "uncertain": False}
+            about = {"region": self._shown(name), "device": "", "uncertain": False}
             regime = str(Regime.UNKNOWN)
             yield {**about, **empty, "regime": regime, "whole": regime, "next": "no samples of its device yet"}
 

@@ -1,15 +1,23 @@
 import gzip
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.regions import Stage
 
 from gpu_profile import region
+from gpu_profile.catalogue.samples import Device
+from gpu_profile.join.summary import Judged, unfinished
+from gpu_profile.regimes import classify
+from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.regions.session import process
-from gpu_profile.regions.telemetry.live_regions import LiveBlock, merged
+from gpu_profile.regions.telemetry.live_regions import LiveBlock, LiveRegions, merged
 from gpu_profile.regions.telemetry.live_server import NO_SESSION, with_live_page
+from gpu_profile.report.live import LiveFeed
+from gpu_profile.testing import FakeClock
 
 EVIL = '</script><img src=x onerror="alert(1)">'
 Ask = Callable[..., tuple[str, dict[str, str], bytes]]
@@ -106,3 +114,17 @@ def test_many_short_executions_merge_and_long_ones_stay() -> None:
     (long,) = (block for block in blocks if block.region == "long")
     assert (long.n, long.length_ms) == (1, 900.0)
     assert all(block.fill == pytest.approx(0.5, abs=0.01) for block in blocks if block is not long)
+
+
+def test_of_very_many_regions_those_that_are_shown_have_names_of_their_own() -> None:
+    nothing = Evidence("counters", {}, 0, 0.0)
+    summaries = [replace(unfinished(f"region {i}", Device("GPU-a"), nothing), energy_j=float(i)) for i in range(400)]
+    joiner: Any = SimpleNamespace(
+        changes=SimpleNamespace(on_change=[]),
+        verdicts=SimpleNamespace(every=lambda: [Judged(each, classify(nothing)) for each in summaries], durations={}),
+        backlog=SimpleNamespace(running=()),
+    )
+    feed = LiveFeed("a")
+    rows = LiveRegions(joiner, FakeClock()).state(feed)["regions"]
+    names = json.loads(feed.answer("", 0.0, dict))["names"]
+    assert [names[row["region"]] for row in rows] == [f"region {i}" for i in range(399, 299, -1)]
