@@ -16,6 +16,8 @@ from integration.running import LIMIT_S, Terminal, command, profile
 from support.nodes import busy, node_of
 from support.programs import environment
 
+from gpu_profile.catalogue import Tier
+from gpu_profile.catalogue.signals import UTILIZATION
 from gpu_profile.driver import simulated
 from gpu_profile.driver.node.driver import NodeDriver
 from gpu_profile.errors import GpuBackendError
@@ -158,7 +160,12 @@ def wait_until_fresh(timeline: Path) -> None:
     while time.monotonic() < end:
         with suppress(GpuBackendError):
             driver = NodeDriver(timeline, files=timeline)
-            fresh = driver.covers_all_gpus
+            # Utilisation comes last: NVML buffers it.
+            used = [
+                any(sample.signal is UTILIZATION for sample in driver.read(device, Tier.FAST))
+                for device in driver.devices()
+            ]
+            fresh = driver.covers_all_gpus and all(used)
             driver.close()
             if fresh:
                 return
