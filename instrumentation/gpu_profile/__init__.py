@@ -9,11 +9,12 @@ The packages in the order in which data pass them:
 
 `recording` (the file format) and `report` (the forms of output) are beside them. Above them are `monitor` (one measured
 run, and the live view), `kernels` (GPU operations by region), `roofline` (an operation against ceilings), `calibration`
-(the response of sensors) and `analysis` (recordings). Users enter by `integrations`, by the command in `cli`, or
-by the names below. These load on first use, so that importing the package costs a service nothing. A package imports
-only from packages before it; `pyproject.toml` has the order. At the bottom are `units`, `clock`, `errors`, `protobuf`
-and `user_cache`; at the top is `testing`, a clock for tests of services. `docs/architecture.md` has the same map, and
-`CONTRIBUTING.md` the steps to add a signal, a driver, a view or a regime's rule.
+(the response of sensors), `serving` (the cost of an LLM server's requests) and `analysis` (recordings). Users enter by
+`integrations`, by the command in `cli`, or by the names below. These load on first use, so that importing the package
+costs a service nothing. A package imports only from packages before it; `pyproject.toml` has the order. At the bottom
+are `units`, `clock`, `errors`, `protobuf` and `user_cache`; at the top is `testing`, a clock for tests of services.
+`docs/architecture.md` has the same map, and `CONTRIBUTING.md` the steps to add a signal, a driver, a view or a regime's
+rule.
 """
 
 from __future__ import annotations

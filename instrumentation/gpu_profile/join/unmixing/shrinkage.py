@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from enum import StrEnum
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.probes import ProbeGroup
 
+#: A group of unknowns: `ProbeGroup`, or another enumeration.
+Group = TypeVar("Group", bound=StrEnum)
 #: Of two models, the one with the worse evidence is ruled out at this difference (twice a natural logarithm).
 CERTAIN: Final = 20.0
 _ROUNDS: Final = 40
@@ -49,7 +52,7 @@ class Posterior:
     solution: Floats
     covariance: Floats
     noise: float
-    variances: Mapping[ProbeGroup, float]
+    variances: Mapping[Any, float]
     evidence: float
     #: By places of unknowns: the places with a variance, and the root of the inverse of their covariance.
     _roots: dict[tuple[int, ...], tuple[Ints, Floats]] = field(default_factory=dict, init=False, repr=False)
@@ -69,8 +72,8 @@ class Posterior:
 
 
 def shrink(
-    gram: Floats, moment: Floats, square: float, n: int, groups: Mapping[ProbeGroup, Ints],
-    mean: float, start: Mapping[ProbeGroup, float] | None = None, least: float = 0.0,
+    gram: Floats, moment: Floats, square: float, n: int, groups: Mapping[Group, Ints],
+    mean: float, start: Mapping[Group, float] | None = None, least: float = 0.0,
 ) -> Posterior:  # fmt: skip
     """Solve the normal equations of `n` rows whose values have this `mean` and whose squares add up to `square`.
 
@@ -137,7 +140,7 @@ def shrink(
 
 def shrink_without(
     places: Ints, full: Posterior, gram: Floats, moment: Floats, square: float, n: int,
-    groups: Mapping[ProbeGroup, Ints], mean: float, certain: float = CERTAIN, least: float = 0.0,
+    groups: Mapping[Group, Ints], mean: float, certain: float = CERTAIN, least: float = 0.0,
 ) -> Posterior:  # fmt: skip
     """The result of `shrink` with the unknowns at `places` fixed at 0, or `full`, its result with them free: if they
     are 0 there too, or if the evidence of `full` is better by `certain`. The other arguments are passed to `shrink`."""

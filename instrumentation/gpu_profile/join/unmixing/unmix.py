@@ -281,7 +281,7 @@ class Fit:
         variance = float(direction @ along)
         own = {group: min(variance, self.posterior.due_to(places, along)) for group, places in self._groups.items()}
         # A group's variance is estimated from its own unknowns and from the physical limit: hence Student's t.
-        beyond = {group: (_t95(len(self._groups[group]) + _BOUND) / Z95) ** 2 - 1 for group in own}
+        beyond = {group: (t95(len(self._groups[group]) + _BOUND) / Z95) ** 2 - 1 for group in own}
         spread = variance + sum(part * beyond[group] for group, part in own.items())
         # No sensor and no program is steadier than this.
         widths = {"": max(Z95 * math.sqrt(max(0.0, spread)), _LEAST_WIDTH * abs(float(direction @ self.solution)))}
@@ -294,7 +294,7 @@ class Fit:
         widths[""] -= sum(width for cause, width in widths.items() if cause)
         together = float(np.linalg.norm(self._scores @ direction))
         if together > 0:
-            blocks = _t95(self._blocks - 1) * together
+            blocks = t95(self._blocks - 1) * together
             widths["not identifiable: the windows contradict steady rates"] = max(0.0, blocks - sum(widths.values()))
         # The rate under a simpler rate outside regions is assumed to be no more certain than this one.
         idle = f"not identifiable: {ProbeGroup.IDLE}"
@@ -381,6 +381,6 @@ class Fit:
         return None if self._too_wide(rate, half_width) else Rate(rate, half_width, n, "", "overlap")
 
 
-def _t95(freedom: int) -> float:
+def t95(freedom: int) -> float:
     """The 97.5 % quantile of Student's t."""
     return _T95[min(max(freedom, 1), len(_T95)) - 1]

@@ -1,0 +1,16 @@
+"""The cost of the requests, tenants and tokens of an LLM server, from its iterations and the energy counter. Pure.
+
+An engine batches requests: an iteration works for all of them at once. A division by tokens or by live requests is
+wrong, because tokens differ in cost. Here, the counter's growth in many windows gives the prices of what iterations do,
+by the equations of `join.unmixing` with quantities of work in place of time. Read in this order:
+
+- `work`: iterations, and the work of each request in them.
+- `terms`: the terms of an iteration's cost, and each request's share of them (Aumann-Shapley).
+- `windows`: readings matched with iterations under a lag; the search for the lag.
+- `prices`: the prices of the terms, with intervals; the prediction of durations.
+- `model`: the model of one engine over time, and the test whether windows reject it.
+- `account`: the totals by request, tenant and phase, and the energy that is unallocated, with reasons.
+
+Imports the history's types, `join.unmixing` and numpy. A new quantity of work is a member of `work.WorkQuantity` and a
+term in `terms`.
+"""

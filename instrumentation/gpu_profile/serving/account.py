@@ -1,0 +1,313 @@
+"""The account of one engine: which request, tenant and phase each joule of its devices was for. Pure.
+
+Readings wait until the engine's iterations of their time have arrived. Once there are enough windows, a cost model is
+fitted. Then each window is shared out: the energy outside iterations to nobody, the modelled energy of iterations to
+their requests, and the rest of the window in proportion. Energy that cannot be shared out is unallocated, with a
+reason. All parts add up to the counters' growth, in whole microjoules.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.join.unmixing.rate import WIDEST_HALF_WIDTH
+from gpu_profile.serving.model import CostModel
+from gpu_profile.serving.terms import DURATION, TERMS, Terms
+from gpu_profile.serving.windows import CounterReadings, CumulativeTerms, rows
+from gpu_profile.serving.work import UNKNOWN_REQUEST, Iterations, RequestPhase, WorkQuantity
+
+_UJ: Final = 1_000_000
+#: The most windows and parts that wait for a model.
+_MOST_KEPT, _MOST_PARTS = 3000, 300_000
+#: A residual above this many standard deviations is not shared out.
+_OUTLIER: Final = 3.0
+#: A request has a value if windows that are left out have at most this share of its energy.
+_MOST_MISSING: Final = 0.05
+#: Iterations this much older than the oldest reading are kept: the counter's lag is not known before the first model.
+_LOOK_BACK_NS: Final = 2_000_000_000
+#: Parts whose terms are computed at once, to limit the memory.
+_AT_ONCE: Final = 8192
+
+
+class Unallocated(StrEnum):
+    """Why energy is no request's. The values are those of the label `reason`."""
+
+    IDLE = "idle"
+    NOT_YET = "not_identifiable_yet"
+    NOT_IDENTIFIABLE = "not_identifiable"
+    REJECTED = "model_rejected"
+    UNEXPLAINED = "unexplained"
+    LOST = "iterations_lost"
+    REQUEST = "request_not_known"
+    SHARED = "devices_shared"
+
+
+class RequestCost(NamedTuple):
+    """The cost of one request so far.
+
+    `joules` is its full energy by `RequestPhase`, `half_width_j` that of the 95 % interval of the sum. `marginal_j` is
+    the energy without its equal parts of fixed costs. `device_s` is its share of the time in iterations, of all devices
+    together. The values must not be used if there is a `reason`.
+    """
+
+    joules: tuple[float, float]
+    half_width_j: float
+    marginal_j: float
+    device_s: float
+    reason: Unallocated | None
+
+
+@dataclass(slots=True)
+class _Sums:
+    """One request's or tenant's sums: J, marginal J and device s by phase, terms, the sum of squares of the energies of
+    its iterations, and the modelled energy of windows that were left out."""
+
+    joules: Floats = field(default_factory=lambda: np.zeros(len(RequestPhase)))
+    marginal_j: Floats = field(default_factory=lambda: np.zeros(len(RequestPhase)))
+    device_s: Floats = field(default_factory=lambda: np.zeros(len(RequestPhase)))
+    terms: Floats = field(default_factory=lambda: np.zeros(TERMS))
+    square: float = 0.0
+    missing_j: float = 0.0
+
+
+class EngineAccount:
+    """Shares out the energy of one engine's devices.
+
+    `tenant_of` gives the tenant of a request's number. Totals by tenant and phase: `microjoules`, and `device_s` in s.
+    The tenant None has the work of requests that are not known.
+    """
+
+    def __init__(self, tenant_of: Callable[[int], Hashable], devices: int = 1) -> None:
+        self._tenant_of, self._devices = tenant_of, devices
+        self._iterations, self._readings = Iterations.none(), CounterReadings(np.zeros(0, np.int64), np.zeros(0))
+        self._spoiled: list[tuple[int, int, Unallocated]] = []
+        self._fresh_iterations, self._kept, self._shared_since_ns = Iterations.none(), 0, 0
+        self.model = CostModel()
+        self._requests: dict[int, _Sums] = defaultdict(_Sums)
+        self._tenants: dict[Hashable, _Sums] = defaultdict(_Sums)
+        self.microjoules: dict[tuple[Hashable, RequestPhase], int] = defaultdict(int)
+        self.device_s: dict[tuple[Hashable, RequestPhase], float] = defaultdict(float)
+        #: By reason: energy that is no tenant's, in whole µJ.
+        self.unallocated: dict[Unallocated, int] = defaultdict(int)
+
+    # ------------------------------------------------------------------ taking in
+
+    def take(self, iterations: Iterations) -> None:
+        """Add iterations, later than all earlier ones."""
+        if len(iterations.starts):
+            self._iterations = _later(self._iterations, iterations)
+            if not self.model.locked:
+                self._fresh_iterations = _later(self._fresh_iterations, iterations)
+
+    def read(self, readings: CounterReadings) -> None:
+        """Add readings of the energy counters, later than all earlier ones."""
+        self._readings = CounterReadings(*(np.concatenate(both) for both in zip(self._readings, readings, strict=True)))
+
+    def spoil(self, start_ns: int, end_ns: int, reason: Unallocated) -> None:
+        """Leave out the windows that overlap a time: iterations were lost, or others used the devices."""
+        self._spoiled.append((start_ns, end_ns, reason))
+
+    def settle(self, complete_ns: int) -> None:
+        """Share out the windows whose iterations have arrived. `complete_ns` is the time up to which all have."""
+        locked, model = self.model.locked, self.model
+        if not locked:
+            n = int(np.searchsorted(self._readings.times, complete_ns, side="right"))
+            fresh = self._readings.before(n).since(self._kept)
+            good = [reason is None for reason in self._spoiled_by(self._readings.times[:n])]
+            model.keep(self._fresh_iterations, fresh, np.array([False, *good][self._kept : n], bool))
+            self._kept, self._fresh_iterations = n, Iterations.none()
+        if model.ready:
+            n = int(np.searchsorted(self._readings.times, complete_ns + model.lag.ns, side="right"))
+            if n >= 2:
+                self._share(self._readings.before(n), add=locked)
+                self._drop(n - 1)
+        elif self._kept > _MOST_KEPT or len(self._iterations.parts.request) > _MOST_PARTS:
+            half = self._kept // 2
+            joules = self._readings.joules[half] - self._readings.joules[0]
+            self.unallocated[Unallocated.NOT_YET] += round(float(joules) * _UJ)
+            self._drop(half)
+
+    def _drop(self, n: int) -> None:
+        """Drop the first readings, and the iterations before the others."""
+        self._readings, self._kept = self._readings.since(n), max(0, self._kept - n)
+        before_ns = int(self._readings.times[0]) - self.model.lag.ns - (0 if self.model.locked else _LOOK_BACK_NS)
+        first = int(np.searchsorted(self._iterations.ends, before_ns, side="right"))
+        self._iterations = self._iterations.since(first) if first else self._iterations
+        self._spoiled = [each for each in self._spoiled if each[1] > before_ns]
+
+    def _spoiled_by(self, moments: Ints) -> list[Unallocated | None]:
+        """By window between moments: the reason to leave it out, or None."""
+        reasons: list[Unallocated | None] = [None] * (len(moments) - 1)
+        for start_ns, end_ns, reason in self._spoiled:
+            low = max(0, int(np.searchsorted(moments, start_ns, side="right")) - 1)
+            high = min(len(reasons), int(np.searchsorted(moments, end_ns, side="left")))
+            reasons[low:high] = [reason] * max(0, high - low)
+        return reasons
+
+    # ------------------------------------------------------------------ sharing out
+
+    def _share(self, readings: CounterReadings, *, add: bool) -> None:
+        model = self.model
+        if not self._shared_since_ns:
+            self._shared_since_ns = int(readings.times[0]) - model.lag.ns
+            for request in np.unique(self._iterations.between(0, self._shared_since_ns).parts.request).tolist():
+                self._requests[request].missing_j = math.inf
+        moments = readings.times - model.lag.ns
+        some = self._iterations.between(int(moments[0]), int(moments[-1]))
+        terms = model.terms(some)
+        shares, joules = rows(readings, model.lag.ns, CumulativeTerms.of(some.starts, some.ends, terms.values))
+        reasons = self._spoiled_by(moments)
+        good = np.array([reason is None for reason in reasons])
+        if add:
+            model.add(some.since(int(np.searchsorted(some.starts, moments[0]))), shares[good], joules[good])
+        prices = model.prices
+        outside = np.clip(prices.outside_w * shares[:, 0], 0.0, np.maximum(joules, 0.0))
+        outside = np.where(shares[:, 1 + DURATION] > 0, outside, joules)
+        modelled = shares[:, 1:] @ prices.solution[1:]
+        most = np.maximum(modelled, 0.0) + _OUTLIER * np.sqrt(prices.noise)
+        shared = np.where(good & (modelled > 0), np.clip(joules - outside, 0.0, most), 0.0)
+        whole = round(float(readings.joules[-1]) * _UJ) - round(float(readings.joules[0]) * _UJ)
+        whole -= self._add(Unallocated.IDLE, float(outside[good].sum()), whole)
+        for reason in {each for each in reasons if each is not None}:
+            spoiled = np.array([each is reason for each in reasons])
+            whole -= self._add(reason, float(joules[spoiled].sum()), whole)
+        factors = np.where(modelled > 0, shared / np.maximum(modelled, 1e-12), 0.0)
+        weights = _means(moments, np.where(good, factors, 0.0), some)
+        clean, missed = _means(moments, good.astype(np.float64), some), _means(moments, ~good * 1.0, some)
+        by_tenant = self._charge(model, some, terms, weights, clean, missed)
+        whole -= self._settle_tenants(model, by_tenant, whole)
+        in_parts = sum(float(each.joules.sum()) for each in by_tenant.values())
+        rest = float(shared[good].sum()) - in_parts
+        whole -= self._add(Unallocated.REQUEST, rest, whole) if rest > 1e-6 * float(shared.sum()) else 0
+        self.unallocated[Unallocated.UNEXPLAINED] += whole
+
+    def _add(self, reason: Unallocated, joules: float, most: int) -> int:
+        """Count energy as unallocated, at most `most` µJ. Returns the µJ."""
+        counted = min(max(0, int(joules * _UJ)), max(0, most))
+        if counted:
+            self.unallocated[reason] += counted
+        return counted
+
+    def _charge(
+        self, model: CostModel, some: Iterations, terms: Terms, weights: Floats, clean: Floats, missed: Floats
+    ) -> dict[Hashable, _Sums]:
+        """Add the parts' energies to their requests, and return the sums by tenant. An iteration's modelled energy
+        counts with its weight: `clean` and `missed` are its parts in windows that are used and left out."""
+        by_tenant: dict[Hashable, _Sums] = defaultdict(_Sums)
+        prices = model.prices.solution[1:]
+        by_quantity, fixed = terms.shares @ prices, terms.fixed @ prices
+        seconds = terms.shares[:, :, DURATION] * self._devices
+        parts = some.parts
+        for first in range(0, len(parts.request), _AT_ONCE):
+            part = parts.rows(first, first + _AT_ONCE)
+            of, work = part.iteration, part.work
+            energy = (work * by_quantity[of]).sum(axis=1)
+            equal = fixed[of] * work[:, WorkQuantity.REQUESTS]
+            columns = np.column_stack((
+                energy * weights[of], (energy - equal) * weights[of], (work * seconds[of]).sum(axis=1) * clean[of],
+                (energy * weights[of]) ** 2, energy * missed[of],
+            ))  # fmt: skip
+            own = np.einsum("mk,mkf->mf", work * clean[of, None], terms.shares[of])
+            keys, place = np.unique(part.request * len(RequestPhase) + part.phase, return_inverse=True)
+            totals, own_totals = (_sums_by(place, len(keys), each) for each in (columns, own))
+            for key, total, own_total in zip(keys.tolist(), totals.tolist(), own_totals, strict=True):
+                request, phase = divmod(key, len(RequestPhase))
+                known = request != UNKNOWN_REQUEST
+                targets = [by_tenant[self._tenant_of(request) if known else None]]
+                for sums in (*targets, self._requests[request]) if known else targets:
+                    sums.joules[phase] += total[0]
+                    sums.marginal_j[phase] += total[1]
+                    sums.device_s[phase] += total[2]
+                    sums.square += total[3]
+                    sums.missing_j += total[4]
+                    sums.terms += own_total
+        return by_tenant
+
+    def _settle_tenants(self, model: CostModel, by_tenant: dict[Hashable, _Sums], most: int) -> int:
+        """Add the tenants' energies to the totals, or to a refusal. Returns the µJ, at most `most`."""
+        added = 0
+        for tenant, sums in by_tenant.items():
+            total = self._tenants[tenant]
+            total.joules += sums.joules
+            total.terms += sums.terms
+            refusal = self._refusal(model, total)
+            for phase in RequestPhase:
+                counted = min(max(0, int(float(sums.joules[phase]) * _UJ)), most - added)
+                if refusal is None:
+                    self.microjoules[tenant, phase] += counted
+                    self.device_s[tenant, phase] += max(0.0, float(sums.device_s[phase]))
+                else:
+                    self.unallocated[refusal] += counted
+                added += counted
+        return added
+
+    def _refusal(self, model: CostModel, total: _Sums) -> Unallocated | None:
+        if model.rejected:
+            return Unallocated.REJECTED
+        joules = float(total.joules.sum())
+        if self._half_width(model, total) > WIDEST_HALF_WIDTH * max(joules, 1e-12):
+            return Unallocated.NOT_IDENTIFIABLE
+        return None
+
+    @staticmethod
+    def _half_width(model: CostModel, sums: _Sums) -> float:
+        joules = sums.joules.sum(keepdims=True)
+        return float(model.prices.half_widths(sums.terms[None, :], joules)[0])
+
+    # ------------------------------------------------------------------ answers
+
+    def half_width(self, tenant: Hashable) -> float | None:
+        """The half-width of a tenant's energy as a share of it. None without a value."""
+        sums = self._tenants.get(tenant)
+        if not self.model.ready or sums is None or self._refusal(self.model, sums) is not None:
+            return None
+        return self._half_width(self.model, sums) / float(sums.joules.sum())
+
+    def cost(self, request: int) -> RequestCost | None:
+        """The cost of a request as far as windows are shared out, or None if it has had no part in one yet."""
+        sums = self._requests.get(request)
+        if sums is None or not self.model.ready:
+            return None
+        joules = float(sums.joules.sum())
+        noise = 1.96 * np.sqrt(max(0.0, sums.square) * self.model.relative_noise)
+        half_width = float(np.hypot(self._half_width(self.model, sums), noise)) + max(0.0, sums.missing_j)
+        reason = self._refusal(self.model, sums)
+        if sums.missing_j > _MOST_MISSING * max(joules + sums.missing_j, 1e-12):
+            reason = Unallocated.LOST
+        if reason is None and half_width > WIDEST_HALF_WIDTH * joules:
+            reason = Unallocated.NOT_IDENTIFIABLE
+        by_phase = float(sums.joules[RequestPhase.PREFILL]), float(sums.joules[RequestPhase.DECODE])
+        return RequestCost(by_phase, half_width, float(sums.marginal_j.sum()), float(sums.device_s.sum()), reason)
+
+    def forget(self, requests: Iterable[int]) -> None:
+        """Drop the sums of requests that have ended. Tenants keep their totals."""
+        for request in requests:
+            self._requests.pop(request, None)
+
+
+def _later(before: Iterations, iterations: Iterations) -> Iterations:
+    return Iterations.joined([each for each in (before, iterations) if len(each.starts)])
+
+
+def _sums_by(place: Ints, count: int, values: Floats) -> Floats:
+    """Sums of rows by place: `[count, columns]`."""
+    result = np.zeros((count, values.shape[1]))
+    np.add.at(result, place, values)
+    return result
+
+
+def _means(moments: Ints, values: Floats, some: Iterations) -> Floats:
+    """The mean over each iteration of a function that has a value in each window, and is 0 outside all windows."""
+    since = moments[0]
+    integral = np.concatenate(([0.0], np.cumsum(values * np.diff(moments))))
+    starts, ends = (np.interp(each - since, moments - since, integral) for each in (some.starts, some.ends))
+    result: Floats = (ends - starts) / np.maximum(some.ends - some.starts, 1)
+    return result

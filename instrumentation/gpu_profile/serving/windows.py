@@ -1,0 +1,105 @@
+"""Readings of energy counters matched with the terms of iterations. Pure."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.serving.terms import LEAST_TERMS
+from gpu_profile.serving.work import Bools
+
+_MS: Final = 1_000_000
+#: The range of lags of the counter behind the iterations' stamps, in ns, the first step, and the last one.
+_EARLIEST_NS, _LATEST_NS, _STEP_NS, _FINE_NS = -50 * _MS, 1_000 * _MS, 10 * _MS, _MS // 4
+#: A lag is not ruled out while minus twice its log likelihood is above the best one's by less than this: the 95 %
+#: quantile of chi-square with one degree of freedom.
+_LIKELY: Final = 3.84
+
+
+class CounterReadings(NamedTuple):
+    """Readings of energy in J, summed over the devices of an engine, at times in ns since the epoch."""
+
+    times: Ints
+    joules: Floats
+
+    def before(self, last: int) -> CounterReadings:
+        """The readings to before index `last`."""
+        return CounterReadings(self.times[:last], self.joules[:last])
+
+    def since(self, first: int) -> CounterReadings:
+        """The readings from index `first` on."""
+        return CounterReadings(self.times[first:], self.joules[first:])
+
+
+class CumulativeTerms(NamedTuple):
+    """Terms of iterations as functions of time: their sums up to the start of each iteration and after the last one."""
+
+    starts: Ints
+    ends: Ints
+    sums: Floats
+
+    @property
+    def values(self) -> Floats:
+        """The terms of each iteration."""
+        return np.diff(self.sums, axis=0)
+
+    @classmethod
+    def of(cls, starts: Ints, ends: Ints, values: Floats) -> CumulativeTerms:
+        """From the terms of each iteration, `values[n, terms]`."""
+        return cls(starts, ends, np.concatenate((np.zeros((1, values.shape[1])), np.cumsum(values, axis=0))))
+
+    def at(self, moments: Ints) -> Floats:
+        """The sums up to each moment, `[moments, terms]`. A term is spread evenly over its iteration."""
+        if not len(self.starts):
+            return np.zeros((len(moments), self.sums.shape[1]))
+        last = np.searchsorted(self.starts, moments, side="right") - 1
+        which = np.maximum(last, 0)
+        lengths = np.maximum(self.ends[which] - self.starts[which], 1)
+        part = np.where(last < 0, 0.0, np.clip((moments - self.starts[which]) / lengths, 0.0, 1.0))
+        result: Floats = self.sums[which] + (self.sums[which + 1] - self.sums[which]) * part[:, None]
+        return result
+
+
+class Lag(NamedTuple):
+    """The time by which readings lag behind iterations, in ns, and others that readings do not rule out."""
+
+    ns: int
+    others: tuple[int, ...]
+
+
+def rows(readings: CounterReadings, lag_ns: int, cumulative: CumulativeTerms) -> tuple[Floats, Floats]:
+    """The equations of the windows between readings: the seconds outside iterations and then the terms of each window,
+    `[windows, 1 + terms]`, and its J. The first term must be the iterations' duration in s."""
+    moments = readings.times - lag_ns
+    terms = np.diff(cumulative.at(moments), axis=0)
+    outside = np.maximum(np.diff(moments) / 1e9 - terms[:, 0], 0.0)
+    return np.column_stack((outside, terms)), np.diff(readings.joules)
+
+
+def lag_of(readings: CounterReadings, cumulative: CumulativeTerms, good: Bools) -> Lag | None:
+    """The lag with the least residual of plain least squares over good windows, or None at the edge of the range."""
+    least = cumulative._replace(sums=cumulative.sums[:, :LEAST_TERMS])
+    scores: dict[int, float] = {}
+
+    def score(lag_ns: int) -> float:
+        if lag_ns not in scores:
+            shares, joules = (each[good] for each in rows(readings, lag_ns, least))
+            size = np.sqrt((shares**2).sum(axis=0))
+            shares = shares[:, size > 0] / size[size > 0]
+            left = joules - shares @ np.linalg.lstsq(shares, joules, rcond=1e-9)[0]
+            scores[lag_ns] = len(joules) * float(np.log(max(float(left @ left), 1e-12)))
+        return scores[lag_ns]
+
+    best = min(range(_EARLIEST_NS, _LATEST_NS + 1, _STEP_NS), key=score)
+    if best in (_EARLIEST_NS, _LATEST_NS):
+        return None
+    step = _STEP_NS
+    while step > _FINE_NS:
+        step //= 2
+        best = min((best - step, best, best + step), key=score)
+    likely = [lag_ns for lag_ns, value in scores.items() if value < scores[best] + _LIKELY and lag_ns != best]
+    edges = {min(likely), max(likely)} if likely else set()
+    # Finer than the last step, the likelihood is flat.
+    return Lag(best, tuple(sorted(edges | {best - step, best + step})))
