@@ -15,7 +15,19 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import accepted, exporter, heart, kernels, library, quick, regime_verdicts, roofline, sidecar, truth
+from benchmarks import (
+    accepted,
+    exporter,
+    heart,
+    kernels,
+    library,
+    quick,
+    regime_verdicts,
+    roofline,
+    serving,
+    sidecar,
+    truth,
+)
 from benchmarks.rows import HEADER, Row
 
 GROUPS: Final[Mapping[str, Callable[[], Iterator[Row]]]] = {
@@ -27,6 +39,7 @@ GROUPS: Final[Mapping[str, Callable[[], Iterator[Row]]]] = {
     "roofline": roofline.rows,
     "kernels": kernels.rows,
     "truth": truth.rows,
+    "serving": serving.rows,
 }
 #: Measured instead of the whole group when all groups run: whole, these take too long beside the others.
 SAMPLES: Final[Mapping[str, Callable[[], Iterator[Row]]]] = {
@@ -36,6 +49,7 @@ SAMPLES: Final[Mapping[str, Callable[[], Iterator[Row]]]] = {
     "sidecar": sidecar.sample,
     "roofline": roofline.sample,
     "truth": truth.sample,
+    "serving": serving.sample,
 }
 
 

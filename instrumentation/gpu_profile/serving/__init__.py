@@ -9,7 +9,9 @@ by the equations of `join.unmixing` with quantities of work in place of time. Re
 - `windows`: readings matched with iterations under a lag; the search for the lag.
 - `prices`: the prices of the terms, with intervals; the prediction of durations.
 - `model`: the model of one engine over time, and the test whether windows reject it.
-- `account`: the totals by request, tenant and phase, and the energy that is unallocated, with reasons.
+- `sharing`: the parts of each window: idle, iterations, and the reasons for energy that is unallocated.
+- `account`: the totals by request, tenant and phase, and the costs of single requests.
+- `simulated`: an engine with exact costs, for tests, benchmarks and the demonstration.
 
 Imports the history's types, `join.unmixing` and numpy. A new quantity of work is a member of `work.WorkQuantity` and a
 term in `terms`.

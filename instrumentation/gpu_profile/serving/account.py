@@ -12,14 +12,14 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.rate import WIDEST_HALF_WIDTH
 from gpu_profile.serving.model import CostModel
+from gpu_profile.serving.sharing import Spoiled, Unallocated, WindowParts, over_iterations
 from gpu_profile.serving.terms import DURATION, TERMS, Terms
 from gpu_profile.serving.windows import CounterReadings, CumulativeTerms, rows
 from gpu_profile.serving.work import UNKNOWN_REQUEST, Iterations, RequestPhase, WorkQuantity
@@ -27,27 +27,14 @@ from gpu_profile.serving.work import UNKNOWN_REQUEST, Iterations, RequestPhase, 
 _UJ: Final = 1_000_000
 #: The most windows and parts that wait for a model.
 _MOST_KEPT, _MOST_PARTS = 3000, 300_000
-#: A residual above this many standard deviations is not shared out.
-_OUTLIER: Final = 3.0
-#: A request has a value if windows that are left out have at most this share of its energy.
+#: Energy of unknown requests is rounding below this share.
+_ROUNDING: Final = 1e-6
+#: A request or tenant has a value if at most this share of its energy is missing.
 _MOST_MISSING: Final = 0.05
-#: Iterations this much older than the oldest reading are kept: the counter's lag is not known before the first model.
+#: Iterations this much older than the oldest reading are kept: there is no lag before the first model.
 _LOOK_BACK_NS: Final = 2_000_000_000
-#: Parts whose terms are computed at once, to limit the memory.
+#: Parts in one computation, to limit the memory.
 _AT_ONCE: Final = 8192
-
-
-class Unallocated(StrEnum):
-    """Why energy is no request's. The values are those of the label `reason`."""
-
-    IDLE = "idle"
-    NOT_YET = "not_identifiable_yet"
-    NOT_IDENTIFIABLE = "not_identifiable"
-    REJECTED = "model_rejected"
-    UNEXPLAINED = "unexplained"
-    LOST = "iterations_lost"
-    REQUEST = "request_not_known"
-    SHARED = "devices_shared"
 
 
 class RequestCost(NamedTuple):
@@ -82,13 +69,14 @@ class EngineAccount:
     """Shares out the energy of one engine's devices.
 
     `tenant_of` gives the tenant of a request's number. Totals by tenant and phase: `microjoules`, and `device_s` in s.
-    The tenant None has the work of requests that are not known.
+    The tenant None has the work of unknown requests.
     """
 
     def __init__(self, tenant_of: Callable[[int], Hashable], devices: int = 1) -> None:
         self._tenant_of, self._devices = tenant_of, devices
         self._iterations, self._readings = Iterations.none(), CounterReadings(np.zeros(0, np.int64), np.zeros(0))
-        self._spoiled: list[tuple[int, int, Unallocated]] = []
+        self._spoiled = Spoiled()
+        self._offset_j = 0.0  # the energy before the counters' latest restart
         self._fresh_iterations, self._kept, self._shared_since_ns = Iterations.none(), 0, 0
         self.model = CostModel()
         self._requests: dict[int, _Sums] = defaultdict(_Sums)
@@ -108,20 +96,40 @@ class EngineAccount:
                 self._fresh_iterations = _later(self._fresh_iterations, iterations)
 
     def read(self, readings: CounterReadings) -> None:
-        """Add readings of the energy counters, later than all earlier ones."""
-        self._readings = CounterReadings(*(np.concatenate(both) for both in zip(self._readings, readings, strict=True)))
+        """Add readings of the energy counters, later than all earlier ones. A window in which a counter falls (its
+        driver was loaded again) has no energy."""
+        before = self._readings
+        if not len(readings.times):
+            return
+        last_j = float(before.joules[-1]) if len(before.joules) else float(readings.joules[0])
+        growth = np.diff(readings.joules + self._offset_j, prepend=last_j)
+        for place in np.flatnonzero(growth < 0).tolist():
+            times = np.concatenate((before.times[-1:], readings.times))
+            at = place + len(times) - len(readings.times)
+            self.spoil(int(times[max(0, at - 1)]), int(times[at]), Unallocated.RESTART)
+        joules = last_j + np.cumsum(np.maximum(growth, 0.0))
+        self._offset_j += float(joules[-1]) - (float(readings.joules[-1]) + self._offset_j)
+        self._readings = CounterReadings(
+            np.concatenate((before.times, readings.times)), np.concatenate((before.joules, joules))
+        )
 
     def spoil(self, start_ns: int, end_ns: int, reason: Unallocated) -> None:
         """Leave out the windows that overlap a time: iterations were lost, or others used the devices."""
-        self._spoiled.append((start_ns, end_ns, reason))
+        self._spoiled.add(start_ns, end_ns, reason)
+
+    @property
+    def held_uj(self) -> int:
+        """The growth of the counters that waits to be shared out, in µJ."""
+        joules = self._readings.joules
+        return round(float(joules[-1]) * _UJ) - round(float(joules[0]) * _UJ) if len(joules) else 0
 
     def settle(self, complete_ns: int) -> None:
-        """Share out the windows whose iterations have arrived. `complete_ns` is the time up to which all have."""
+        """Share out the windows with all of their iterations. `complete_ns` is the time up to which all have."""
         locked, model = self.model.locked, self.model
         if not locked:
             n = int(np.searchsorted(self._readings.times, complete_ns, side="right"))
             fresh = self._readings.before(n).since(self._kept)
-            good = [reason is None for reason in self._spoiled_by(self._readings.times[:n])]
+            good = [reason is None for reason in self._spoiled.by_window(self._readings.times[:n])]
             model.keep(self._fresh_iterations, fresh, np.array([False, *good][self._kept : n], bool))
             self._kept, self._fresh_iterations = n, Iterations.none()
         if model.ready:
@@ -141,16 +149,7 @@ class EngineAccount:
         before_ns = int(self._readings.times[0]) - self.model.lag.ns - (0 if self.model.locked else _LOOK_BACK_NS)
         first = int(np.searchsorted(self._iterations.ends, before_ns, side="right"))
         self._iterations = self._iterations.since(first) if first else self._iterations
-        self._spoiled = [each for each in self._spoiled if each[1] > before_ns]
-
-    def _spoiled_by(self, moments: Ints) -> list[Unallocated | None]:
-        """By window between moments: the reason to leave it out, or None."""
-        reasons: list[Unallocated | None] = [None] * (len(moments) - 1)
-        for start_ns, end_ns, reason in self._spoiled:
-            low = max(0, int(np.searchsorted(moments, start_ns, side="right")) - 1)
-            high = min(len(reasons), int(np.searchsorted(moments, end_ns, side="left")))
-            reasons[low:high] = [reason] * max(0, high - low)
-        return reasons
+        self._spoiled.forget(before_ns)
 
     # ------------------------------------------------------------------ sharing out
 
@@ -164,34 +163,25 @@ class EngineAccount:
         some = self._iterations.between(int(moments[0]), int(moments[-1]))
         terms = model.terms(some)
         shares, joules = rows(readings, model.lag.ns, CumulativeTerms.of(some.starts, some.ends, terms.values))
-        reasons = self._spoiled_by(moments)
-        good = np.array([reason is None for reason in reasons])
+        reasons = self._spoiled.by_window(moments)
         if add:
+            good = np.array([reason is None for reason in reasons])
             model.add(some.since(int(np.searchsorted(some.starts, moments[0]))), shares[good], joules[good])
-        prices = model.prices
-        outside = np.clip(prices.outside_w * shares[:, 0], 0.0, np.maximum(joules, 0.0))
-        outside = np.where(shares[:, 1 + DURATION] > 0, outside, joules)
-        modelled = shares[:, 1:] @ prices.solution[1:]
-        most = np.maximum(modelled, 0.0) + _OUTLIER * np.sqrt(prices.noise)
-        shared = np.where(good & (modelled > 0), np.clip(joules - outside, 0.0, most), 0.0)
+        parts = WindowParts.of(shares, joules, model.prices, reasons, self._spoiled.lost_s(moments))
         whole = round(float(readings.joules[-1]) * _UJ) - round(float(readings.joules[0]) * _UJ)
-        whole -= self._add(Unallocated.IDLE, float(outside[good].sum()), whole)
-        for reason in {each for each in reasons if each is not None}:
-            spoiled = np.array([each is reason for each in reasons])
-            whole -= self._add(reason, float(joules[spoiled].sum()), whole)
-        factors = np.where(modelled > 0, shared / np.maximum(modelled, 1e-12), 0.0)
-        weights = _means(moments, np.where(good, factors, 0.0), some)
-        clean, missed = _means(moments, good.astype(np.float64), some), _means(moments, ~good * 1.0, some)
+        for reason, unallocated_j in parts.unallocated.items():
+            whole -= self._add(reason, unallocated_j, whole)
+        weights, missed, clean = (over_iterations(moments, each, some) for each in parts.factors)
         by_tenant = self._charge(model, some, terms, weights, clean, missed)
         whole -= self._settle_tenants(model, by_tenant, whole)
-        in_parts = sum(float(each.joules.sum()) for each in by_tenant.values())
-        rest = float(shared[good].sum()) - in_parts
-        whole -= self._add(Unallocated.REQUEST, rest, whole) if rest > 1e-6 * float(shared.sum()) else 0
-        self.unallocated[Unallocated.UNEXPLAINED] += whole
+        unknown_j = float(parts.shared.sum()) - sum(float(each.joules.sum()) for each in by_tenant.values())
+        if unknown_j > _ROUNDING * float(parts.shared.sum()):
+            whole -= self._add(Unallocated.REQUEST, unknown_j, whole)
+        self._add(Unallocated.UNEXPLAINED, whole / _UJ, whole)
 
     def _add(self, reason: Unallocated, joules: float, most: int) -> int:
         """Count energy as unallocated, at most `most` µJ. Returns the µJ."""
-        counted = min(max(0, int(joules * _UJ)), max(0, most))
+        counted = min(max(0, round(joules * _UJ)), max(0, most))
         if counted:
             self.unallocated[reason] += counted
         return counted
@@ -216,13 +206,15 @@ class EngineAccount:
                 (energy * weights[of]) ** 2, energy * missed[of],
             ))  # fmt: skip
             own = np.einsum("mk,mkf->mf", work * clean[of, None], terms.shares[of])
-            keys, place = np.unique(part.request * len(RequestPhase) + part.phase, return_inverse=True)
-            totals, own_totals = (_sums_by(place, len(keys), each) for each in (columns, own))
+            keys = part.request * len(RequestPhase) + part.phase
+            order = np.argsort(keys, kind="stable")
+            keys, starts = np.unique(keys[order], return_index=True)
+            totals, own_totals = (np.add.reduceat(each[order], starts) for each in (columns, own))
             for key, total, own_total in zip(keys.tolist(), totals.tolist(), own_totals, strict=True):
                 request, phase = divmod(key, len(RequestPhase))
-                known = request != UNKNOWN_REQUEST
-                targets = [by_tenant[self._tenant_of(request) if known else None]]
-                for sums in (*targets, self._requests[request]) if known else targets:
+                named = request != UNKNOWN_REQUEST
+                targets = [by_tenant[self._tenant_of(request) if named else None]]
+                for sums in (*targets, self._requests[request]) if named else targets:
                     sums.joules[phase] += total[0]
                     sums.marginal_j[phase] += total[1]
                     sums.device_s[phase] += total[2]
@@ -238,6 +230,7 @@ class EngineAccount:
             total = self._tenants[tenant]
             total.joules += sums.joules
             total.terms += sums.terms
+            total.missing_j += sums.missing_j
             refusal = self._refusal(model, total)
             for phase in RequestPhase:
                 counted = min(max(0, int(float(sums.joules[phase]) * _UJ)), most - added)
@@ -253,6 +246,8 @@ class EngineAccount:
         if model.rejected:
             return Unallocated.REJECTED
         joules = float(total.joules.sum())
+        if total.missing_j > _MOST_MISSING / (1 - _MOST_MISSING) * max(joules, 1e-12):
+            return Unallocated.LOST
         if self._half_width(model, total) > WIDEST_HALF_WIDTH * max(joules, 1e-12):
             return Unallocated.NOT_IDENTIFIABLE
         return None
@@ -280,8 +275,6 @@ class EngineAccount:
         noise = 1.96 * np.sqrt(max(0.0, sums.square) * self.model.relative_noise)
         half_width = float(np.hypot(self._half_width(self.model, sums), noise)) + max(0.0, sums.missing_j)
         reason = self._refusal(self.model, sums)
-        if sums.missing_j > _MOST_MISSING * max(joules + sums.missing_j, 1e-12):
-            reason = Unallocated.LOST
         if reason is None and half_width > WIDEST_HALF_WIDTH * joules:
             reason = Unallocated.NOT_IDENTIFIABLE
         by_phase = float(sums.joules[RequestPhase.PREFILL]), float(sums.joules[RequestPhase.DECODE])
@@ -295,19 +288,3 @@ class EngineAccount:
 
 def _later(before: Iterations, iterations: Iterations) -> Iterations:
     return Iterations.joined([each for each in (before, iterations) if len(each.starts)])
-
-
-def _sums_by(place: Ints, count: int, values: Floats) -> Floats:
-    """Sums of rows by place: `[count, columns]`."""
-    result = np.zeros((count, values.shape[1]))
-    np.add.at(result, place, values)
-    return result
-
-
-def _means(moments: Ints, values: Floats, some: Iterations) -> Floats:
-    """The mean over each iteration of a function that has a value in each window, and is 0 outside all windows."""
-    since = moments[0]
-    integral = np.concatenate(([0.0], np.cumsum(values * np.diff(moments))))
-    starts, ends = (np.interp(each - since, moments - since, integral) for each in (some.starts, some.ends))
-    result: Floats = (ends - starts) / np.maximum(some.ends - some.starts, 1)
-    return result

@@ -58,8 +58,8 @@ class CostModel:
         return terms_of(iterations.seconds, iterations.work, self._durations.prices, self._scales)
 
     def keep(self, iterations: Iterations, readings: CounterReadings, good: Bools) -> None:
-        """Add iterations, and readings of a time whose iterations have all been added. `good[readings]` tells for each
-        reading whether the window that ends with it may be used. Search for the lag if it is due."""
+        """Add iterations, and readings up to the time of the last one. `good[readings]` marks each reading at the end
+        of a usable window. Search for the lag if it is due."""
         values = self.terms(iterations).values
         self._durations.add(values, iterations.seconds)
         self._kept.add(iterations, values, readings, good)
@@ -125,6 +125,8 @@ class _Classes:
     """Residuals of windows by class. In a class, iterations are alike: in requests, tokens or context."""
 
     def __init__(self) -> None:
+        #: Whether a class's residuals are beyond chance and large.
+        self.misfit = False
         self._edges: list[Floats] = []
         #: By property and class: windows, the sums of residuals and of their squares, and of energy.
         self._sums: Floats = np.zeros((0, _CLASSES, 4))
@@ -149,10 +151,9 @@ class _Classes:
             place = np.searchsorted(edges, values)
             for i, column in enumerate(columns):
                 sums[:, i] += np.bincount(place, column, _CLASSES)
+        self.misfit = self._misfit()
 
-    @property
-    def misfit(self) -> bool:
-        """Whether a class's residuals are beyond chance and large."""
+    def _misfit(self) -> bool:
         n, residual, square, joules = np.moveaxis(self._sums, 2, 0)
         n = np.maximum(n, 1)
         error = np.sqrt(np.maximum(square / n - (residual / n) ** 2, 0.0) * n)

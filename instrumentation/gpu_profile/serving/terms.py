@@ -20,7 +20,7 @@ from gpu_profile.serving.work import QUANTITIES, WorkQuantity
 #: which they compute for some hundreds of tokens.
 _BENDS: Final = (32, 64, 128, 256, 512, 1024, 2048)
 _LINEAR: Final = tuple(WorkQuantity)
-#: Quantities whose price may depend on the number of requests in the iteration.
+#: The price of these quantities may depend on the number of requests in the iteration.
 _LOADED: Final = (WorkQuantity.TOKENS, WorkQuantity.PREFILL_CONTEXT, WorkQuantity.DECODE_CONTEXT, WorkQuantity.REQUESTS)
 
 
@@ -48,7 +48,7 @@ class Terms(NamedTuple):
     """Terms of iterations in units of `scales`, which make the prices of a group comparable.
 
     `values[n, TERMS]` are the terms, and `shares[n, QUANTITIES, TERMS]` the part of each that one unit of a quantity
-    bears. The equal parts of fixed terms are among those of `REQUESTS`. They are `fixed[n, TERMS]` for one request.
+    bears. The equal parts of fixed terms are in the column of `REQUESTS`. They are `fixed[n, TERMS]` for one request.
     """
 
     values: Floats

@@ -12,17 +12,17 @@ import numpy.typing as npt
 from gpu_profile.history.timeline import Floats, Ints
 
 Bools = npt.NDArray[np.bool_]
-#: The request of a part whose request is not known.
+#: The request of a part without information on its request.
 UNKNOWN_REQUEST: Final = -1
 
 
 class WorkQuantity(IntEnum):
-    """What an iteration does. Each quantity of an iteration is the sum over its requests."""
+    """The kinds of work. Each quantity of an iteration is the sum over its requests."""
 
     TOKENS = 0  #: tokens through the dense layers, of prefill and of decode
     PREFILL_CONTEXT = 1  #: over the tokens of prefill: the tokens before each, which it attends to
-    DECODE_CONTEXT = 2  #: over the requests in decode: the tokens whose keys and values each reads
-    PREFILL_KV = 3  #: over the requests in prefill: the tokens whose stored keys and values each reads
+    DECODE_CONTEXT = 2  #: over the requests in decode: the tokens of stored keys and values that each reads
+    PREFILL_KV = 3  #: over the requests in prefill: the same
     REQUESTS = 4
 
 
@@ -30,7 +30,7 @@ QUANTITIES: Final = len(WorkQuantity)
 
 
 class RequestPhase(IntEnum):
-    """What a request does in an iteration."""
+    """The work of a request in one iteration is of one phase."""
 
     PREFILL = 0
     DECODE = 1
@@ -39,8 +39,8 @@ class RequestPhase(IntEnum):
 class Parts(NamedTuple):
     """The work of requests in iterations, one row each, in order of iterations.
 
-    `iteration[m]` is an index into the iterations, `request[m]` a number of the caller's (`UNKNOWN_REQUEST` if it is
-    not known), `phase[m]` a `RequestPhase`, and `work[m, QUANTITIES]` the request's own quantities.
+    `iteration[m]` is an index into the iterations, `request[m]` a number of the caller's (or
+    `UNKNOWN_REQUEST`), `phase[m]` a `RequestPhase`, and `work[m, QUANTITIES]` the request's own quantities.
     """
 
     iteration: Ints
@@ -70,7 +70,7 @@ class Iterations(NamedTuple):
     """Iterations of one engine in order of time, without overlaps.
 
     `starts` and `ends` are in ns since the epoch, and `work[n, QUANTITIES]` holds the quantities. Their `parts` may
-    leave out work of requests that are not known.
+    leave out work of unknown requests.
     """
 
     starts: Ints
@@ -99,18 +99,19 @@ class Iterations(NamedTuple):
         starts, ends = (np.concatenate([each[i] for each in some]) for i in (0, 1))
         return cls(starts, ends, np.concatenate([each.work for each in some]), parts)
 
-    def _cut(self, first: int, last: int) -> Iterations:
+    def cut(self, first: int, last: int) -> Iterations:
+        """The iterations from index `first` to before `last`."""
         cut = slice(first, last)
         return Iterations(self.starts[cut], self.ends[cut], self.work[cut], self.parts.of(first, last))
 
     def since(self, first: int) -> Iterations:
         """The iterations from index `first` on."""
-        return self._cut(first, len(self.starts))
+        return self.cut(first, len(self.starts))
 
     def between(self, start_ns: int, end_ns: int) -> Iterations:
         """The iterations that overlap a time."""
         first = int(np.searchsorted(self.ends, start_ns, side="right"))
-        return self._cut(first, int(np.searchsorted(self.starts, end_ns)))
+        return self.cut(first, int(np.searchsorted(self.starts, end_ns)))
 
     @property
     def seconds(self) -> Floats:

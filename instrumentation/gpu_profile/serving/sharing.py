@@ -1,0 +1,107 @@
+"""The parts of each window: idle time, iterations, and energy of no request, with a reason. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.serving.prices import Prices
+from gpu_profile.serving.terms import DURATION
+from gpu_profile.serving.work import Iterations
+
+#: A residual above this many standard deviations is not shared out.
+_OUTLIER: Final = 3.0
+
+
+class Unallocated(StrEnum):
+    """Why energy is no request's. The values are also those of the label `reason`."""
+
+    IDLE = "idle"
+    NOT_YET = "not_identifiable_yet"
+    NOT_IDENTIFIABLE = "not_identifiable"
+    REJECTED = "model_rejected"
+    UNEXPLAINED = "unexplained"
+    LOST = "iterations_lost"
+    REQUEST = "request_not_known"
+    SHARED = "devices_shared"
+    RESTART = "counter_restarted"
+
+
+class Spoiled:
+    """Stretches of time to leave out, with the reason."""
+
+    def __init__(self) -> None:
+        self._some: list[tuple[int, int, Unallocated]] = []
+
+    def add(self, start_ns: int, end_ns: int, reason: Unallocated) -> None:
+        """Add a stretch."""
+        self._some.append((start_ns, end_ns, reason))
+
+    def forget(self, before_ns: int) -> None:
+        """Drop stretches that ended before a time."""
+        self._some = [each for each in self._some if each[1] > before_ns]
+
+    def by_window(self, moments: Ints) -> list[Unallocated | None]:
+        """By window between moments: the reason to leave it out, or None. Lost iterations count least."""
+        reasons: list[Unallocated | None] = [None] * max(0, len(moments) - 1)
+        for start_ns, end_ns, reason in sorted(self._some, key=lambda each: each[2] is not Unallocated.LOST):
+            low = max(0, int(np.searchsorted(moments, start_ns, side="right")) - 1)
+            high = min(len(reasons), int(np.searchsorted(moments, end_ns, side="left")))
+            reasons[low:high] = [reason] * max(0, high - low)
+        return reasons
+
+    def lost_s(self, moments: Ints) -> Floats:
+        """By window between moments: the time of lost iterations in s."""
+        result = np.zeros(len(moments) - 1)
+        for start_ns, end_ns, reason in self._some:
+            if reason is Unallocated.LOST:
+                low, high = max(0, int(np.searchsorted(moments, start_ns)) - 1), int(np.searchsorted(moments, end_ns))
+                edges = np.clip(moments[low : high + 1], start_ns, end_ns)
+                result[low : low + len(edges) - 1] += (edges[1:] - edges[:-1]) / 1e9
+        return result
+
+
+class WindowParts(NamedTuple):
+    """The parts of windows: J of iterations by window, and J that is nobody's by reason, over all windows.
+
+    `factors` are three values by window, for one J of modelled energy of an iteration: the energy it gets, the energy
+    that is missing beside it, and 1 if the window counts.
+    """
+
+    shared: Floats
+    unallocated: Mapping[Unallocated, float]
+    factors: tuple[Floats, Floats, Floats]
+
+    @classmethod
+    def of(
+        cls, shares: Floats, joules: Floats, prices: Prices, reasons: Sequence[Unallocated | None], lost_s: Floats
+    ) -> WindowParts:
+        """From the equations of windows, and the reasons to leave some out. `lost_s` is the time of lost iterations."""
+        good, lost = (np.array([each is kind for each in reasons]) for kind in (None, Unallocated.LOST))
+        counts = good | lost
+        outside = np.minimum(prices.outside_w * np.maximum(shares[:, 0] - lost_s, 0.0), joules)
+        outside = np.where((shares[:, 1 + DURATION] > 0) | (lost_s > 0), outside, joules)
+        modelled = np.maximum(shares[:, 1:] @ prices.solution[1:], 0.0)
+        # Beside lost iterations, the others' energy is as modelled.
+        most = np.where(lost, modelled, modelled + _OUTLIER * np.sqrt(prices.noise))
+        shared = np.where(counts & (modelled > 0), np.clip(joules - outside, 0.0, most), 0.0)
+        rest = joules - outside - shared
+        unallocated = {Unallocated.IDLE: float(outside[counts].sum()), Unallocated.LOST: float(rest[lost].sum())}
+        for reason in {each for each in reasons if each not in (None, Unallocated.LOST)}:
+            unallocated[Unallocated(reason)] = float(joules[[each is reason for each in reasons]].sum())
+        per_joule = np.where(modelled > 0, 1 / np.maximum(modelled, 1e-12), 0.0)
+        missing = np.where(good, 0.0, np.where(lost, rest, modelled)) * per_joule
+        return cls(shared, unallocated, (shared * per_joule, missing, counts * 1.0))
+
+
+def over_iterations(moments: Ints, values: Floats, some: Iterations) -> Floats:
+    """The mean over each iteration of a function that has a value in each window, and is 0 outside all windows."""
+    since = moments[0]
+    integral = np.concatenate(([0.0], np.cumsum(values * np.diff(moments))))
+    starts, ends = (np.interp(each - since, moments - since, integral) for each in (some.starts, some.ends))
+    result: Floats = (ends - starts) / np.maximum(some.ends - some.starts, 1)
+    return result

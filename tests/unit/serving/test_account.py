@@ -1,0 +1,156 @@
+import numpy as np
+import pytest
+from benchmarks.serving import share_out
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_profile.driver.simulated.models import MODELS
+from gpu_profile.serving.account import EngineAccount
+from gpu_profile.serving.sharing import Unallocated
+from gpu_profile.serving.simulated import EnginePhysics, ServingRun, simulate
+from gpu_profile.serving.windows import CounterReadings
+from gpu_profile.serving.work import UNKNOWN_REQUEST, Iterations, RequestPhase
+
+PHYSICS = EnginePhysics(MODELS["H200 SXM"])
+
+
+@pytest.fixture(scope="module")
+def run() -> ServingRun:
+    return simulate(PHYSICS, seconds=60, seed=1)
+
+
+def shared_out(
+    run: ServingRun, readings: CounterReadings | None = None, iterations: Iterations | None = None
+) -> EngineAccount:
+    account = EngineAccount(lambda request: run.requests[request].tenant)
+    share_out(account, run._replace(iterations=iterations or run.iterations), readings or run.readings(), None)
+    return account
+
+
+def total_uj(account: EngineAccount) -> int:
+    return sum(account.microjoules.values()) + sum(account.unallocated.values())
+
+
+def growth_uj(readings: CounterReadings, account: EngineAccount) -> int:
+    first, last = (round(float(readings.joules[i]) * 1e6) for i in (0, -1))
+    return last - first - account.held_uj
+
+
+def test_tenants_and_requests_get_their_true_energy(run: ServingRun) -> None:
+    account = shared_out(run)
+    tenants = np.array([request.tenant for request in run.requests])
+    truth = np.bincount(tenants, run.true_j)
+    parts = np.array([sum(v for (t, _), v in account.microjoules.items() if t == tenant) for tenant in range(3)])
+    assert parts / parts.sum() == pytest.approx(truth / truth.sum(), rel=0.02)
+    large = np.flatnonzero(run.true_j > 5).tolist()
+    costs = {request: account.cost(request) for request in large}
+    given_ = {request: cost for request, cost in costs.items() if cost is not None and cost.reason is None}
+    assert len(given_) > 0.9 * len(large)
+    errors = [abs(sum(cost.joules) / run.true_j[request] - 1) for request, cost in given_.items()]
+    assert np.median(errors) < 0.03
+    beyond = [abs(sum(c.joules) - run.true_j[r]) > 3 * c.half_width_j for r, c in given_.items()]
+    assert np.mean(beyond) < 0.02
+    assert all(0 < cost.marginal_j < sum(cost.joules) for cost in given_.values())
+    assert all((account.half_width(tenant) or 1) < 0.05 for tenant in range(3))
+
+
+def test_the_parts_are_the_counters_growth_to_the_microjoule(run: ServingRun) -> None:
+    readings = run.readings()
+    account = shared_out(run, readings)
+    assert total_uj(account) == growth_uj(readings, account)
+    assert all(amount >= 0 for amount in account.unallocated.values())
+
+
+def test_device_time_is_the_iterations_time(run: ServingRun) -> None:
+    readings = run.readings()
+    account = shared_out(run, readings)
+    shared = (run.iterations.starts >= readings.times[0]) & (run.iterations.ends <= readings.times[-1])
+    assert sum(account.device_s.values()) == pytest.approx(run.iterations.seconds[shared].sum(), rel=0.01)
+
+
+def test_the_lag_of_a_late_counter_is_part_of_the_model(run: ServingRun) -> None:
+    account = shared_out(run, run.readings(late_s=0.06))
+    assert account.model.lag.ns == pytest.approx(60e6, abs=3e6)
+
+
+def test_requests_before_the_first_reading_have_no_value(run: ServingRun) -> None:
+    readings = run.readings()
+    late = CounterReadings(readings.times[100:], readings.joules[100:])
+    account = shared_out(run, late)
+    early = np.unique(run.iterations.parts.request[: np.searchsorted(run.iterations.starts, late.times[0]) // 2])
+    costs = [account.cost(request) for request in early.tolist()]
+    assert costs
+    assert all(cost is None or cost.reason is Unallocated.LOST for cost in costs)
+
+
+def test_without_requests_the_phases_have_energy_and_no_tenant_has(run: ServingRun) -> None:
+    parts = run.iterations.parts
+    anonymous = parts._replace(request=np.full_like(parts.request, UNKNOWN_REQUEST))
+    account = shared_out(run, iterations=run.iterations._replace(parts=anonymous))
+    assert {tenant for tenant, _ in account.microjoules} == {None}
+    whole = shared_out(run)
+    for phase in RequestPhase:
+        expected = sum(amount for (_, each), amount in whole.microjoules.items() if each is phase)
+        assert account.microjoules[None, phase] == pytest.approx(expected, rel=1e-3)
+
+
+def test_parts_that_are_missing_are_energy_of_unknown_requests(run: ServingRun) -> None:
+    parts = run.iterations.parts
+    kept = np.array([request.tenant != 0 for request in run.requests])[parts.request]
+    fewer = parts._replace(
+        iteration=parts.iteration[kept], request=parts.request[kept], phase=parts.phase[kept], work=parts.work[kept]
+    )
+    account, whole = (shared_out(run, iterations=run.iterations._replace(parts=fewer)), shared_out(run))
+    missing = sum(amount for (tenant, _), amount in whole.microjoules.items() if tenant == 0)
+    assert account.unallocated[Unallocated.REQUEST] == pytest.approx(missing, rel=0.01)
+
+
+def test_a_counter_that_restarts_loses_one_window(run: ServingRun) -> None:
+    readings = run.readings()
+    after = readings.joules - np.where(np.arange(len(readings.joules)) >= 450, readings.joules[449], 0.0)
+    account = shared_out(run, CounterReadings(readings.times, after))
+    whole = shared_out(run)
+    lost = readings.joules[450] - readings.joules[449]
+    assert total_uj(account) == pytest.approx(total_uj(whole) - lost * 1e6, abs=1000)
+
+
+def test_stretches_of_shared_devices_are_nobodys(run: ServingRun) -> None:
+    account = EngineAccount(lambda request: run.requests[request].tenant)
+    start = run.start_ns + 40 * 10**9
+    account.spoil(start, start + 5 * 10**9, Unallocated.SHARED)
+    share_out(account, run, run.readings(), None)
+    spoiled = (run.iterations.starts >= start) & (run.iterations.ends < start + 5 * 10**9)
+    assert account.unallocated[Unallocated.SHARED] == pytest.approx(run.joules[spoiled].sum() * 1e6, rel=0.05)
+
+
+def test_lost_iterations_refuse_tenants_and_count_their_energy(run: ServingRun) -> None:
+    account = EngineAccount(lambda request: run.requests[request].tenant)
+    gone = run.iterations.cut(0, len(run.joules))
+    lost = np.random.default_rng(0).uniform(size=len(run.joules)) < 0.1
+    share_out(account, run, run.readings(), gone._replace(starts=gone.starts[lost]))
+    assert all(account.half_width(tenant) is None for tenant in range(3))
+    assert account.unallocated[Unallocated.LOST] > 0
+
+
+@settings(max_examples=15)
+@given(st.data())
+def test_any_input_is_conserved(data: st.DataObject) -> None:
+    """Readings and iterations of any size, in any batches."""
+    seed = data.draw(st.integers(0, 2**32 - 1))
+    drawn = np.random.default_rng(seed)
+    n = data.draw(st.integers(1, 400))
+    gaps = drawn.exponential(2e6, n).astype(np.int64) * (drawn.uniform(size=n) < 0.5)
+    lengths = 1 + drawn.exponential(1e7, n).astype(np.int64)
+    starts = 10**18 + np.cumsum(gaps + lengths) - lengths
+    work = drawn.exponential(data.draw(st.sampled_from([0.0, 1.0, 1e6])), (n, 5))
+    readings = np.sort(10**18 + drawn.integers(0, int(starts[-1] - 10**18 + 10**9), 500))
+    joules = np.cumsum(drawn.exponential(3.0, 500) * (drawn.uniform(size=500) < 0.9))
+    account = EngineAccount(lambda _: None)
+    empty = Iterations.none().parts
+    for at in range(0, n, 50):
+        cut = slice(at, at + 50)
+        account.take(Iterations(starts[cut], starts[cut] + lengths[cut], work[cut], empty))
+    for at in range(0, 500, 125):
+        account.read(CounterReadings(readings[at : at + 125], joules[at : at + 125]))
+        account.settle(int(readings[min(499, at + 124)]))
+    assert total_uj(account) == growth_uj(CounterReadings(readings, joules), account)
