@@ -13,7 +13,7 @@ from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.serving.account import EngineAccount
 from gpu_profile.serving.sharing import Unallocated
-from gpu_profile.serving.simulated import TENANTS, EnginePhysics, ServingRun, simulate
+from gpu_profile.serving.simulated import TENANTS, EnginePhysics, LanguageModel, ServingRun, simulate
 from gpu_profile.serving.windows import CounterReadings
 from gpu_profile.serving.work import Iterations, RequestPhase, WorkQuantity
 
@@ -23,6 +23,7 @@ _BATCH_NS: Final = 5_000_000_000
 #: Requests of less energy than this, in J, are not judged one by one.
 _LEAST_J: Final = 5.0
 _PHYSICS: Final = EnginePhysics(MODELS["H200 SXM"])
+_EXPERTS: Final = LanguageModel(parameters=24e9, experts=128, active=8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class Case:
     tenants: tuple[int, ...] = (0, 1, 2)
     bursts: bool = False
     late_s: float = 0.0
+    #: The power of other work on the device, for 4 s of 8.
+    foreign_w: float = 0.0
     lost: float = 0.0
     #: Whether a refusal is no failure.
     may_refuse: bool = False
@@ -49,6 +52,9 @@ CASES: Final = (
     Case("10 % of iterations lost", lost=0.1, may_refuse=True),
     Case("bursts", bursts=True, exact=True),
     Case("one tenant", tenants=(1,), exact=True),
+    Case("mixture of experts", replace(_PHYSICS, model=_EXPERTS)),
+    Case("tokens in tiles of 64", replace(_PHYSICS, model=LanguageModel(tile=64))),
+    Case("other work of 200 W by turns", foreign_w=200.0, may_refuse=True),
     Case("two GPUs in tensor parallel", replace(_PHYSICS, devices=2), exact=True),
 )
 
@@ -83,6 +89,10 @@ def judged(seeds: int) -> list[list[Judged]]:
 def judge(case: Case, run: ServingRun, seed: int) -> Judged:
     """Share out one simulated run, in batches as they would arrive."""
     readings = run.readings(late_s=case.late_s, seed=seed)
+    if case.foreign_w:
+        times_s = (readings.times - run.start_ns) / 1e9
+        worked_s = times_s // 8 * 4 + np.minimum(times_s % 8, 4.0)
+        readings = readings._replace(joules=readings.joules + case.foreign_w * worked_s)
     account = EngineAccount(lambda request: run.requests[request].tenant, case.physics.devices)
     began = time.process_time()
     share_out(account, run, readings, _lost(run, case.lost, seed))

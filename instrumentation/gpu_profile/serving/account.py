@@ -31,6 +31,8 @@ _MOST_KEPT, _MOST_PARTS = 3000, 300_000
 _ROUNDING: Final = 1e-6
 #: A request or tenant has a value if at most this share of its energy is missing.
 _MOST_MISSING: Final = 0.05
+#: The time constant of the memory of a tenant's half-width, in s.
+_MEMORY_S: Final = 600.0
 #: Iterations this much older than the oldest reading are kept: there is no lag before the first model.
 _LOOK_BACK_NS: Final = 2_000_000_000
 #: Parts in one computation, to limit the memory.
@@ -55,7 +57,7 @@ class RequestCost(NamedTuple):
 @dataclass(slots=True)
 class _Sums:
     """One request's or tenant's sums: J, marginal J and device s by phase, terms, the sum of squares of the energies of
-    its iterations, and the modelled energy of windows that were left out."""
+    its iterations, the modelled energy of windows that were left out, and the energy that was refused."""
 
     joules: Floats = field(default_factory=lambda: np.zeros(len(RequestPhase)))
     marginal_j: Floats = field(default_factory=lambda: np.zeros(len(RequestPhase)))
@@ -63,6 +65,12 @@ class _Sums:
     terms: Floats = field(default_factory=lambda: np.zeros(TERMS))
     square: float = 0.0
     missing_j: float = 0.0
+    refused_j: float = 0.0
+
+    def fade(self, factor: float) -> None:
+        """Scale a tenant's sums: those of long ago say little about the present."""
+        for name in ("joules", "terms", "missing_j", "refused_j"):
+            setattr(self, name, getattr(self, name) * factor)
 
 
 class EngineAccount:
@@ -173,7 +181,7 @@ class EngineAccount:
             whole -= self._add(reason, unallocated_j, whole)
         weights, missed, clean = (over_iterations(moments, each, some) for each in parts.factors)
         by_tenant = self._charge(model, some, terms, weights, clean, missed)
-        whole -= self._settle_tenants(model, by_tenant, whole)
+        whole -= self._settle_tenants(by_tenant, float(moments[-1] - moments[0]) / 1e9, whole)
         unknown_j = float(parts.shared.sum()) - sum(float(each.joules.sum()) for each in by_tenant.values())
         if unknown_j > _ROUNDING * float(parts.shared.sum()):
             whole -= self._add(Unallocated.REQUEST, unknown_j, whole)
@@ -223,15 +231,16 @@ class EngineAccount:
                     sums.terms += own_total
         return by_tenant
 
-    def _settle_tenants(self, model: CostModel, by_tenant: dict[Hashable, _Sums], most: int) -> int:
+    def _settle_tenants(self, by_tenant: dict[Hashable, _Sums], elapsed_s: float, most: int) -> int:
         """Add the tenants' energies to the totals, or to a refusal. Returns the µJ, at most `most`."""
         added = 0
         for tenant, sums in by_tenant.items():
             total = self._tenants[tenant]
+            total.fade(math.exp(-elapsed_s / _MEMORY_S))
             total.joules += sums.joules
             total.terms += sums.terms
             total.missing_j += sums.missing_j
-            refusal = self._refusal(model, total)
+            refusal = self._refusal(self.model, total)
             for phase in RequestPhase:
                 counted = min(max(0, int(float(sums.joules[phase]) * _UJ)), most - added)
                 if refusal is None:
@@ -239,32 +248,33 @@ class EngineAccount:
                     self.device_s[tenant, phase] += max(0.0, float(sums.device_s[phase]))
                 else:
                     self.unallocated[refusal] += counted
+                    total.refused_j += counted / _UJ
                 added += counted
         return added
 
     def _refusal(self, model: CostModel, total: _Sums) -> Unallocated | None:
-        if model.rejected:
-            return Unallocated.REJECTED
         joules = float(total.joules.sum())
         if total.missing_j > _MOST_MISSING / (1 - _MOST_MISSING) * max(joules, 1e-12):
             return Unallocated.LOST
         if self._half_width(model, total) > WIDEST_HALF_WIDTH * max(joules, 1e-12):
-            return Unallocated.NOT_IDENTIFIABLE
+            return Unallocated.REJECTED if model.misfit > WIDEST_HALF_WIDTH / 2 else Unallocated.NOT_IDENTIFIABLE
         return None
 
     @staticmethod
     def _half_width(model: CostModel, sums: _Sums) -> float:
         joules = sums.joules.sum(keepdims=True)
-        return float(model.prices.half_widths(sums.terms[None, :], joules)[0])
+        return float(model.prices.half_widths(sums.terms[None, :], joules)[0]) + model.misfit * float(joules[0])
 
     # ------------------------------------------------------------------ answers
 
     def half_width(self, tenant: Hashable) -> float | None:
-        """The half-width of a tenant's energy as a share of it. None without a value."""
+        """The half-width of a tenant's energy of the last minutes as a share of it. None without a value, and after
+        refusals."""
         sums = self._tenants.get(tenant)
         if not self.model.ready or sums is None or self._refusal(self.model, sums) is not None:
             return None
-        return self._half_width(self.model, sums) / float(sums.joules.sum())
+        joules = float(sums.joules.sum())
+        return self._half_width(self.model, sums) / joules if sums.refused_j <= _MOST_MISSING * joules else None
 
     def cost(self, request: int) -> RequestCost | None:
         """The cost of a request as far as windows are shared out, or None if it has had no part in one yet."""

@@ -1,13 +1,15 @@
-"""The cost model of one engine: the counter's lag, the prices of terms, and whether windows reject it. Pure."""
+"""The cost model of one engine: the counter's lag, the prices of terms, and its misfit. Pure."""
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
 
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.equations import Equations
+from gpu_profile.join.unmixing.unmix import Z95
 from gpu_profile.serving.prices import DurationModel, Prices
 from gpu_profile.serving.terms import EACH, TERMS, Terms, scales_of, terms_of
 from gpu_profile.serving.windows import CounterReadings, CumulativeTerms, Lag, lag_of, rows
@@ -18,10 +20,12 @@ from gpu_profile.serving.work import Bools, Iterations, WorkQuantity
 _FIRST_AT, _LOCK_AT, _GROWTH = 300, 1500, 1.5
 #: Prices are fitted again when the number of windows has grown by this factor.
 _REFIT: Final = 1.1
-#: The model is rejected if residuals of alike windows are this share of their energy, and this many standard errors.
-_MISFIT, _SURELY = 0.05, 4.0
-#: Classes of alike windows by each of the properties, and windows in a class before it can reject the model.
+#: Misfit counts from this many standard errors on.
+_SURELY: Final = 4.0
+#: Classes of alike windows by each of the properties, and windows in a class before it counts.
 _CLASSES, _LEAST_IN_CLASS = 8, 30
+#: Windows in a stretch. The misfit that lasts is that of means over stretches, from this many of them on.
+_STRETCH, _LEAST_STRETCHES = 20, 8
 _UNKNOWNS: Final = 1 + TERMS
 
 
@@ -38,13 +42,13 @@ class CostModel:
         self._durations, self._equations = DurationModel(), Equations(columns=_UNKNOWNS)
         self._lag_offsets: Floats = np.zeros((0, _UNKNOWNS))
         self._kept, self._fitted_n, self._square = _Kept(), 0, 0.0
-        self._classes = _Classes()
+        self._residuals = _Residuals()
         self.prices = Prices(self._equations, self._lag_offsets)
 
     @property
-    def rejected(self) -> bool:
-        """Whether windows reject the model."""
-        return self._classes.misfit
+    def misfit(self) -> float:
+        """By how much windows contradict the model, as a share of their energy."""
+        return self._residuals.misfit
 
     @property
     def relative_noise(self) -> float:
@@ -86,8 +90,8 @@ class CostModel:
             self.lag, self.ready, self._equations = lag, True, equations
             self._lag_offsets = np.array([fit.solution - best for fit in fits[:-1]])
             self._square = float(((cumulative.values @ best[1:]) ** 2).sum())
-            self._classes.begin(shares[good])
-            self._classes.add(shares[good], joules[good], joules[good] - shares[good] @ best)
+            self._residuals.begin(shares[good])
+            self._residuals.add(shares[good], joules[good], joules[good] - shares[good] @ best)
             self.prices = Prices(equations, self._lag_offsets)
 
     def add(self, iterations: Iterations, shares: Floats, joules: Floats) -> None:
@@ -96,7 +100,7 @@ class CostModel:
         values = self.terms(iterations).values
         self._durations.add(values, iterations.seconds)
         self._square += float(((values @ self.prices.solution[1:]) ** 2).sum())
-        self._classes.add(shares, joules, joules - shares @ self.prices.solution)
+        self._residuals.add(shares, joules, joules - shares @ self.prices.solution)
         self._equations.add(shares, joules)
         if self._equations.n > _REFIT * self._fitted_n:
             self.prices, self._fitted_n = Prices(self._equations, self._lag_offsets), self._equations.n
@@ -121,21 +125,29 @@ class _Kept:
         self.good = np.concatenate((self.good, good))
 
 
-class _Classes:
-    """Residuals of windows by class. In a class, iterations are alike: in requests, tokens or context."""
+class _Residuals:
+    """Residuals of windows by class of alike iterations (in requests, tokens or context), and by stretch of time.
+
+    In a good model, chance alone makes them differ from 0. Iterations of a class may cost more or less than modelled.
+    Over stretches, other work on the devices or other clocks may.
+    """
 
     def __init__(self) -> None:
-        #: Whether a class's residuals are beyond chance and large.
-        self.misfit = False
+        self.misfit = 0.0
         self._edges: list[Floats] = []
         #: By property and class: windows, the sums of residuals and of their squares, and of energy.
         self._sums: Floats = np.zeros((0, _CLASSES, 4))
+        #: Windows that wait for the end of their stretch, and sums over stretches: their number, the squares of their
+        #: means, the fourth powers of these, the mean squares of residuals, and the means of energy.
+        self._waiting: Floats = np.zeros((0, 2))
+        self._stretches: Floats = np.zeros(5)
 
     def begin(self, shares: Floats) -> None:
         """Set the classes: equally many of these windows in each."""
         inner = np.linspace(0, 1, _CLASSES + 1)[1:-1]
         self._edges = [np.quantile(each, inner) for each in self._properties(shares)]
         self._sums = np.zeros((len(self._edges), _CLASSES, 4))
+        self._waiting, self._stretches = np.zeros((0, 2)), np.zeros(5)
 
     @staticmethod
     def _properties(shares: Floats) -> Floats:
@@ -151,11 +163,27 @@ class _Classes:
             place = np.searchsorted(edges, values)
             for i, column in enumerate(columns):
                 sums[:, i] += np.bincount(place, column, _CLASSES)
-        self.misfit = self._misfit()
+        waiting = np.concatenate((self._waiting, np.column_stack((residuals, joules))))
+        whole = len(waiting) // _STRETCH
+        self._waiting = waiting[whole * _STRETCH :]
+        stretches = waiting[: whole * _STRETCH].reshape(whole, _STRETCH, 2)
+        squares, energy = stretches[:, :, 0].mean(axis=1) ** 2, stretches[:, :, 1].mean(axis=1)
+        mean_squares = (stretches[:, :, 0] ** 2).mean(axis=1)
+        self._stretches += [whole, squares.sum(), (squares**2).sum(), mean_squares.sum(), energy.sum()]
+        self.misfit = max(self._of_classes(), self._of_stretches())
 
-    def _misfit(self) -> bool:
+    def _of_classes(self) -> float:
         n, residual, square, joules = np.moveaxis(self._sums, 2, 0)
-        n = np.maximum(n, 1)
-        error = np.sqrt(np.maximum(square / n - (residual / n) ** 2, 0.0) * n)
-        off = (n >= _LEAST_IN_CLASS) & (abs(residual) > _SURELY * error) & (abs(residual) > _MISFIT * joules)
-        return bool(off.any())
+        count = np.maximum(n, 1)
+        error = np.sqrt(np.maximum(square / count - (residual / count) ** 2, 0.0) * count)
+        sure = (n >= _LEAST_IN_CLASS) & (abs(residual) > _SURELY * error) & (joules > 0)
+        return float((abs(residual) / np.maximum(joules, 1e-9))[sure].max(initial=0.0))
+
+    def _of_stretches(self) -> float:
+        n, square, fourth, mean_square, energy = self._stretches.tolist()
+        if n < _LEAST_STRETCHES or energy <= 0:
+            return 0.0
+        # Independent residuals leave this much in the mean of a stretch.
+        excess = (square - mean_square / _STRETCH) / n
+        error = math.sqrt(max(0.0, fourth / n - (square / n) ** 2) / n)
+        return Z95 * math.sqrt(excess) / (energy / n) if excess > _SURELY / 2 * error else 0.0

@@ -42,15 +42,28 @@ _DECODE_SMS: Final = 0.9
 
 @dataclass(frozen=True, slots=True)
 class LanguageModel:
-    """The sizes of a dense decoder in 16 bit: parameters, layers, width, and bytes of keys and values per token.
+    """The sizes of a decoder in 16 bit: parameters, layers, width, and bytes of keys and values per token.
 
-    The default has the sizes of an 8 B model with 8 key-value heads.
+    The default has the sizes of an 8 B model with 8 key-value heads. Of `experts`, each token passes `active` ones at
+    random. Kernels of the dense layers compute tokens in whole tiles of `tile` of them, from one tile on.
     """
 
     parameters: float = 8.03e9
     layers: int = 32
     width: int = 4096
     kv_bytes: float = 131_072.0
+    experts: int = 1
+    active: int = 1
+    tile: int = 1
+
+    def dense(self, tokens: Floats) -> tuple[Floats, Floats]:
+        """FLOPs and bytes of the dense layers for these tokens."""
+        whole = (
+            np.where(tokens < self.tile, tokens, np.ceil(tokens / self.tile) * self.tile) if self.tile > 1 else tokens
+        )
+        share = self.active / self.experts
+        read = 1 - (1 - share) ** tokens if self.experts > 1 else np.ones(len(tokens))
+        return 2 * self.parameters * share * whole, 2 * self.parameters * read
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +125,7 @@ class EnginePhysics:
         model, device, tokens = self.model, self.device, work.T
         attention = 4.0 * model.layers * model.width
         flops, size, sms = (
-            (2 * model.parameters * tokens[WorkQuantity.TOKENS], np.full(len(work), 2 * model.parameters), 1.0),
+            (*model.dense(tokens[WorkQuantity.TOKENS]), 1.0),
             (attention * tokens[WorkQuantity.PREFILL_CONTEXT], model.kv_bytes * tokens[WorkQuantity.PREFILL_KV], 1.0),
             (
                 attention * tokens[WorkQuantity.DECODE_CONTEXT],

@@ -17,8 +17,8 @@ from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.serving.work import QUANTITIES, WorkQuantity
 
 #: Tokens in an iteration from which each may cost more or less: the dense layers read their weights in the time in
-#: which they compute for some hundreds of tokens.
-_BENDS: Final = (32, 64, 128, 256, 512, 1024, 2048)
+#: which they compute for some hundreds of tokens, and few tokens reach few experts.
+_BENDS: Final = (4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 _LINEAR: Final = tuple(WorkQuantity)
 #: The price of these quantities may depend on the number of requests in the iteration.
 _LOADED: Final = (WorkQuantity.TOKENS, WorkQuantity.PREFILL_CONTEXT, WorkQuantity.DECODE_CONTEXT, WorkQuantity.REQUESTS)
