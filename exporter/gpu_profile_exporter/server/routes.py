@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 from urllib.parse import parse_qs
 
-from gpu_profile.report.live.page import ANSWERS, LivePage
+from gpu_profile.report.live.page import ANSWERS, LivePage, accepts_gzip
 from gpu_profile_exporter.readings.health import Health
 from gpu_profile_exporter.server.page import PageData
 
@@ -39,7 +39,7 @@ class Request:
     @property
     def accepts_gzip(self) -> bool:
         """Whether the client takes answers compressed with gzip."""
-        return _accepts_gzip(self.headers.get("accept-encoding", ""))
+        return accepts_gzip(self.headers.get("accept-encoding", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +129,3 @@ def cursor(query: str) -> str:
 def line(status: int, text: str, *headers: tuple[str, str]) -> Response:
     """A line of text."""
     return Response(status, f"{text}\n".encode(), _TEXT, headers)
-
-
-def _accepts_gzip(header: str) -> bool:
-    for token in header.lower().split(","):
-        coding, _, weight = token.partition(";")
-        if coding.strip() == "gzip":
-            return weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
-    return False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from html import escape
 from importlib.resources import files
 from typing import Any, Final, Literal
 
@@ -28,6 +27,13 @@ _AXIS: Final = (
     "<noscript><p>The timeline needs scripts; the tables beneath it do not.</p></noscript>"
     '<canvas id="axis" role="img" aria-label="time axis"></canvas>'
 )
+
+
+def escape(text: str) -> str:
+    """Text as HTML, also inside of attributes. The module `html` would take 0.3 MiB in every exporter."""
+    for character, name in (("&", "amp"), ("<", "lt"), (">", "gt"), ('"', "quot"), ("'", "#x27")):
+        text = text.replace(character, f"&{name};")
+    return text
 
 
 def document(
@@ -75,10 +81,7 @@ def _regimes(ground: Literal["light", "dark"]) -> str:
 @cache
 def framed(page: str) -> str:
     """A page inside of another one, such as a notebook: it keeps its own styles and scripts."""
-    return (
-        '<iframe sandbox="allow-scripts" style="width:100%;height:640px;border:0" '
-        f'srcdoc="{escape(page, quote=True)}"></iframe>'
-    )
+    return f'<iframe sandbox="allow-scripts" style="width:100%;height:640px;border:0" srcdoc="{escape(page)}"></iframe>'
 
 
 def asset(package: str, name: str) -> str:

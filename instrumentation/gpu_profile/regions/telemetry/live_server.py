@@ -24,7 +24,7 @@ from gpu_profile.report.blocks import rows_with_length
 from gpu_profile.report.devices import CHARTS
 from gpu_profile.report.live import LiveFeed, LivePage, ThrottleWatch, device_state, live_page, mark_of
 from gpu_profile.report.live.marks import REASON_OF
-from gpu_profile.report.live.page import ANSWERS
+from gpu_profile.report.live.page import ANSWERS, accepts_gzip
 from gpu_profile.report.live.strands import KEEP_MS
 from gpu_profile.units import NS_PER_S
 
@@ -150,9 +150,8 @@ def with_live_page(metrics: WSGIApplication) -> WSGIApplication:
     """`metrics`, and the live page for browsers at `/`. Any other client still gets the metrics there."""
     live = ProcessLive()
 
-    def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        path = environ.get("PATH_INFO", "") if environ["REQUEST_METHOD"] == "GET" else ""
-        packed = "gzip" in environ.get("HTTP_ACCEPT_ENCODING", "")
+    def get(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        path, packed = environ.get("PATH_INFO", ""), accepts_gzip(environ.get("HTTP_ACCEPT_ENCODING", ""))
         if path == f"/{ANSWERS}":
             after = parse_qs(environ.get("QUERY_STRING", "")).get("after", [""])[0]
             body, headers = live.answer(after, packed=packed), [("Content-Type", "application/json"), _NEVER_STORED]
@@ -164,12 +163,35 @@ def with_live_page(metrics: WSGIApplication) -> WSGIApplication:
                 return []
             body = page.packed if packed else page.body
         else:
-            return metrics(environ, start_response)
+            # prometheus_client compresses for `gzip;q=0` too.
+            return metrics({**environ, "HTTP_ACCEPT_ENCODING": "gzip" if packed else ""}, start_response)
         encoding = [("Content-Encoding", "gzip")] if packed else []
         start_response("200 OK", [*headers, *encoding, ("Content-Length", str(len(body)))])
         return [body]
 
+    def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        match environ["REQUEST_METHOD"]:
+            case "GET":
+                return get(environ, start_response)
+            case "HEAD":
+                return _without_body(get, environ, start_response)
+            case "OPTIONS":
+                start_response("200 OK", [("Allow", "GET, HEAD, OPTIONS"), ("Content-Length", "0")])
+                return []
+            case _:
+                return metrics(environ, start_response)
+
     return application
+
+
+def _without_body(get: WSGIApplication, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    """The answer to HEAD: that of GET, with its length and without its body."""
+    head: list[Any] = []
+    body = b"".join(get({**environ, "REQUEST_METHOD": "GET"}, lambda *start: head.extend(start)))  # type: ignore[arg-type]
+    status, headers = head[:2]
+    lengths = [] if "Content-Length" in dict(headers) or not body else [("Content-Length", str(len(body)))]
+    start_response(status, [*headers, *lengths])
+    return []
 
 
 def _nothing() -> dict[str, Any]:

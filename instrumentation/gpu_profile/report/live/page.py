@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Iterable
 from functools import cache
-from html import escape
 from typing import Final, NamedTuple
 
 from gpu_profile.regimes import Regime
@@ -52,6 +51,15 @@ class LivePage(NamedTuple):
         return self.etag in (tag.strip().removeprefix("W/") for tag in if_none_match.split(","))
 
 
+def accepts_gzip(header: str) -> bool:
+    """Whether the client with this `Accept-Encoding` takes answers compressed with gzip."""
+    for token in header.lower().split(","):
+        coding, _, weight = token.partition(";")
+        if coding.strip() == "gzip":
+            return weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False
+
+
 @cache
 def live_page(title: str, links: tuple[tuple[str, str], ...]) -> LivePage:
     """The page. `links`: addresses of the server's other answers, relative to the page's, with their texts."""
@@ -91,7 +99,7 @@ def _hashes(parts: Iterable[str]) -> list[str]:
 
 
 def _head(links: Iterable[tuple[str, str]]) -> str:
-    shown = "".join(f'<a href="{escape(address)}">{escape(text)}</a>' for address, text in links)
+    shown = "".join(f'<a href="{page.escape(address)}">{page.escape(text)}</a>' for address, text in links)
     return (
         f'<nav>{shown}</nav><p id="source"></p>'
         '<div class="bar" id="state" data-state="wait"><b id="lamp" aria-hidden="true"></b>'
@@ -118,4 +126,4 @@ def _tables() -> Iterable[str]:
 
 
 def _section(name: str, title: str, columns: tuple[str, ...]) -> str:
-    return f'<section id="{name}"><h2>{escape(title)}</h2><p class="note"></p>{page.table(columns, ())}</section>'
+    return f'<section id="{name}"><h2>{page.escape(title)}</h2><p class="note"></p>{page.table(columns, ())}</section>'

@@ -34,10 +34,10 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
 
     application = with_live_page(metrics)
 
-    def get(path: str, query: str = "", **headers: str) -> tuple[str, dict[str, str], bytes]:
+    def get(path: str, query: str = "", method: str = "GET", **headers: str) -> tuple[str, dict[str, str], bytes]:
         answer: list[Any] = []
         named = {f"HTTP_{name.upper()}": value for name, value in headers.items()}
-        environ = {"REQUEST_METHOD": "GET", "PATH_INFO": path, "QUERY_STRING": query, **named}
+        environ = {"REQUEST_METHOD": method, "PATH_INFO": path, "QUERY_STRING": query, **named}
         body = b"".join(application(environ, lambda *start: answer.extend(start)))  # type: ignore[arg-type]
         return answer[0], dict(answer[1]), body
 
@@ -56,6 +56,22 @@ def test_browsers_get_the_page_and_scrapers_the_metrics(ask: Ask) -> None:
     assert "default-src 'none'" in headers["Content-Security-Policy"]
     again = ask("/", accept="text/html", if_none_match=headers["ETag"])
     assert (again[0], again[2]) == ("304 Not Modified", b"")
+
+
+@pytest.mark.parametrize("path", ["/", "/api/live", "/metrics"])
+def test_head_is_get_without_the_body_and_options_names_both(ask: Ask, path: str) -> None:
+    got, head = (ask(path, method=method, accept="text/html", accept_encoding="gzip") for method in ("GET", "HEAD"))
+    length = {"Content-Length": str(len(got[2]))}
+    assert head == (got[0], {**got[1], **length}, b"")
+    status, headers, body = ask(path, method="OPTIONS")
+    assert (status, headers["Allow"], body) == ("200 OK", "GET, HEAD, OPTIONS", b"")
+
+
+@pytest.mark.parametrize("path", ["/", "/api/live"])
+def test_a_client_that_refuses_gzip_gets_plain_answers(ask: Ask, path: str) -> None:
+    _, headers, body = ask(path, accept="text/html", accept_encoding="gzip;q=0, identity")
+    assert "Content-Encoding" not in headers
+    assert body[:1] in b"<{"
 
 
 def test_before_the_first_region_the_page_says_so(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
