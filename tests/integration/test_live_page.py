@@ -50,8 +50,8 @@ def rows(times: Sequence[float], values: Sequence[float]) -> dict[str, str]:
 
 def device(uuid: str = "GPU-a", label: str = "0", name: str = "NVIDIA X", **more: Any) -> dict[str, Any]:
     tops = {"power": 700.0, "memory": 80 << 30, "clock": None}
-    state = {"uuid": uuid, "label": label, "title": f"GPU {label} {name}", "status": "ok", "reason": "", "tops": tops}
-    return {**state, "temperature_c": 61.0, "throttled": [], "processes": [], "holders": [], **more}
+    state = {"uuid": uuid, "label": label, "title": f"GPU {label} {name}", "status": "ok", "reason": "", "gone": False}
+    return {**state, "tops": tops, "temperature_c": 61.0, "throttled": [], "processes": [], "holders": [], **more}
 
 
 def answer(**more: Any) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def answer(**more: Any) -> dict[str, Any]:
         "cursor": "made.1", "reset": True, "now_ms": NOW, "poll_ms": 1000, "keep_ms": 300_000, "interval_s": 0.1,
         "version": "0.1.0", "source": "made", "simulated": False, "reason": "", "user_note": "", "region_note": "",
         "devices": [device()], "samples": {"GPU-a": {"busy": rows(times, busy)}}, "blocks": {"GPU-a": block},
-        "marks": [[NOW - 5e3, "GPU-a", "bad", "XID 79"]], "names": ["step"], "running": [],
+        "marks": [[NOW - 5e3, "GPU-a", "bad", "XID 79"]], "names": [[0, "step"]], "running": [],
         "regions": [{**row, "whole": "MEMORY_BOUND"}], "regions_left_out": 0, **more,
     }  # fmt: skip
 
@@ -172,6 +172,8 @@ def test_tables_can_be_searched_and_read_aloud(made: Browser) -> None:
     # A notice is announced once: its text stays the same from second to second.
     made("page.take(arguments[0]); page.tell();", answer(cursor="other.1"))
     assert "The history begins anew" in text(made, "#trouble")
+    made("page.take(arguments[0]); page.tell();", answer(cursor="other.2", reset=False, now_ms=NOW + 301e3))
+    assert text(made, "#trouble") == ""
 
 
 def test_no_name_becomes_markup(made: Browser) -> None:
@@ -182,8 +184,8 @@ def test_no_name_becomes_markup(made: Browser) -> None:
         "throttled": [EVIL],
     }
     names = answer(
-        names=[EVIL], source=EVIL, reason=EVIL, region_note=EVIL, user_note=EVIL, marks=[[NOW, "GPU-a", "bad", EVIL]],
-        devices=[device(name=EVIL, **users)], running=[["GPU-a", 0, NOW - 500]],
+        names=[[0, EVIL]], source=EVIL, reason=EVIL, region_note=EVIL, user_note=EVIL,
+        marks=[[NOW, "GPU-a", "bad", EVIL]], devices=[device(name=EVIL, **users)], running=[["GPU-a", 0, NOW - 500]],
     )  # fmt: skip
     made("page.take(arguments[0]); page.tell(); page.draw(); page.step(true);", names)
     assert made("return document.querySelectorAll('img, td b, p b, #groups summary .title b').length") == 0
@@ -204,6 +206,82 @@ def test_a_regime_that_changes_over_time_does_not_differ_between_devices(made: B
     both = after({**row, "regime": "COMPUTE_BOUND"}, {**row, "device": "GPU-b"})
     assert both == ["DIFFERS", ["COMPUTE_BOUND", "MEMORY_BOUND"]]
     assert after(row) == ["MEMORY_BOUND", ["MEMORY_BOUND"]]
+
+
+def blocks(*times: tuple[float, float], numbers: Sequence[int] = ()) -> dict[str, str]:
+    """Executions, each with its end in s before `NOW` and its length in s."""
+    ends, lengths = [NOW - 1e3 * end for end, _ in times], [1e3 * length for _, length in times]
+    n = len(times)
+    block = {"t": packed("d", ends), "d": packed("f", lengths), "region": packed("H", numbers or [0] * n)}
+    return block | {"n": packed("I", [1] * n), "fill": packed("B", [255] * n)}
+
+
+def test_late_and_overlapping_executions_are_drawn_wherever_one_looks(made: Browser) -> None:
+    # By their ends, as they arrive: the long one comes after two that began later. Then a late one.
+    made("page.take(arguments[0]);", answer(blocks={"GPU-a": blocks((30, 1), (20, 2), (10, 45))}, running=[]))
+    late = answer(reset=False, samples={}, marks=[], names=[], blocks={"GPU-a": blocks((40, 2))})
+    made("page.take(arguments[0]); page.choose(0);", {**late, "running": [["GPU-a", 0, NOW - 500]]})
+    seen = made(
+        """
+        const group = page.groups[0], lanes = group.data.lanes[0], row = group.rows.find(each => each.kind === "lane");
+        const pen = group.canvas.getContext("2d"), ratio = devicePixelRatio, found = [];
+        const inks = (from, to, t) => {
+          page.show(page.now - 1000 * from, page.now - 1000 * to); page.draw();
+          const x = Math.round(page.x(page.now - 1000 * t) * ratio);
+          return pen.getImageData(x, (row.y + 2) * ratio, 1, 1).data[3] > 0;
+        };
+        return {
+          begins: lanes.t0.map(t => Math.round((page.now - t) / 100) / 10),
+          long: [inks(54, 34, 50), inks(28, 8, 12)], late: inks(60, 25, 41), none: inks(60, 5, 7),
+          hover: group.block(page, row.y + 2, page.now - 15000).i,
+        };
+        """
+    )
+    assert seen["begins"] == [55.0, 42.0, 31.0, 22.0, 0.5]
+    assert seen["long"] == [True, True]
+    assert seen["late"]
+    assert not seen["none"]
+    assert seen["hover"] == 0
+    # Once it has ended, the running one is drawn as it was; the others stay.
+    made("page.take(arguments[0]);", {**late, "blocks": {}, "running": [], "now_ms": NOW + 1e3})
+    assert made("return page.groups[0].data.lanes[0].t0.length") == 4
+
+
+def test_lanes_without_room_are_counted_and_a_click_in_the_table_shows_them(made: Browser) -> None:
+    names = [[i, f"region {i}"] for i in range(40)]
+    # The first is the shortest of all.
+    lanes = blocks(*((1, 1 + i / 10) for i in range(40)), numbers=range(40))
+    made("page.take(arguments[0]);", answer(names=names, blocks={"GPU-a": lanes}))
+    shown = "return page.groups[0].data.lanes.map(lanes => lanes.own);"
+    assert made(shown) == list(range(12, 40))
+    assert text(made, "#groups .more").startswith("12 more regions without a lane")
+    assert made("document.querySelector('#regions tbody button').click();" + shown) == [0, *range(13, 40)]
+    made("page.choose(0);")
+
+
+def test_a_name_that_comes_in_the_place_of_another_takes_nothing_over(made: Browser) -> None:
+    made("page.choose(0);")
+    row = answer()["regions"][0]
+    after = answer(reset=False, names=[[0, "other step"]], samples={}, marks=[], regions=[row], blocks={})
+    made("page.take(arguments[0]);", after)
+    assert text(made, "#regions tbody td") == "other step"
+    assert made("return [page.region, page.groups[0].data.lanes.length]") == [-1, 0]
+
+
+def test_a_lost_gpu_keeps_its_rows_and_says_since_when(made: Browser) -> None:
+    gone = device(label="1", status="failed", reason="it fell off the bus", gone=True)
+    later = answer(reset=False, samples={}, marks=[], names=[], blocks={}, now_ms=NOW + 20e3, devices=[gone])
+    made("page.take(arguments[0]); page.draw();", later)
+    since = made("return clock(arguments[0])", NOW)
+    assert text(made, "#groups summary") == f"GPU 1 NVIDIA Xgone since {since}it fell off the bus"
+    look = "return [+getComputedStyle(page.groups[0].canvas).opacity, page.groups[0].data.charts.length]"
+    assert made(look) == [0.5, 1]
+    # Its rows may be older than those that are kept.
+    made("page.take(arguments[0]);", {**later, "now_ms": NOW + 900e3})
+    assert f"gone since {since}" in text(made, "#groups summary")
+    made("page.take(arguments[0]);", {**later, "devices": [device()]})
+    assert made(look)[0] == 1
+    assert "gone" not in text(made, "#groups summary")
 
 
 @pytest.mark.parametrize(("interval_s", "gaps"), [(10.0, 0), (0.1, 3)])
@@ -241,7 +319,7 @@ def test_a_server_that_is_gone_is_said_and_asked_less_and_less(served: tuple[Exp
     running.end()
     page.until("page.failures >= 2")
     assert page("return document.getElementById('state').dataset.state") == "lost"
-    assert "these values are old" in text(page, "#trouble")
+    assert text(page, "#trouble") == "The server does not answer (no connection): these values are old."
     assert re.search(r"no answer: last update \d.* s ago, next try in \d", text(page, "#age"))
     pauses = page("return [page.next - performance.now()]")
     assert pauses[0] > 500

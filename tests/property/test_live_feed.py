@@ -2,11 +2,13 @@ import base64
 import json
 import struct
 from typing import Any
+from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_profile.report.live import LiveFeed, LiveMark
+from gpu_profile.report.live.feed import OTHER
 from gpu_profile.report.live.strands import KEEP_MS, NumberStrand
 
 #: What happens, one after the other: some samples of a device, a mark, a new region, a wait in s, or a viewer's poll.
@@ -29,16 +31,21 @@ class Viewer:
         self.cursor = ""
         self.rows: dict[str, list[float]] = {}
         self.marks: list[str] = []
-        self.names: list[str] = []
+        #: The names of regions by number, and the regions of all executions.
+        self.names: dict[int, str] = {}
+        self.executions: list[str] = []
 
     def take(self, answer: dict[str, Any]) -> None:
         if answer["reset"]:
-            self.rows, self.marks, self.names = {}, [], []
+            self.rows, self.marks, self.names = {}, [], {}
         self.cursor = answer["cursor"]
         for device, charts in answer["samples"].items():
             self.rows.setdefault(device, []).extend(column(charts["power"]["t"], "d"))
         self.marks += [text for *_, text in answer["marks"]]
-        self.names += answer["names"]
+        self.names |= dict(answer["names"])
+        self.executions = [] if answer["reset"] else self.executions
+        for packed in answer["blocks"].values():
+            self.executions += [self.names[int(number)] for number in column(packed["region"], "H")]
 
 
 def column(text: str, code: str) -> list[float]:
@@ -46,11 +53,13 @@ def column(text: str, code: str) -> list[float]:
     return list(struct.unpack(f"<{len(data) // struct.calcsize(code)}{code}", data))
 
 
+@patch("gpu_profile.report.live.feed.MOST_NAMES", 3)
 @given(_STEPS)
 def test_any_sequence_of_polls_gives_every_row_exactly_once(steps: list[tuple[str, str, int]]) -> None:
     feed, viewers, now_ms = LiveFeed("a"), [Viewer() for _ in range(3)], 1e6
     sent: dict[str, list[float]] = {}
     marks: list[str] = []
+    ran: list[tuple[float, str]] = []
     for kind, device, n in [*steps, ("wait", "", 1), *(("poll", "", i) for i in range(3))]:
         match kind:
             case "samples":
@@ -62,7 +71,8 @@ def test_any_sequence_of_polls_gives_every_row_exactly_once(steps: list[tuple[st
                 marks.append(str(len(marks)))
                 feed.mark(LiveMark(now_ms, device, "bad", marks[-1]))
             case "region":
-                feed.number(f"region {n}")
+                ran.append((now_ms, f"region {n}"))
+                feed.blocks("GPU-a").append(now_ms, 1, feed.number(ran[-1][1]), 1, 255)
             case "wait":
                 now_ms += n * 1e3
             case _:
@@ -76,7 +86,10 @@ def test_any_sequence_of_polls_gives_every_row_exactly_once(steps: list[tuple[st
             assert rows == sent[device][-len(rows) :]
             assert {row for row in sent[device] if row >= sent[device][-1] - KEEP_MS} <= set(rows)
         assert viewer.marks == marks
-        assert [feed.number(name) for name in viewer.names] == list(range(len(viewer.names)))
+        # Each execution has its region's name, or `OTHER`, however many names there were before.
+        names = [name for t, name in ran if t >= now_ms - KEEP_MS]
+        assert len(viewer.executions) >= len(names)
+        assert all(a in (b, OTHER) for a, b in zip(reversed(viewer.executions), reversed(names), strict=False))
 
 
 @given(st.lists(st.floats(0.1, 20_000), min_size=1, max_size=200), st.data())

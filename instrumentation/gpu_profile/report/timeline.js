@@ -47,6 +47,13 @@ function after(column, value, from = 0, to = column.length) {
   return from;
 }
 
+// The latest end up to each block of its lane. Blocks that overlap begin in order, but need not end in order.
+function reaches({ lane, t1 }) {
+  const reach = Array.from(t1);
+  for (let i = 1; i < reach.length; i++) if (lane[i] === lane[i - 1]) reach[i] = Math.max(reach[i], reach[i - 1]);
+  return reach;
+}
+
 class Group {
   constructor(data, canvas) {
     this.data = data;
@@ -65,6 +72,7 @@ class Group {
     for (const lanes of data.lanes) {
       lanes.from = [];
       for (let lane = 0; lane <= lanes.count; lane++) lanes.from.push(after(lanes.lane, lane - 1));
+      lanes.reach = reaches(lanes);
       for (let lane = 0; lane < lanes.count; lane++) {
         this.rows.push({ kind: "lane", lanes, lane, y, height: LANE });
         y += LANE + 2;
@@ -130,9 +138,13 @@ class Group {
       pen.textAlign = "left";
       pen.fillStyle = view.ink.ink;
       const name = row.lanes.names[row.lane];
+      // Stacked accents must not reach into other rows.
+      pen.save();
+      pen.beginPath(); pen.rect(0, row.y, GUTTER - 4, row.height); pen.clip();
       if (name !== undefined) pen.fillText(clipped(pen, name, GUTTER - 12), 2, row.y + LANE / 2 + 1);
       else if (first) pen.fillText(row.lanes.marked ? "regions, on the GPU" : "regions, by the host", 2, row.y + LANE / 2 + 1);
       else if (row.lanes.folded && row.lane === row.lanes.count - 1) pen.fillText("and more at once", 2, row.y + LANE / 2 + 1);
+      pen.restore();
       first = false;
     }
   }
@@ -202,9 +214,7 @@ class Group {
       pen.fillRect(pixel, y, 1, LANE);
       filled = most = 0;
     };
-    // Ends are in order too on all lanes but the last of those that are folded.
-    const begin = lanes.folded && lane === lanes.count - 1 ? first : after(lanes.t1, view.from, first, last);
-    for (let i = begin; i < last && lanes.t0[i] < view.to; i++) {
+    for (let i = after(lanes.reach, view.from, first, last); i < last && lanes.t0[i] < view.to; i++) {
       const left = view.x(lanes.t0[i]), right = view.x(lanes.t1[i]);
       if (right < GUTTER) continue;
       const a = Math.max(GUTTER - 2, left), b = Math.min(width + 2, right), fill = lanes.fill[i] / 255;
@@ -250,8 +260,8 @@ class Group {
     const { lanes, lane } = row;
     const reach = 3 * (view.to - view.from) / (view.width - GUTTER);
     let best = null, near = reach;
-    const until = after(lanes.t0, t + reach, lanes.from[lane], lanes.from[lane + 1]);
-    for (let i = until - 1; i >= Math.max(lanes.from[lane], until - 64); i--) {
+    const first = after(lanes.reach, t - reach, lanes.from[lane], lanes.from[lane + 1]);
+    for (let i = after(lanes.t0, t + reach, first, lanes.from[lane + 1]) - 1; i >= first; i--) {
       const away = t < lanes.t0[i] ? lanes.t0[i] - t : t > lanes.t1[i] ? t - lanes.t1[i] : 0;
       if (away <= near) { near = away; best = { lanes, i }; }
       if (!away) break;

@@ -100,8 +100,8 @@ class NodeLive:
         sampler, holders, processes = self._sampler, self._holders(), self._processes(now_ns)
         regions: Mapping[str, Any] = {"regions": [], "regions_left_out": 0, "running": [], "region_note": NO_REGIONS}
         if self.regions is not None:
-            self.regions.fill(self._feed)
             regions = self.regions.state(self._feed)
+            self.regions.fill(self._feed)
         return {
             **regions,
             "version": identity.version,
@@ -117,6 +117,7 @@ class NodeLive:
                     now_ns,
                     status=status(state, sampler, now_ns),
                     reason=down_reason(state, sampler, now_ns),
+                    gone=not state.up,
                     throttled=self.recent.throttling.present(uuid, now_ns / _MS),
                     processes=processes.get(uuid, ()),
                     holders=holders.get(uuid, ()),

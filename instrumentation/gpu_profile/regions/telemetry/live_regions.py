@@ -17,6 +17,7 @@ from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session.changes import clock_time
 from gpu_profile.regions.session.joiner import Joiner
 from gpu_profile.report.live import LiveFeed, LiveMark
+from gpu_profile.report.live.strands import KEEP_MS
 from gpu_profile.units import NS_PER_S
 
 _MS: Final = 1e6
@@ -33,6 +34,8 @@ _MOST_RUNNING: Final = 64
 #: The time over which shares and rates are taken, and the shortest time for which they are given.
 _WINDOW_MS: Final = 60_000.0
 _SHORTEST_MS: Final = 1_500.0
+#: Executions that end this much after the present are of another machine's clock.
+_CLOCKS_MS: Final = 1_000.0
 
 Key = tuple[str, str]
 
@@ -59,7 +62,7 @@ class _RegionTotals(NamedTuple):
 class LiveRegions:
     """The regions in `joiner`. `shown` makes a region's name on the page from its full name.
 
-    One thread at a time calls `fill` and `state`.
+    One thread at a time calls `state` and then `fill`, so that the regions in the table are the first to get a name.
     """
 
     def __init__(self, joiner: Joiner, clock: Clock, shown: Callable[[str], str] = lambda name: name) -> None:
@@ -98,7 +101,10 @@ class LiveRegions:
         if self._settled not in self._joiner.on_settled:
             self._joiner.on_settled = [*self._joiner.on_settled, self._settled]
         ended = [self._ended.popleft() for _ in range(len(self._ended))]
+        now_ms = self._viewed_ns / _MS
         for block in merged(ended):
+            if not now_ms - KEEP_MS < block.end_ms <= now_ms + _CLOCKS_MS:
+                continue
             number = feed.number(self._shown(block.region))
             row = block.end_ms, block.length_ms, number, block.n, round(255 * block.fill)
             feed.blocks(block.device).append(*row)

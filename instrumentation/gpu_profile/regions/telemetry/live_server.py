@@ -64,9 +64,10 @@ class SessionLive:
             self._take(state, now_ns)
         while self._events:
             feed.mark(mark_of(self._events.popleft()))
+        regions = self._regions.state(feed)
         self._regions.fill(feed)
         return {
-            **self._regions.state(feed),
+            **regions,
             **_about(driver.name if driver is not None else "no driver"),
             "simulated": driver is not None and is_simulated(driver),
             "interval_s": session.sampler.interval_s,
@@ -88,6 +89,7 @@ class SessionLive:
             now_ns,
             status="ok" if state.up else "failed",
             reason="" if state.up else state.reason or "lost",
+            gone=not state.up,
             throttled=self._throttling.present(uuid, now_ns / _MS),
         )
 

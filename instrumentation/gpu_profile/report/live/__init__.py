@@ -7,7 +7,8 @@ The exporter serves it at `/`, and a program's `serve_metrics` too. Read in this
 - `marks`: events and the beginnings of throttling, as marks on a timeline.
 - `device_state`: the present state of one device, as part of an answer.
 - `page`: the page, with its validator and its content security policy.
-- `live.js`, `live.css`: the front end, on top of the timeline of all other pages (`timeline.js`, `page.js`).
+- `live.js`, `live.css`: the front end, on top of the timeline of all other pages (`timeline.js`, `page.js`): `rows.js`
+  keeps the rows, `asking.js` asks for them, `live_tables.js` has the tables.
 
 Pure: servers have the clocks, threads and locks. Imports the catalogue, the history's types and the frame of pages. No
 numpy, because the exporter runs without it. A new value of a device needs a key in `device_state` and a place in

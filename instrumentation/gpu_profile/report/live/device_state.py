@@ -41,13 +41,15 @@ def device_state(
     *,
     status: str,
     reason: str,
+    gone: bool,
     throttled: Iterable[str] = (),
     processes: Iterable[tuple[ProcessUse, str]] = (),
     holders: Iterable[Mapping[str, str]] = (),
 ) -> dict[str, Any]:
     """The state as JSON. `tops` are the highest values of charts by key; an unknown value is None.
 
-    `reason`: why it does not answer, or empty. `processes` come with their names, `holders` as attributes.
+    `reason`: why it does not answer, or empty. `gone`: whether it was lost, so that its newest rows are of before.
+    `processes` come with their names, `holders` as attributes.
     """
     label = device_label(device)
     limit, heat = _last(columns, POWER_LIMIT), _last(columns, TEMPERATURE)
@@ -58,6 +60,7 @@ def device_state(
         "title": title(device, label),
         "status": status,
         "reason": reason,
+        "gone": gone,
         "tops": {
             "power": None if limit is None else POWER_LIMIT.base(limit.value),
             "memory": device.memory_bytes,

@@ -21,10 +21,14 @@ CUT_MS: Final = 900.0
 POLL_MS: Final = 1_000.0
 #: Cuts that a viewer may continue from.
 _MOST_CUTS: Final = int(KEEP_MS / CUT_MS)
-#: Events that are kept, and names of regions with an own lane; further regions share `OTHER`.
+#: Events that are kept.
 MOST_MARKS: Final = 500
+#: Names of regions that are visible at once, and their length; further regions share `OTHER`.
 MOST_NAMES: Final = 256
+LONGEST_NAME: Final = 200
 OTHER: Final = "other"
+#: The newest names for viewers that continue. A viewer that missed more begins anew.
+_NEW_NAMES: Final = 4 * MOST_NAMES
 #: Answers of one cut that are kept.
 _MOST_ANSWERS: Final = 16
 #: A sample this much older than the newest one of its strand was taken after the clock was set back.
@@ -54,11 +58,17 @@ class LiveFeed:
     """The rows, cuts and answers of one server. Not thread-safe. `epoch` identifies this server and its clock."""
 
     def __init__(self, epoch: str) -> None:
+        #: The numbers of the visible names, and the numbers without a name.
         self._numbers: dict[str, int] = {}
+        self._free = list(reversed(range(MOST_NAMES)))
+        #: Numbers in the state of the next cut, and of the newest one. Whether names were looked through since it.
+        self._asked: set[int] = set()
+        self._shown: set[int] = set()
+        self._looked = False
         #: Samples by device and chart, and executions by device.
         self._strands: dict[Where, NumberStrand] = {}
         self._marks = RowStrand(MOST_MARKS)
-        self._names = RowStrand(MOST_NAMES + 1)
+        self._names = RowStrand(_NEW_NAMES)
         self._restarts = 0
         self._first_epoch = self.epoch = epoch
         self._cuts: deque[_Cut] = deque(maxlen=_MOST_CUTS)
@@ -99,14 +109,36 @@ class LiveFeed:
         self._marks.append(list(mark))
 
     def number(self, name: str) -> int:
-        """The number of a region's name in the column `region`."""
+        """The number of a region's name in the column `region`.
+
+        It is the name's own while rows or the state contain it. Then another name may get it.
+        """
+        name = name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
         number = self._numbers.get(name)
         if number is None:
-            if len(self._numbers) >= MOST_NAMES and name != OTHER:
+            if name == OTHER:
+                number = MOST_NAMES
+            elif self._free or self._reclaim():
+                number = self._free.pop()
+            else:
                 return self.number(OTHER)
-            number = self._numbers[name] = self._names.total
-            self._names.append(name)
+            self._numbers[name] = number
+            self._names.append([number, name])
+        self._asked.add(number)
         return number
+
+    def _reclaim(self) -> bool:
+        """Take the numbers of names that are not visible any more, once in a cut. Whether there are any."""
+        if self._looked:
+            return False
+        self._looked = True
+        rows = (strand.values("region") for (_, chart), strand in self._strands.items() if not chart)
+        visible = self._asked.union(self._shown, *rows)
+        for name, number in list(self._numbers.items()):
+            if number not in visible and name != OTHER:
+                del self._numbers[name]
+                self._free.append(number)
+        return bool(self._free)
 
     def prepend(self, older: Mapping[Where, NumberStrand]) -> None:
         """Insert older samples, by device and chart. Begins a new epoch, so that viewers receive them."""
@@ -149,6 +181,10 @@ class LiveFeed:
 
     def _cut(self, now_ms: float) -> None:
         number = self._cuts[-1].number + 1 if self._cuts else 1
+        self._shown, self._asked, self._looked = self._asked, set(), False
+        for (_, chart), strand in self._strands.items():
+            if not chart:
+                strand.expire(now_ms - KEEP_MS)
         totals = {where: strand.total for where, strand in self._strands.items()}
         self._cuts.append(_Cut(number, totals, self._marks.total, self._names.total))
         self._cut_ms = now_ms
@@ -165,7 +201,8 @@ class LiveFeed:
             return None
         cut = self._cuts[place]
         kept = all(cut.totals.get(where, 0) >= strand.dropped for where, strand in self._strands.items())
-        return cut if kept and cut.marks >= self._marks.dropped else None
+        kept = kept and cut.marks >= self._marks.dropped and cut.names >= self._names.dropped
+        return cut if kept else None
 
     def _content(self, since: _Cut | None) -> dict[str, Any]:
         until = self._cuts[-1]
@@ -186,8 +223,13 @@ class LiveFeed:
             "samples": samples,
             "blocks": blocks,
             "marks": self._marks.part(since.marks if since else 0, until.marks),
-            "names": self._names.part(since.names if since else 0, until.names),
+            "names": self._names.part(since.names, until.names)
+            if since
+            else [[n, x] for x, n in self._numbers.items()],
         }
+
+    def _all_names(self) -> list[tuple[int, str]]:
+        return [(number, name) for name, number in self._numbers.items()]
 
     def _parts(self, since: _Cut | None, until: _Cut) -> Iterator[tuple[Where, dict[str, str]]]:
         for where, last in until.totals.items():

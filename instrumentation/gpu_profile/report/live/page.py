@@ -24,6 +24,8 @@ _HINTS: Final = (
     "<kbd>Space</kbd> pauses; <kbd>/</kbd> searches. Hatched: not measured. Triangles are events."
 )
 
+#: In this order: each one uses the ones before it.
+_SCRIPTS: Final = ("rows.js", "asking.js", "live_tables.js", "live.js")
 _REGIMES: Final = tuple(map(str, Regime))
 
 
@@ -72,7 +74,7 @@ def live_page(title: str, links: tuple[tuple[str, str], ...]) -> LivePage:
         drawn=None,
         mark=' <span class="mark" id="simulated" hidden>SIMULATED</span>',
         style=page.asset(__package__, "live.css"),
-        script=page.asset(__package__, "live.js") + f"\nstart({setting});",
+        script="\n".join((*(page.asset(__package__, name) for name in _SCRIPTS), f"start({setting});")),
     )
     body = text.encode()
     etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'

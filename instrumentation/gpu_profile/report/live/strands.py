@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Any, Final
 
-#: Rows older than this, compared with the newest one, are dropped.
+#: Samples older than this, compared with the newest one, are dropped; executions, compared with the present.
 KEEP_MS: Final = 300_000.0
 #: Rows of one strand at most: 50 a second, as some drivers buffer power.
 MOST_ROWS: Final = 16_000
@@ -23,7 +23,10 @@ BLOCKS: Final = {"t": "d", "d": "f", "region": "H", "n": "I", "fill": "B"}
 
 
 class NumberStrand:
-    """Columns of numbers, by name and type code of `array`. The first column is the rows' time in ms, ascending."""
+    """Columns of numbers, by name and type code of `array`. The first column is the rows' time in ms.
+
+    Times ascend, except that late executions come after newer ones.
+    """
 
     __slots__ = ("_appends", "_columns", "_times", "dropped")
 
@@ -44,15 +47,30 @@ class NumberStrand:
         return self._times[-1] if self._times else 0.0
 
     def append(self, *row: float) -> None:
-        """Add a row. Drops rows that are too old, and the oldest of too many."""
+        """Add a row. Drops rows that are too old compared with it, and the oldest of too many."""
         for append, value in zip(self._appends, row, strict=True):
             append(value)
         times = self._times
         if times[-1] - times[0] > KEEP_MS + _SLACK_MS or len(times) > MOST_ROWS + _SLACK_ROWS:
-            first = max(bisect_right(times, times[-1] - KEEP_MS), len(times) - MOST_ROWS)
-            for column in self._columns.values():
-                del column[:first]
-            self.dropped += first
+            self._drop(max(self._older(times[-1] - KEEP_MS), len(times) - MOST_ROWS))
+
+    def expire(self, before_ms: float) -> None:
+        """Drop the rows before this time. Without a need to drop them, rows stay up to 15 s longer."""
+        if self._times and before_ms - self._times[0] > _SLACK_MS:
+            self._drop(self._older(before_ms))
+
+    def _older(self, than_ms: float) -> int:
+        """The number of rows at the beginning that are older."""
+        return next((place for place, time_ms in enumerate(self._times) if time_ms > than_ms), len(self._times))
+
+    def _drop(self, first: int) -> None:
+        for column in self._columns.values():
+            del column[:first]
+        self.dropped += first
+
+    def values(self, column: str) -> frozenset[float]:
+        """The different values in a column."""
+        return frozenset(self._columns[column])
 
     def prepend(self, older: NumberStrand) -> bool:
         """Insert the rows of `older` before the first one here. If there are any, the numbers of rows begin anew."""

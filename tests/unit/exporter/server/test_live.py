@@ -101,12 +101,13 @@ def test_the_state_has_limits_holders_processes_and_reasons() -> None:
     (device,) = world.ask()["devices"]
     assert device["tops"] == {"power": 700.0, "memory": 80 << 30, "clock": None}
     assert (device["temperature_c"], device["status"], device["processes"], device["holders"]) == (55, "ok", [], [])
+    assert not device["gone"]
     world.live.holders = Holders()
     world.driver.lost = {"GPU-a"}
     step_for(world.sampler, world.clock, 2.0)
     answer = world.ask()
     (device,) = answer["devices"]
-    assert (device["status"], device["reason"]) == ("failed", "GPU-a fell off the bus")
+    assert (device["status"], device["reason"], device["gone"]) == ("failed", "GPU-a fell off the bus", True)
     assert device["processes"] == [[7, EVIL, 1 << 30, None]]
     assert device["holders"] == [["pod", "ml/train-0"]]
     assert (answer["region_note"], answer["simulated"], answer["source"]) == (

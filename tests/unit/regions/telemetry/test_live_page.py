@@ -89,7 +89,7 @@ def test_the_samples_and_regions_of_the_process_arrive_once(stage: Stage, ask: A
     assert (device["status"], device["reason"]) == ("ok", "")
     assert set(first["samples"][device["uuid"]]) >= {"busy", "power", "memory", "clock"}
     (row,) = first["regions"]
-    assert first["names"][row["region"]] == EVIL
+    assert dict(first["names"])[row["region"]] == EVIL
     assert (row["device"], row["share"], row["calls_per_s"]) == (device["uuid"], None, None)
     assert row["energy_j"] is None or row["energy_j"] > 0
     # Executions are collected from the first look on.
@@ -132,6 +132,16 @@ def test_many_short_executions_merge_and_long_ones_stay() -> None:
     assert all(block.fill == pytest.approx(0.5, abs=0.01) for block in blocks if block is not long)
 
 
+def test_executions_of_another_machines_clock_take_no_others_place(stage: Stage) -> None:
+    feed, regions = LiveFeed("a"), LiveRegions(stage.session.joiner, stage.clock)
+    now_ns, s = stage.clock.now_ns(), 1_000_000_000
+    for name, age_s in (("tomorrow", -86_400), ("now", 1), ("long ago", 900)):
+        regions._ended.append(("GPU-a", name, now_ns - (age_s + 1) * s, now_ns - age_s * s))
+    regions.fill(feed)
+    assert feed.blocks("GPU-a").total == 1
+    assert json.loads(feed.answer("", now_ns / 1e6, dict))["names"] == [[0, "now"]]
+
+
 def test_of_very_many_regions_those_that_are_shown_have_names_of_their_own() -> None:
     nothing = Evidence("counters", {}, 0, 0.0)
     summaries = [replace(unfinished(f"region {i}", Device("GPU-a"), nothing), energy_j=float(i)) for i in range(400)]
@@ -142,5 +152,5 @@ def test_of_very_many_regions_those_that_are_shown_have_names_of_their_own() -> 
     )
     feed = LiveFeed("a")
     rows = LiveRegions(joiner, FakeClock()).state(feed)["regions"]
-    names = json.loads(feed.answer("", 0.0, dict))["names"]
+    names = dict(json.loads(feed.answer("", 0.0, dict))["names"])
     assert [names[row["region"]] for row in rows] == [f"region {i}" for i in range(399, 299, -1)]

@@ -7,8 +7,8 @@ import pytest
 from gpu_profile.catalogue.samples import Event
 from gpu_profile.catalogue.signals import THROTTLES, THROTTLES_SEEN
 from gpu_profile.report.live import LiveFeed, LiveMark, ThrottleWatch, mark_of
-from gpu_profile.report.live.feed import CUT_MS, MOST_MARKS, MOST_NAMES, OTHER
-from gpu_profile.report.live.strands import MOST_ROWS, SAMPLES, NumberStrand
+from gpu_profile.report.live.feed import CUT_MS, LONGEST_NAME, MOST_MARKS, MOST_NAMES, OTHER
+from gpu_profile.report.live.strands import KEEP_MS, MOST_ROWS, SAMPLES, NumberStrand
 
 
 def ask(feed: LiveFeed, now_ms: float, after: str = "") -> dict[str, Any]:
@@ -69,8 +69,40 @@ def test_memory_is_bounded() -> None:
     for i in range(2 * MOST_MARKS):
         feed.mark(LiveMark(i, "GPU-a", "bad", "x"))
     answer = ask(feed, 0.0)
-    assert answer["names"][-1] == OTHER
+    assert answer["names"][-1] == [MOST_NAMES, OTHER]
     assert len(answer["marks"]) == MOST_MARKS
+
+
+def test_a_name_that_is_not_visible_any_more_gives_its_place_to_another() -> None:
+    feed = LiveFeed("a")
+    for i in range(MOST_NAMES):
+        feed.blocks("GPU-a").append(i, 1, feed.number(f"request {i}"), 1, 255)
+    state = {"train": 0}
+
+    def look() -> dict[str, Any]:
+        state["train"] = feed.number("request 7")  # it is in the table in every cut
+        return {}
+
+    feed.answer("", 0.0, look)
+    feed.answer("", CUT_MS, look)
+    assert feed.number("late") == feed.number(OTHER)
+    # On a device that is silent since, only the present's time makes executions old.
+    cursor = json.loads(feed.answer("", KEEP_MS + 60_000, look))["cursor"]
+    again = feed.number("late")
+    assert again not in (feed.number(OTHER), state["train"])
+    feed.blocks("GPU-b").append(KEEP_MS + 61_000, 1, again, 1, 255)
+    answer = ask(feed, KEEP_MS + 62_000, cursor)
+    assert not answer["reset"]
+    assert answer["names"] == [[again, "late"]]
+    everything = dict(ask(feed, KEEP_MS + 62_001)["names"])
+    assert everything[again] == "late"
+    assert everything[state["train"]] == "request 7"
+
+
+def test_an_endless_name_is_cut() -> None:
+    feed = LiveFeed("a")
+    assert feed.number("x" * 10_000) == feed.number("x" * 5_000)
+    assert [len(name) for _, name in ask(feed, 0.0)["names"]] == [LONGEST_NAME]
 
 
 def test_throttling_has_one_mark_for_an_episode() -> None:
