@@ -172,6 +172,11 @@ def test_tables_can_be_searched_and_read_aloud(made: Browser) -> None:
     # A notice is announced once: its text stays the same from second to second.
     made("page.take(arguments[0]); page.tell();", answer(cursor="other.1"))
     assert "The history begins anew" in text(made, "#trouble")
+    # Without any history, such as before a program's first region, nothing begins anew.
+    made("page.take(arguments[0]); page.remark('', 0);", answer(cursor="empty.1", devices=[], samples={}, blocks={}))
+    made("page.take(arguments[0]); page.tell();", answer(cursor="first.1"))
+    assert text(made, "#trouble") == ""
+    made("page.take(arguments[0]); page.tell();", answer(cursor="other.1"))
     made("page.take(arguments[0]); page.tell();", answer(cursor="other.2", reset=False, now_ms=NOW + 301e3))
     assert text(made, "#trouble") == ""
 
@@ -266,6 +271,11 @@ def test_a_name_that_comes_in_the_place_of_another_takes_nothing_over(made: Brow
     made("page.take(arguments[0]);", after)
     assert text(made, "#regions tbody td") == "other step"
     assert made("return [page.region, page.groups[0].data.lanes.length]") == [-1, 0]
+
+
+def test_a_node_without_gpus_says_so(made: Browser) -> None:
+    made("page.take(arguments[0]); page.tell();", answer(devices=[], samples={}, blocks={}, region_note="No regions."))
+    assert text(made, "#lanes-note") == "No GPU is listed. No regions."
 
 
 def test_a_lost_gpu_keeps_its_rows_and_says_since_when(made: Browser) -> None:

@@ -110,7 +110,8 @@ class SpanJoin:
         self._ancestry = Ancestry(keep_ns=2 * self._late_ns)
         self._began: deque[Execution] = deque()
         self._regions = RegionMetrics(self._joiner)
-        self.live = LiveRegions(self._joiner, clock, shown_region)
+        note = f"Received spans appear {late_s:g} s after their end (--receive-late)."
+        self.live = LiveRegions(self._joiner, clock, shown_region, note=note)
         #: Region metrics, computed by the joining thread, so that a scrape waits for none of its locks.
         self._readings: list[MetricReading] = []
         self._readings_ns = 0

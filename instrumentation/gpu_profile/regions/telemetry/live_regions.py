@@ -60,21 +60,26 @@ class _RegionTotals(NamedTuple):
 
 
 class LiveRegions:
-    """The regions in `joiner`. `shown` makes a region's name on the page from its full name.
+    """The regions in `joiner`. `shown` makes a region's name on the page from its full name. `note`: a remark on all.
 
     One thread at a time calls `state` and then `fill`, so that the regions in the table are the first to get a name.
     """
 
-    def __init__(self, joiner: Joiner, clock: Clock, shown: Callable[[str], str] = lambda name: name) -> None:
+    def __init__(
+        self, joiner: Joiner, clock: Clock, shown: Callable[[str], str] = lambda name: name, *, note: str = ""
+    ) -> None:
         self._joiner = joiner
         self._clock = clock
         self._shown = shown
+        self._note = note
         self._viewed_ns = 0
         #: Device, region, start and end in ns.
         self._ended: deque[tuple[str, str, int, int]] = deque(maxlen=_MOST_EXECUTIONS)
         self._changes: deque[RegionChange] = deque(maxlen=_MOST_ROWS)
         self._latest: dict[Key, RegionChange] = {}
         self._totals: deque[tuple[float, dict[Key, _RegionTotals]]] = deque()
+        #: The first totals of each region since somebody looks, with their time.
+        self._first: dict[Key, tuple[float, _RegionTotals]] = {}
         joiner.changes.on_change.append(self._changed)
 
     # ------------------------------------------------------------------ called by the join
@@ -116,31 +121,33 @@ class LiveRegions:
         """The rows of the table and the running executions, as keys of an answer."""
         now_ms = self._clock.now_ns() / _MS
         judged = self._joiner.verdicts.every()
-        before = self._window(now_ms, judged)
-        rows = sorted((self._row(each, before, now_ms) for each in judged), key=_by_use)
+        self._keep_totals(now_ms, judged)
+        rows = sorted((self._row(each, now_ms) for each in judged), key=_by_use)
         rows += self._unjudged({each.summary.region for each in judged})
         return {
             # Only regions that are shown get a number: there are not enough of them for all.
             "regions": [{**row, "region": feed.number(row["region"])} for row in rows[:_MOST_ROWS]],
             "regions_left_out": max(0, len(rows) - _MOST_ROWS),
             "running": list(self._running(feed)),
-            "region_note": "" if rows else "No region has run yet.",
+            "region_note": self._note if rows else "No region has run yet.",
         }
 
-    def _row(self, judged: Judged, before: tuple[float, dict[Key, _RegionTotals]], now_ms: float) -> dict[str, Any]:
+    def _row(self, judged: Judged, now_ms: float) -> dict[str, Any]:
         summary, verdict = judged
         uuid = summary.device.uuid
-        change = self._latest.get((summary.region, uuid))
+        key = summary.region, uuid
+        change = self._latest.get(key)
         regime, confidence, since_ms = verdict.regime, verdict.confidence, None
         if change is not None:
             regime, confidence = change.change.after, change.change.confidence
             since_ms = change.change.t_ns / _MS
-        began_ms, totals = before
-        old, over_s = totals.get((summary.region, uuid)), (now_ms - began_ms) / 1e3
-        new = _totals_of(judged)
+        began_ms, totals = self._totals[0]
+        # A region that began later has totals of its first answer only.
+        began_ms, old = (began_ms, totals[key]) if key in totals else self._first[key]
+        over_s, new = (now_ms - began_ms) / 1e3, _totals_of(judged)
 
         def rate(name: str) -> float | None:
-            first, last = getattr(old, name, None), getattr(new, name)
+            first, last = getattr(old, name), getattr(new, name)
             usable = first is not None and last is not None and over_s * 1e3 >= _SHORTEST_MS
             return max(0.0, (last - first) / over_s) if usable else None
 
@@ -175,15 +182,17 @@ class LiveRegions:
                 for device in self._joiner.devices_of(execution):
                     yield device.uuid, number, active[0] / _MS
 
-    def _window(self, now_ms: float, judged: Iterable[Judged]) -> tuple[float, dict[Key, _RegionTotals]]:
-        """Keep the present totals. Returns the totals of a minute ago, or the first ones, with their time."""
+    def _keep_totals(self, now_ms: float, judged: Iterable[Judged]) -> None:
+        """Keep the present totals. The first ones that are kept are those of a minute ago, or else the oldest."""
         kept = self._totals
         if kept and not 0 <= now_ms - kept[-1][0] < _WINDOW_MS:
             kept.clear()
-        kept.append((now_ms, {(one.summary.region, one.summary.device.uuid): _totals_of(one) for one in judged}))
+            self._first.clear()
+        totals = {(one.summary.region, one.summary.device.uuid): _totals_of(one) for one in judged}
+        kept.append((now_ms, totals))
         while len(kept) > 2 and now_ms - kept[1][0] >= _WINDOW_MS:
             kept.popleft()
-        return kept[0]
+        self._first = {key: self._first.get(key, (now_ms, each)) for key, each in totals.items()}
 
 
 def _totals_of(judged: Judged) -> _RegionTotals:

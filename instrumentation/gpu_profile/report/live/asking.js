@@ -80,8 +80,8 @@ class AskingPage extends Page {
     const late = Math.max(LATE_MS, 3000 * (this.answer ? this.answer.interval_s : 0));
     const state = this.paused ? "paused" : this.failures ? "lost" : since === null ? "wait" : age > late || !newest ? "late" : "ok";
     const seconds = ms => (ms / 1000).toFixed(ms < 9950 ? 1 : 0) + " s";
-    let words = { paused: "paused", wait: "waiting for the first answer", ok: "live", late: "no new samples", lost: "no answer" }[state];
-    if (since !== null) words += `: last update ${seconds(newest ? age : since)} ago`;
+    let words = { paused: "paused", wait: "waiting for the first answer", ok: "live", late: newest ? "no new samples" : "no samples", lost: "no answer" }[state];
+    if (since !== null) words += newest ? `: last update ${seconds(age)} ago` : `: last answer ${seconds(since)} ago`;
     if (state === "lost") words += `, next try in ${seconds(Math.max(0, this.next - performance.now()))}`;
     document.getElementById("state").dataset.state = state;
     write(document.getElementById("lamp"), LAMPS[state]);

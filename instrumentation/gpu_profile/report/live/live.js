@@ -59,7 +59,7 @@ class Live extends AskingPage {
 
   take(answer) {
     if (this.answer && this.answer.version !== answer.version) { location.reload(); return; }
-    const restarted = answer.reset && this.answer, held = this.picked && this.picked.lanes.t0[this.picked.i];
+    const restarted = answer.reset && this.newest, held = this.picked && this.picked.lanes.t0[this.picked.i];
     if (answer.reset) this.clear(answer);
     if (restarted) {
       // An epoch is the server's id, and a number if its history was renewed: that needs no words.
@@ -230,7 +230,8 @@ class Live extends AskingPage {
       device.box.hidden = Boolean(wanted) && !text.join(" ").toLowerCase().includes(wanted);
     }
     this.tables.fill(wanted);
-    write(document.getElementById("lanes-note"), this.answer.region_note);
+    const notes = [this.devices.size || this.answer.reason ? "" : "No GPU is listed.", this.answer.region_note];
+    write(document.getElementById("lanes-note"), notes.filter(note => note).join(" "));
     this.redraw();
   }
 

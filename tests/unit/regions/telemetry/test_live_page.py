@@ -108,6 +108,28 @@ def test_the_samples_and_regions_of_the_process_arrive_once(stage: Stage, ask: A
     assert live(ask, second["cursor"])["blocks"] == {}
 
 
+def test_a_region_that_begins_later_soon_has_its_rates(stage: Stage) -> None:
+    feed, regions = LiveFeed("a"), LiveRegions(stage.session.joiner, stage.clock, note="they come late")
+
+    def ran(*names: str) -> list[float | None]:
+        for name in names:
+            with region(name):
+                stage.work(2.0, name)
+        stage.flush()
+        return [row["calls_per_s"] for row in sorted(state()["regions"], key=lambda row: row["region"])]
+
+    def state() -> dict[str, Any]:
+        now = regions.state(feed)
+        regions.fill(feed)
+        return now
+
+    assert state()["region_note"] == "No region has run yet."
+    assert ran("step") == [None]
+    assert ran("step", "later") == [pytest.approx(0.25, rel=0.3), None]
+    assert ran("step", "later") == [pytest.approx(0.25, rel=0.3)] * 2
+    assert state()["region_note"] == "they come late"
+
+
 def test_without_a_viewer_no_execution_is_collected(stage: Stage, ask: Ask) -> None:
     before = list(stage.session.joiner.on_settled)
     live(ask)
