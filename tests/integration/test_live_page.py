@@ -247,6 +247,15 @@ def test_late_and_overlapping_executions_are_drawn_wherever_one_looks(made: Brow
     assert seen["late"]
     assert not seen["none"]
     assert seen["hover"] == 0
+    # A picked execution has its frame only where it is.
+    frame = """
+        page.show(page.now - 1000 * arguments[0], page.now); page.draw();
+        const group = page.groups[0], row = group.rows.find(each => each.kind === "lane"), ratio = devicePixelRatio;
+        const pen = group.canvas.getContext("2d");
+        return pen.getImageData((GUTTER - 1) * ratio, (row.y + 9) * ratio, 1, 1).data[3] > 0;
+    """
+    made("page.picked = { lanes: page.groups[0].data.lanes[0], i: 1 };")
+    assert [made(frame, 8), made(frame, 41)] == [False, True]
     # Once it has ended, the running one is drawn as it was; the others stay.
     made("page.take(arguments[0]);", {**late, "blocks": {}, "running": [], "now_ms": NOW + 1e3})
     assert made("return page.groups[0].data.lanes[0].t0.length") == 4

@@ -249,7 +249,7 @@ class Group {
       pen.strokeStyle = view.ink.ink;
       pen.lineWidth = 2;
       const a = view.x(lanes.t0[view.picked.i]), b = view.x(lanes.t1[view.picked.i]);
-      pen.strokeRect(Math.max(GUTTER, a) - 1, y - 1, Math.max(3, Math.min(width, b) - Math.max(GUTTER, a)) + 2, LANE + 2);
+      if (b >= GUTTER && a <= width) pen.strokeRect(Math.max(GUTTER, a) - 1, y - 1, Math.max(3, Math.min(width, b) - Math.max(GUTTER, a)) + 2, LANE + 2);
     }
   }
 

@@ -37,6 +37,9 @@ _MS: Final = 1e6
 _LINKS: Final = (("metrics", "metrics"),)
 _NEVER_STORED: Final = ("Cache-Control", "no-store")
 _MOST_EVENTS: Final = 200
+#: Executions that the join has left for longer than this are missing on the page, which then says so.
+_BEHIND_NS: Final = 4 * NS_PER_S
+BEHIND: Final = "Regions come late: the join has been busy with the sensors' timing for {} s."
 NO_SESSION: Final = "No region has run yet."
 PAUSED: Final = "no region has run for 30 s: sampling pauses until the next one"
 NO_USERS: Final = "This page shows the program's own use. The exporter's page shows the processes of a GPU."
@@ -68,12 +71,20 @@ class SessionLive:
         self._regions.fill(feed)
         return {
             **regions,
+            "region_note": self._behind(now_ns) or regions["region_note"],
             **_about(driver.name if driver is not None else "no driver"),
             "simulated": driver is not None and is_simulated(driver),
             "interval_s": session.sampler.interval_s,
             "reason": self._reason(),
             "devices": [self._device(state, now_ns) for state in states],
         }
+
+    def _behind(self, now_ns: int) -> str:
+        """Whether executions wait for a long search of the join, which takes only a tenth of a processor."""
+        waiting = self.session.began
+        oldest_ns = min((execution.start_ns for execution in list(waiting)[:1]), default=0)
+        behind_ns = now_ns - oldest_ns
+        return BEHIND.format(behind_ns // NS_PER_S) if oldest_ns and behind_ns > _BEHIND_NS else ""
 
     def _reason(self) -> str:
         sampler = self.session.sampler

@@ -15,7 +15,7 @@ from gpu_profile.regimes import classify
 from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.regions.session import process
 from gpu_profile.regions.telemetry.live_regions import LiveBlock, LiveRegions, merged
-from gpu_profile.regions.telemetry.live_server import NO_SESSION, with_live_page
+from gpu_profile.regions.telemetry.live_server import BEHIND, NO_SESSION, with_live_page
 from gpu_profile.report.live import LiveFeed
 from gpu_profile.testing import FakeClock
 
@@ -128,6 +128,19 @@ def test_a_region_that_begins_later_soon_has_its_rates(stage: Stage) -> None:
     assert ran("step", "later") == [pytest.approx(0.25, rel=0.3), None]
     assert ran("step", "later") == [pytest.approx(0.25, rel=0.3)] * 2
     assert state()["region_note"] == "they come late"
+
+
+def test_a_join_that_is_behind_is_said(stage: Stage, ask: Ask) -> None:
+    with region("step"):
+        stage.work(1.0, "a")
+    stage.flush()
+    assert live(ask)["region_note"] == ""
+    with region("step"):
+        stage.clock.advance(9.0)  # and nobody joins
+    assert live(ask)["region_note"] == BEHIND.format(9)
+    stage.flush()
+    stage.clock.advance(1.0)
+    assert live(ask)["region_note"] == ""
 
 
 def test_without_a_viewer_no_execution_is_collected(stage: Stage, ask: Ask) -> None:
