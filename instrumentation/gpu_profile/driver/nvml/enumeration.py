@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from gpu_profile.catalogue.samples import Device, DeviceKind
-from gpu_profile.driver.nvml.errors import NEVER
+from gpu_profile.driver.nvml.errors import NEVER, RULES
 from gpu_profile.driver.nvml.library import NvmlLibrary
 from gpu_profile.errors import DeviceLost, GpuBackendError
 
@@ -87,6 +87,8 @@ def handle_of(library: NvmlLibrary, device: Device) -> EnumeratedDevice:
         return EnumeratedDevice(device, handle, parent, api.nvmlDeviceGetGpuInstanceId(handle))
     except errors.failures as failure:
         rule = errors.judge(failure, "nvmlDeviceGetHandleByUUID", device.uuid)
+        # Elsewhere NOT_FOUND means data that may come later; here it means the GPU itself.
+        rule = RULES["GPU_NOT_FOUND"] if rule == RULES["NOT_FOUND"] else rule
         raise DeviceLost(f"NVML: GPU {device.uuid}: cannot be opened: {rule.words}") from failure
 
 

@@ -96,6 +96,17 @@ to_s = 8
 """
 
 
+def test_a_gpu_that_is_not_listed_any_more_is_not_a_lack_of_data(tmp_path: Path, clock: FakeClock) -> None:
+    simulated.create(tmp_path, FAULTY.replace("gpu_lost", "gpu_removed"), clock=clock)
+    with simulated.installed(tmp_path, clock=clock):
+        driver = NvmlDriver(clock=clock)
+        first = driver.devices()[0]
+        driver.close()
+        clock.advance(3)
+        with pytest.raises(DeviceLost, match="cannot be opened: the driver no longer knows it"):
+            NvmlDriver(clock=clock).read(first, Tier.FAST)
+
+
 def test_a_lost_gpu_and_a_reloaded_driver_pass(tmp_path: Path, clock: FakeClock) -> None:
     simulated.create(tmp_path, FAULTY, clock=clock)
     with simulated.installed(tmp_path, clock=clock):
