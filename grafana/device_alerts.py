@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from queries import by, increase, rate, series, throttled
+from queries import TARGET, by, increase, rate, series, throttled
 from rulefiles import Alert, Group, Urgency
 from subjects import GPU
 
@@ -27,7 +27,7 @@ _REASON: Final = "nvidia.gpu.throttle.reason"
 _SENSOR: Final = "hw.sensor_location"
 _CORE_CELSIUS: Final = 85
 _MEMORY_CELSIUS: Final = 95
-_KEYS: Final = "job, instance, hw_id"
+_KEYS: Final = f"{TARGET}, hw_id"
 _DEVICE: Final = f"on ({_KEYS})"
 _NVLINK_STATE: Final = metric_of(signal("nvlink_0_state"))
 _WIDTH, _WIDTH_MAX = (series(metric_of(signal(key))) for key in ("pcie_link_width", "pcie_link_width_max"))
@@ -45,14 +45,23 @@ def _hotter(sensor: dict[str, str], celsius: int) -> str:
 
 
 def _vanished() -> str:
-    """GPUs that their node had within a day, while it has fewer than before. MIG instances go on purpose."""
+    """GPUs that their node had within a day, while it has fewer than before. MIG instances go on purpose.
+
+    The exporter of a node may be another target since, as pods get new addresses. The other GPUs of its node identify
+    it there: `size` is the number of GPUs now where a target's GPUs of that day are.
+    """
     up = series(DEVICE_UP, scope='hw_id!~"MIG-.*"')
-    node = by("job, instance", up, "count")
+    count, before = by(TARGET, up, "count"), f"last_over_time({up}[1d])"
+    now = by("hw_id", f"0 * {up} + on ({TARGET}) group_left () {count}", "max")
+    size = by(TARGET, f"0 * {before} + on (hw_id) group_left () {now}", "max")
+    answers = series(DRIVER_UP)
     return (
-        f"{by(_KEYS, f'last_over_time({up}[1d])', 'max')}\nunless {_DEVICE}\n{up}\n"
-        f"and on (job, instance)\n{series(DRIVER_UP)} == 1\n"
-        # After the loss of its last GPU a node has no count.
-        f"unless on (job, instance)\n{node} >= max_over_time(({node})[1d:10m])"
+        # Of several targets that had the GPU, the last one.
+        f"topk by (hw_id) (1, max_over_time(timestamp({up})[1d:5m]) unless on (hw_id) {up})\n"
+        # After the loss of its last GPU a node has no size.
+        f"and on ({TARGET}) (\n  {answers} == 1\n  or {size}\n)\n"
+        f"unless on ({TARGET})\n{answers} == 0\n"
+        f"unless on ({TARGET})\n{size} >= max_over_time(({count})[1d:5m])"
     )
 
 
@@ -69,7 +78,7 @@ def _held_and_idle() -> str:
 
 def _slower_clock() -> str:
     """Clock of a busy GPU over the median of its node's busy GPUs of the model: power and heat hold none of them."""
-    peers = "job, instance, hw_name"
+    peers = f"{TARGET}, hw_name"
     clock = f"avg_over_time({series(metric_of(CLOCK_SM), dict(CLOCK_SM.attributes))}[15m])"
     held = by(_KEYS, _throttled("sw_power_cap", "sw_thermal", "hw_thermal", "hw_power_brake", window="15m"))
     busy = f"({clock} and {_DEVICE} {rate(series(BUSY), '15m')} > 0.9 unless {_DEVICE} {held} > 0.05)"
@@ -90,7 +99,7 @@ GROUP: Final = Group(
             "1m",
             # The MIG instances of a GPU go with it.
             f"{series(DEVICE_UP, scope=f'hw_id!~{chr(34)}MIG-.*{chr(34)}')} == 0\n"
-            f"unless on (job, instance)\n{series(DRIVER_UP)} == 0",
+            f"unless on ({TARGET})\n{series(DRIVER_UP)} == 0",
             f"{GPU} does not answer",
             "The driver answers, but not for this device: it fell off the bus, is being reset, or hangs.",
             "Read the kernel log for Xid lines (79: fallen off the bus; 48, 94, 95: memory errors).",

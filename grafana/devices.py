@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from incident import THROTTLE
 from panels import Column, Link, Panel, Query
-from queries import GPU_NAME, Select, by, increase, named, rate, throttled
+from queries import GPU_NAME, SelectDevices, by, increase, named, rate, throttled
 
 from gpu_profile.catalogue import metric_of, signal
 from gpu_profile.catalogue.allocation import ALLOCATION_INFO
@@ -42,7 +42,7 @@ _DIRECTION: Final = "{{" + label("network.io.direction") + "}}"
 _RIGHT: Final[dict[str, Any]] = {"legend": "right"}
 
 
-def utilisation(select: Select, link: Link | None = None) -> Panel:
+def utilisation(select: SelectDevices, link: Link | None = None) -> Panel:
     """Busy and spinning time."""
     latest = select(metric_of(UTILIZATION), dict(UTILIZATION.attributes))
     return Panel(
@@ -64,7 +64,7 @@ def utilisation(select: Select, link: Link | None = None) -> Panel:
     )
 
 
-def activity(select: Select) -> Panel:
+def activity(select: SelectDevices) -> Panel:
     """Activity of the parts of a GPU."""
     ratio = f"({rate(select(ACTIVITY, _UNITS))} / {rate(select(ACTIVITY_OBSERVED, _UNITS))})"
     return Panel(
@@ -82,7 +82,7 @@ def activity(select: Select) -> Panel:
     )
 
 
-def memory(select: Select) -> Panel:
+def memory(select: SelectDevices) -> Panel:
     """Device memory."""
     return Panel(
         title="Memory",
@@ -100,7 +100,7 @@ def memory(select: Select) -> Panel:
     )
 
 
-def power(select: Select) -> Panel:
+def power(select: SelectDevices) -> Panel:
     """Power and its limit."""
     return Panel(
         title="Power",
@@ -120,7 +120,7 @@ def power(select: Select) -> Panel:
     )
 
 
-def busy_second(select: Select) -> Panel:
+def busy_second(select: SelectDevices) -> Panel:
     """Energy for each busy second."""
     ratio = f"({rate(select(metric_of(ENERGY)))} / on (instance, hw_id) ({rate(select(BUSY))} > 0.001))"
     return Panel(
@@ -135,7 +135,7 @@ def busy_second(select: Select) -> Panel:
     )
 
 
-def temperature(select: Select) -> Panel:
+def temperature(select: SelectDevices) -> Panel:
     """Temperatures."""
     return Panel(
         title="Temperature",
@@ -150,7 +150,7 @@ def temperature(select: Select) -> Panel:
     )
 
 
-def throttling(select: Select) -> Panel:
+def throttling(select: SelectDevices) -> Panel:
     """Time with lowered clocks."""
     return Panel(
         title="Throttling",
@@ -164,7 +164,7 @@ def throttling(select: Select) -> Panel:
     )
 
 
-def clocks(select: Select) -> Panel:
+def clocks(select: SelectDevices) -> Panel:
     """Current clocks."""
     return Panel(
         title="Clocks",
@@ -178,7 +178,7 @@ def clocks(select: Select) -> Panel:
     )
 
 
-def pcie(select: Select) -> Panel:
+def pcie(select: SelectDevices) -> Panel:
     """PCIe traffic."""
     return Panel(
         title="PCIe traffic",
@@ -193,7 +193,7 @@ def pcie(select: Select) -> Panel:
     )
 
 
-def nvlink(select: Select) -> Panel:
+def nvlink(select: SelectDevices) -> Panel:
     """NVLink traffic."""
     return Panel(
         title="NVLink traffic",
@@ -207,7 +207,7 @@ def nvlink(select: Select) -> Panel:
     )
 
 
-def link_width(select: Select) -> Panel:
+def link_width(select: SelectDevices) -> Panel:
     """PCIe lanes in use."""
     now, most = (select(metric_of(signal(key))) for key in ("pcie_link_width", "pcie_link_width_max"))
     return Panel(
@@ -223,7 +223,7 @@ def link_width(select: Select) -> Panel:
     )
 
 
-def faults(select: Select, link: Link | None = None) -> Panel:
+def faults(select: SelectDevices, link: Link | None = None) -> Panel:
     """Errors and wear by GPU."""
     uncorrected, corrected = (
         increase(select(metric_of(row), dict(row.attributes))) for row in (ECC_UNCORRECTED, ECC_CORRECTED)
@@ -270,7 +270,7 @@ def faults(select: Select, link: Link | None = None) -> Panel:
     )
 
 
-def holders(select: Select) -> Panel:
+def holders(select: SelectDevices) -> Panel:
     """Pods, jobs and units on the GPUs."""
     keys = "hw_id, source, k8s_namespace_name, k8s_pod_name, slurm_job_id, systemd_unit_name"
     held = by(keys, select(ALLOCATION_INFO), "max")

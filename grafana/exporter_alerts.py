@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from queries import by, increase, rate, series
+from queries import NODE, TARGET, by, increase, rate, series
 from rulefiles import Alert, Group, Urgency
-from subjects import GPU, NODE
+from subjects import GPU
+from subjects import NODE as NODE_NAME
 
 from gpu_profile.catalogue.allocation import ATTRIBUTION_UP
 from gpu_profile.catalogue.http import CERTIFICATE_END
@@ -30,8 +31,9 @@ _FAULTS: Final = ("died", "hung", "stale_library")
 _QUIET: Final = "missing_package|no_devices|no_processes|not_found|pid_namespace|starting"
 #: Reasons that leave gaps. Repeated samples of the driver and those that a reset drops leave none.
 _LOST_SAMPLES: Final = ("late", "implausible")
+_RELEASED: Final = series(READER_RESTARTS, {"reason": "released"})
 _WEEK_S: Final = 7 * 86_400
-_GPU_KEYS: Final = "job, instance, hw_id"
+_GPU_KEYS: Final = f"{TARGET}, hw_id"
 
 GROUP: Final = Group(
     "gpu-profile-exporter",
@@ -41,8 +43,10 @@ GROUP: Final = Group(
             Urgency.TICKET,
             "10m",
             # Targets that ever served our build information: so the scrape job may have any name.
-            f"up == 0\nand on (job, instance)\nlast_over_time({BUILD_INFO.prometheus}[1d])",
-            f"gpu-profile on {NODE} cannot be scraped",
+            f"up == 0\nand on ({TARGET})\nlast_over_time({BUILD_INFO.prometheus}[1d])\n"
+            # Another job may scrape it under the same name.
+            f"unless on ({NODE})\n{BUILD_INFO.prometheus}",
+            f"gpu-profile on {NODE_NAME} cannot be scraped",
             "Prometheus cannot scrape an exporter that served GPU metrics within the last day. The GPUs of its node "
             "are not watched until it answers again. Work on them may continue.",
             "Is the node up? Then read the status and the log of the exporter's service.",
@@ -54,12 +58,15 @@ GROUP: Final = Group(
             Urgency.PAGE,
             "5m",
             # Somebody who has the GPUs released works on them: an hour is enough to reset or reconfigure them.
-            f"{DRIVER_UP.prometheus} == 0\nunless on (job, instance)\n"
-            f"{increase(series(READER_RESTARTS, {'reason': 'released'}), '1h')} > 0",
-            f"The GPU driver on {NODE} does not answer",
+            f"{DRIVER_UP.prometheus} == 0\nunless on ({TARGET}) (\n"
+            f"  {increase(_RELEASED, '1h')} > 0\n"
+            # An exporter that was restarted, such as for its upgrade, may count them from its first scrape on.
+            f"  or {_RELEASED} > 0 and on ({TARGET}) time() - process_start_time_seconds < 3600\n)",
+            f"The GPU driver on {NODE_NAME} does not answer",
             "The exporter runs, but cannot reach the GPU driver. No GPU of the node is watched, and most likely none "
             "is usable.",
-            "Read the reason at the exporter's /-/ready, and run nvidia-smi on the node.",
+            "Read the reason at the exporter's /-/ready, and run nvidia-smi on the node. A node without NVIDIA GPUs "
+            "needs no exporter.",
             "A version mismatch means that the driver was upgraded under running programs: stop them and reload the "
             "driver. Else read the kernel log for NVRM and Xid lines. In a container, check that the driver's library "
             "is still mounted. The exporter recovers by itself.",
@@ -103,7 +110,7 @@ GROUP: Final = Group(
             f") < 0.8\n"
             f"and on ({_GPU_KEYS})\n{rate(series(OBSERVED), '30m')} > 0.5\n"
             f"unless on ({_GPU_KEYS})\nmin_over_time({DEVICE_UP.prometheus}[1h]) == 0\n"
-            "unless on (job, instance)\nmin_over_time(up[1h]) == 0",
+            f"unless on ({TARGET})\nmin_over_time(up[1h]) == 0",
             f"{GPU} is measured for a part of the time only",
             "Readings cover less than 80 % of the time, although the GPU answers. Busy time, activity and the numbers "
             "of regions rest on the part that was measured.",
@@ -117,9 +124,9 @@ GROUP: Final = Group(
             "GpuSamplesDropped",
             Urgency.TICKET,
             "15m",
-            f"{by('job, instance', increase(series(SAMPLES_DROPPED, {'reason': _LOST_SAMPLES}), '30m'))}\n  /\n"
-            f"{by('job, instance', increase(series(SAMPLES), '30m'))} > 0.01",
-            f"The exporter on {NODE} drops samples",
+            f"{by(TARGET, increase(series(SAMPLES_DROPPED, {'reason': _LOST_SAMPLES}), '30m'))}\n  /\n"
+            f"{by(TARGET, increase(series(SAMPLES), '30m'))} > 0.01",
+            f"The exporter on {NODE_NAME} drops samples",
             "Samples came too late or with impossible values. They are missing from the counters.",
             "The label reason of gpu_profile_samples_dropped_total has the cause. Does the node's clock jump?",
             "For late, repair the synchronisation of the node's clock and look for a slow driver. For implausible, the "
@@ -130,8 +137,8 @@ GROUP: Final = Group(
             "GpuReadersRestarting",
             Urgency.TICKET,
             "5m",
-            f"{by('job, instance, reason', increase(series(READER_RESTARTS, {'reason': _FAULTS}), '15m'))} > 3",
-            f"Readers of the GPUs on {NODE} restart again and again ({{{{ $labels.reason }}}})",
+            f"{by(f'{TARGET}, reason', increase(series(READER_RESTARTS, {'reason': _FAULTS}), '15m'))} > 3",
+            f"Readers of the GPUs on {NODE_NAME} restart again and again ({{{{ $labels.reason }}}})",
             "The exporter had to restart a process that reads the driver more than three times within 15 minutes. "
             "Between two restarts there are gaps in the samples of the affected GPU, or of all.",
             "The exporter's log names the GPU. For hung, does nvidia-smi hang as well? For died, was the process "
@@ -144,10 +151,10 @@ GROUP: Final = Group(
             "GpuProfilePushFailing",
             Urgency.TICKET,
             "10m",
-            f"{by('job, instance, signal', increase(series(FAILURES), '10m'))} > 0\n"
-            f"unless on (job, instance, signal)\n"
-            f"{by('job, instance, signal', increase(series(SENT), '10m'))} > 0",
-            f"{NODE} cannot push its {{{{ $labels.signal }}}} over OTLP",
+            f"{by(f'{TARGET}, signal', increase(series(FAILURES), '10m'))} > 0\n"
+            f"unless on ({TARGET}, signal)\n"
+            f"{by(f'{TARGET}, signal', increase(series(SENT), '10m'))} > 0",
+            f"{NODE_NAME} cannot push its {{{{ $labels.signal }}}} over OTLP",
             "Every try of the last ten minutes failed. Batches wait in memory, for about an hour at the usual rate. A "
             "scrape is not affected.",
             "The exporter's log has the endpoint's answer, and gpu_profile_push_failures_total the kind of error.",
@@ -157,8 +164,8 @@ GROUP: Final = Group(
             "GpuProfilePushLosing",
             Urgency.TICKET,
             "0m",
-            f"{by('job, instance, signal, reason', increase(series(DROPPED), '15m'))} > 0",
-            f"{NODE} dropped {{{{ $labels.signal }}}} instead of pushing them ({{{{ $labels.reason }}}})",
+            f"{by(f'{TARGET}, signal, reason', increase(series(DROPPED), '15m'))} > 0",
+            f"{NODE_NAME} dropped {{{{ $labels.signal }}}} instead of pushing them ({{{{ $labels.reason }}}})",
             "Batches were dropped within the last 15 minutes and will not be sent again.",
             "Read the label reason and the endpoint's answers in the exporter's log.",
             "For queue_full the endpoint was away for too long: repair it. For not_taken it refuses the batches for "
@@ -170,7 +177,7 @@ GROUP: Final = Group(
             Urgency.TICKET,
             "15m",
             f"{series(ATTRIBUTION_UP, scope=f'reason!~{chr(34)}{_QUIET}{chr(34)}')} == 0",
-            f"{NODE} gets no users of its GPUs from {{{{ $labels.source }}}} ({{{{ $labels.reason }}}})",
+            f"{NODE_NAME} gets no users of its GPUs from {{{{ $labels.source }}}} ({{{{ $labels.reason }}}})",
             "The series with the pod, container or job of each GPU are missing. The GPUs themselves are still watched.",
             "For timeout or unreachable, is the kubelet healthy? Else read the exporter's log.",
             "For denied, give the exporter access to the kubelet's socket, which is root's. For unsupported, upgrade "
@@ -180,8 +187,8 @@ GROUP: Final = Group(
             "GpuProfileSeriesDropped",
             Urgency.TICKET,
             "10m",
-            f"{by('job, instance, reason', increase(series(SERIES_DROPPED), '10m'))} > 0",
-            f"{NODE} leaves series out of its scrapes ({{{{ $labels.reason }}}})",
+            f"{by(f'{TARGET}, reason', increase(series(SERIES_DROPPED), '10m'))} > 0",
+            f"{NODE_NAME} leaves series out of its scrapes ({{{{ $labels.reason }}}})",
             "The exporter has more series than it publishes. For over_budget, series of processes are left out first, "
             "then single links, allocations and requested groups.",
             "Read the label reason; gpu_profile_series has the number of published series.",
@@ -193,7 +200,7 @@ GROUP: Final = Group(
             Urgency.TICKET,
             "1h",
             f"{series(CERTIFICATE_END)} - time() < {_WEEK_S}",
-            f"The certificate of the exporter on {NODE} ends soon",
+            f"The certificate of the exporter on {NODE_NAME} ends soon",
             "The certificate ends within a week. From then on Prometheus refuses to scrape, and the GPUs are not "
             "watched.",
             "Look at the end date of the certificate's file on the node: was it renewed there?",

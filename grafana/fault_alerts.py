@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from queries import increase, increase_from_first, series
+from queries import DEVICE, TARGET, increase, increase_from_first, series
 from rulefiles import Alert, Urgency
 from subjects import GPU
 
@@ -23,7 +23,7 @@ from gpu_profile.catalogue.xids import XIDS, XidTier
 _XID: Final = label("nvidia.gpu.xid")
 _WHICH: Final = f"XID {{{{ $labels.{_XID} }}}}"
 _WINDOW: Final = "15m"
-_DEVICE: Final = "on (job, instance, hw_id)"
+_SERIES: Final = f"on ({TARGET}, hw_id)"
 
 
 def _codes(tiers: Iterable[XidTier]) -> tuple[str, ...]:
@@ -39,7 +39,7 @@ def _came(*tiers: XidTier, other: bool = False) -> str:
     codes = f'{_XID}{"!~" if other else "=~"}"{"|".join(_codes(tiers))}"'
     return (
         f"{increase_from_first(series(XID_ERRORS, scope=codes), _WINDOW)} > 0\n"
-        f"and {_DEVICE}\n{increase(series(XID_ANY), _WINDOW)} > 0"
+        f"and {_SERIES}\n{increase(series(XID_ANY), _WINDOW)} > 0"
     )
 
 
@@ -48,9 +48,9 @@ def _corrected_grow() -> str:
     corrected = series(metric_of(ECC_CORRECTED), dict(ECC_CORRECTED.attributes))
     return (
         f"increase({corrected}[1d]) > 100\n"
-        f"unless {_DEVICE}\nincrease({corrected}[1d]) < 2 * increase({corrected}[1d] offset 1d)\n"
+        f"unless {_SERIES}\nincrease({corrected}[1d]) < 2 * increase({corrected}[1d] offset 1d)\n"
         # On the first days of an exporter a steady rate would look like growth.
-        f"and {_DEVICE}\nincrease({corrected}[4h] offset 44h) >= 0"
+        f"and {_SERIES}\nincrease({corrected}[4h] offset 44h) >= 0"
     )
 
 
@@ -60,7 +60,7 @@ ALERTS: Final = (
         Urgency.PAGE,
         "1m",
         # A GPU that is lost, or was a moment ago, has been reported as such.
-        f"{_came(XidTier.CRITICAL)}\nunless {_DEVICE}\n{series(DEVICE_UP)} == 0\nunless {_DEVICE}\n"
+        f"{_came(XidTier.CRITICAL)}\nunless {_SERIES}\n{series(DEVICE_UP)} == 0\nunless on ({DEVICE})\n"
         f'last_over_time(ALERTS{{alertname="GpuLost", alertstate="firing"}}[{_WINDOW}])',
         f"{GPU}: {_WHICH}",
         "The driver reported an error after which the work on the GPU is lost, and often the GPU too until it is "
@@ -96,7 +96,7 @@ ALERTS: Final = (
         Urgency.PAGE,
         "1m",
         f"{increase(series(metric_of(ECC_UNCORRECTED), dict(ECC_UNCORRECTED.attributes)), _WINDOW)} > 0\n"
-        f"unless {_DEVICE} (\n{_came(XidTier.CRITICAL)}\n)",
+        f"unless {_SERIES} (\n{_came(XidTier.CRITICAL)}\n)",
         f"{GPU} has memory errors that ECC could not correct",
         "Uncorrected memory errors appeared within the last 15 minutes. The programs that used the memory were "
         "stopped, or computed with wrong data.",

@@ -62,7 +62,7 @@ COST: Final = Section(
             conclude="A full fleet with a low mean utilisation is one that is reserved, not used.",
             do="Compare with “Allocated and idle” before you buy more.",
             empty="No source of attribution reports holders: docs/attribution.md",
-            queries=(Query(fraction(physical(_HELD), physical(of_nodes(DEVICE_UP))), ""),),
+            queries=(Query(fraction(physical(_HELD), physical(by("hw_id", of_nodes(DEVICE_UP), "max"))), ""),),
             alarm="blue",
             **COUNT,
         ),

@@ -6,7 +6,20 @@ from typing import Final
 
 from links import TO_GPU, TO_NODE
 from panels import COUNT, Column, Panel, Query, Section
-from queries import Select, because, by, first_of, fraction, increase, increase_from_first, named, physical, rate
+from queries import (
+    NODE,
+    TARGET,
+    SelectDevices,
+    because,
+    by,
+    first_of,
+    fraction,
+    increase,
+    increase_from_first,
+    named,
+    physical,
+    rate,
+)
 from queries import throttled as throttled_by
 
 from gpu_profile.catalogue import metric_of
@@ -33,29 +46,29 @@ _GPU: Final = "GPUs that report it, of those chosen. MIG instances do not count 
 _WHY: Final = "See the table below for the GPU and the reason."
 
 
-def xid_growth(select: Select) -> str:
+def xid_growth(select: SelectDevices) -> str:
     """XID errors by GPU and code in the range of time, without the codes of programs' defects."""
-    errors = select(XID_ERRORS)[:-1] + f', {XID}!~"{OF_PROGRAMS}"}}'
+    errors = select(XID_ERRORS).where(f'{XID}!~"{OF_PROGRAMS}"')
     return f"{increase_from_first(errors)} > 0"
 
 
-def slowed(select: Select) -> str:
+def slowed(select: SelectDevices) -> str:
     """Share of time for which heat or a power brake lowers the clocks of each GPU, by reason."""
     reasons = tuple(row for row in THROTTLES if dict(row.attributes)[THROTTLE] in _FAULTY)
     names = tuple(dict(row.attributes)[THROTTLE] for row in reasons)
 
     def chosen(metric: Metric) -> str:
-        return str(select(metric, {THROTTLE: names}))
+        return select(metric, {THROTTLE: names})
 
     return throttled_by(rate, chosen)
 
 
-def _worn(select: Select) -> tuple[str, str, str]:
+def _worn(select: SelectDevices) -> tuple[str, str, str]:
     uncorrected = increase(select(metric_of(ECC_UNCORRECTED), dict(ECC_UNCORRECTED.attributes)))
     return uncorrected, select(metric_of(REMAP_PENDING)), select(metric_of(REMAP_FAILURE))
 
 
-def reasons(select: Select) -> str:
+def reasons(select: SelectDevices) -> str:
     """A series for each GPU and reason for which the first row is not green."""
     uncorrected, pending, failed = _worn(select)
     of_xid = by(f"cluster, instance, hw_id, {XID}", xid_growth(select))
@@ -92,14 +105,15 @@ def _count(title: str, part: str, whole: str, *, shows: str, do: str, empty: str
     )
 
 
-def section(select: Select, *, silent: bool = True) -> Section:
+def section(select: SelectDevices, *, silent: bool = True) -> Section:
     """The row for the GPUs of `select`. `silent`: with the exporters that do not answer."""
     uncorrected, pending, failed = _worn(select)
     worn = first_of(f"{uncorrected} > 0", f"{pending} > 0", f"{failed} > 0")
     build, up = select(BUILD_INFO), 'up{cluster=~"$cluster", instance=~"$instance"}'
-    exporters = f"last_over_time({build}[$__range])"
+    exporters = f"last_over_time({build.selector}[$__range])"
+    # An exporter that one of its scrape jobs reaches is not silent.
     dead = first_of(
-        f"({up} == 0 and on (job, instance) {exporters})", f"({select(DRIVER_UP)} == 0 and on (job, instance) {up})"
+        f"({up} == 0 and on ({TARGET}) {exporters} unless on ({NODE}) {build})", f"{select(DRIVER_UP)} == 0"
     )
     nodes = Panel(
         title="Nodes silent",
@@ -137,8 +151,8 @@ def section(select: Select, *, silent: bool = True) -> Section:
             *((nodes,) if silent else ()),
             _count(
                 "GPUs lost",
-                physical(f"{select(DEVICE_UP)} == 0"),
-                physical(select(DEVICE_UP)),
+                physical(by("hw_id", f"{select(DEVICE_UP)} == 0", "max")),
+                physical(by("hw_id", select(DEVICE_UP), "max")),
                 shows="GPUs that do not answer the driver now.",
                 do="Drain the node, and reset the GPU or reboot; XID 79 in the kernel log means that it fell off the "
                 "bus.",
@@ -147,7 +161,7 @@ def section(select: Select, *, silent: bool = True) -> Section:
             _count(
                 "GPUs with XID errors",
                 physical(by("hw_id", xid_growth(select))),
-                physical(increase(select(XID_ANY))),
+                physical(by("hw_id", increase(select(XID_ANY)), "max")),
                 shows="GPUs with an XID error of the hardware or the driver in this time range.",
                 do="Do not trust results of the programs that ran there. Drain and reset the GPU.",
                 empty="No GPU has reported XIDs for long enough: two scrapes are needed",
@@ -155,7 +169,7 @@ def section(select: Select, *, silent: bool = True) -> Section:
             _count(
                 "GPUs with bad memory",
                 physical(by("hw_id", worn, "max")),
-                physical(uncorrected),
+                physical(by("hw_id", uncorrected, "max")),
                 shows="GPUs with an uncorrected memory error in this time range, or with a row to remap.",
                 do="Reset the GPU at the next opportunity. Have it replaced if a row could not be remapped.",
                 empty="None of these GPUs reports ECC errors",
@@ -171,8 +185,8 @@ def section(select: Select, *, silent: bool = True) -> Section:
             ),
             _count(
                 "GPUs spinning",
-                physical(f"{rate(select(SPINNING))} > 0.5"),
-                physical(rate(select(SPINNING))),
+                physical(by("hw_id", f"{rate(select(SPINNING))} > 0.5", "max")),
+                physical(by("hw_id", rate(select(SPINNING)), "max")),
                 shows="GPUs that are busy while nothing moves for more than half of the time.",
                 do="Look for a rank that died or hangs: its peers wait in a collective at full utilisation.",
                 empty="The sensors of these GPUs cannot decide whether they spin",
@@ -182,6 +196,6 @@ def section(select: Select, *, silent: bool = True) -> Section:
     )
 
 
-def hottest(select: Select) -> str:
+def hottest(select: SelectDevices) -> str:
     """Temperature of the core of each GPU, in °C."""
-    return str(select(metric_of(TEMPERATURE), dict(TEMPERATURE.attributes)))
+    return select(metric_of(TEMPERATURE), dict(TEMPERATURE.attributes))

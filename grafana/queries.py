@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Self
 
 from gpu_profile.catalogue import metric_of
 from gpu_profile.catalogue.metric import Metric, label
@@ -19,6 +20,11 @@ RANGE = "$__range"
 #: often that of every GPU, so it is left to the table.
 GPU_NAME = "GPU {{index}}{{slice}} on {{instance}}"
 
+#: Labels of a target of Prometheus, of a node, and of a device. Two jobs that scrape one exporter see one node.
+TARGET = "cluster, job, instance"
+NODE = "cluster, instance"
+DEVICE = "cluster, instance, hw_id"
+
 #: Labels that make a region's series one region. `cluster`, `namespace` and `version` come from the scrape's
 #: configuration: without them they are empty, and all match.
 KEYS = "cluster, namespace, job, service_name, version, region"
@@ -31,8 +37,33 @@ _NODES = 'cluster=~"$cluster", instance=~"$instance"'
 _PROGRAMS = 'cluster=~"$cluster", namespace=~"$namespace", job=~"$job"'
 
 Labels = Mapping[str, str | tuple[str, ...]]
-#: One of the functions `of_…` below: the series of a metric that the dashboard's variables choose.
+
+
+class Once(str):
+    """The series that `selector` selects, once for each value of the labels `keys`: the current value of each.
+
+    Several scrape jobs of one exporter would otherwise double sums, counts and lines. Functions over a window, such as
+    `rate`, are computed for each series before this choice.
+    """
+
+    __slots__ = ("keys", "selector")
+    selector: str
+    keys: str
+
+    def __new__(cls, selector: str, keys: str) -> Self:
+        """Of this selector."""
+        made = super().__new__(cls, f"max by ({keys}) ({selector})")
+        made.selector, made.keys = selector, keys
+        return made
+
+    def where(self, matcher: str) -> Once:
+        """The same with one more matcher of labels."""
+        return Once(f"{self.selector[:-1]}, {matcher}}}", self.keys)
+
+
+#: A function below that chooses the series of a metric by the dashboard's variables; of devices they are `Once`.
 Select = Callable[..., str]
+SelectDevices = Callable[..., Once]
 
 
 def series(metric: Metric, labels: Labels | None = None, *, scope: str = "", part: str = "") -> str:
@@ -51,14 +82,14 @@ def series(metric: Metric, labels: Labels | None = None, *, scope: str = "", par
     return f"{name}{{{', '.join(matchers)}}}" if matchers else name
 
 
-def of_nodes(metric: Metric, labels: Labels | None = None) -> str:
+def of_nodes(metric: Metric, labels: Labels | None = None) -> Once:
     """The series of the nodes that the dashboard's variables choose."""
-    return series(metric, labels, scope=_NODES)
+    return _once(metric, labels, _NODES)
 
 
-def of_gpus(metric: Metric, labels: Labels | None = None) -> str:
+def of_gpus(metric: Metric, labels: Labels | None = None) -> Once:
     """The series of the GPUs that the dashboard's variables choose."""
-    return series(metric, labels, scope=_NODES + (', hw_id=~"$gpu"' if "hw.id" in metric.labels else ""))
+    return _once(metric, labels, _NODES + (', hw_id=~"$gpu"' if "hw.id" in metric.labels else ""))
 
 
 def of_regions(metric: Metric, labels: Labels | None = None, *, part: str = "") -> str:
@@ -76,9 +107,9 @@ def of_job(metric: Metric, labels: Labels | None = None, *, part: str = "") -> s
     return series(metric, labels, scope=f'{_PROGRAMS}, region=~"$region"', part=part)
 
 
-def of_job_gpus(metric: Metric, labels: Labels | None = None) -> str:
+def of_job_gpus(metric: Metric, labels: Labels | None = None) -> Once:
     """The series of a training job's GPUs."""
-    return series(metric, labels, scope='cluster=~"$cluster", hw_id=~"$gpu"')
+    return _once(metric, labels, 'cluster=~"$cluster", hw_id=~"$gpu"')
 
 
 def of_fleet(metric: Metric, labels: Labels | None = None, *, part: str = "") -> str:
@@ -86,18 +117,32 @@ def of_fleet(metric: Metric, labels: Labels | None = None, *, part: str = "") ->
     return series(metric, labels, scope='cluster=~"$cluster"', part=part)
 
 
+def _once(metric: Metric, labels: Labels | None, scope: str) -> Once:
+    keys = (NODE, *(label(attribute) for attribute in metric.labels))
+    return Once(series(metric, labels, scope=scope), ", ".join(keys))
+
+
+def over(function: str, selector: str, window: str) -> str:
+    """A function of PromQL over a window of time, of each series."""
+    if isinstance(selector, Once):
+        return by(selector.keys, over(function, selector.selector, window), "max")
+    return f"{function}({selector}[{window}])"
+
+
 def rate(selector: str, window: str = RATE) -> str:
     """Growth of a counter in a second."""
-    return f"rate({selector}[{window}])"
+    return over("rate", selector, window)
 
 
 def increase(selector: str, window: str = RANGE) -> str:
     """Growth of a counter over `window`."""
-    return f"increase({selector}[{window}])"
+    return over("increase", selector, window)
 
 
 def increase_from_first(selector: str, window: str = RANGE) -> str:
     """Growth over `window` of a counter that begins with its first event: one that was not there before grew from 0."""
+    if isinstance(selector, Once):
+        return by(selector.keys, increase_from_first(selector.selector, window), "max")
     return f"(\n  {selector}\n  unless {selector} offset {window}\n  or {increase(selector, window)}\n)"
 
 
@@ -109,11 +154,6 @@ def first_of(*alternatives: str) -> str:
 def known(value: str, certain: str, uncertain: str) -> str:
     """What follows from a region's certain share, where no more than a twentieth of it is uncertain."""
     return f"{value}\n  unless\n{uncertain} > 0.05 * {certain}"
-
-
-def mean(selector: str, window: str = RATE) -> str:
-    """Mean of a gauge's readings over `window`."""
-    return f"avg_over_time({selector}[{window}])"
 
 
 def by(labels: str, expression: str, function: str = "sum") -> str:

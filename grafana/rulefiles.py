@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from links import uid
+from queries import by
 
 HEADER = "# Written by grafana/generate.py from the catalogue: change it there.\n"
 
@@ -35,6 +37,9 @@ class Alert:
 
     `wait`: how long the expression must hold, as Prometheus writes durations. `summary` and `measured` are templates of
     Prometheus; `meaning`, `check` (first) and `remedy` are plain text, which the runbook shows too.
+
+    An alert on a node or a GPU has only the labels in its summary, and its cluster. Then two scrape jobs of one
+    exporter raise one alert, and an alert goes on when a pod or another label of its series changes.
     """
 
     name: str
@@ -47,11 +52,19 @@ class Alert:
     remedy: str
     measured: str = ""
 
+    @property
+    def query(self) -> str:
+        """The expression of the rule. That of a region keeps its job, which is a part of the region's name."""
+        labels = dict.fromkeys(re.findall(r"\$labels\.(\w+)", self.summary))
+        if "region" in labels:
+            return self.expr
+        return by(", ".join(("cluster", *labels)), f"\n{textwrap.indent(self.expr, '  ')}\n", "max")
+
     def lines(self, sites: Sites) -> Iterable[str]:
         """The rule's YAML, without indentation."""
         yield f"- alert: {self.name}"
         yield "  expr: |-"
-        yield from textwrap.indent(self.expr, "    ").splitlines()
+        yield from textwrap.indent(self.query, "    ").splitlines()
         yield f"  for: {self.wait}"
         yield "  labels:"
         yield f"    severity: {self.severity}"

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import board
 from panels import COUNT, SMALL, Column, Panel, Query, Section
-from queries import GPU_NAME, RANGE, by, fraction, increase, named, of_gpus, of_nodes, rate
+from queries import GPU_NAME, NODE, RANGE, TARGET, by, fraction, increase, named, of_gpus, of_nodes, over, rate
 
 from gpu_profile.catalogue.allocation import ATTRIBUTION_UP
 from gpu_profile.catalogue.http import REJECTED, REQUEST_TIME, REQUESTS
@@ -42,7 +42,7 @@ _SILENT: Final = "No exporter was scraped in this time range: check the scrape c
 _NO_GPU: Final = "No exporter here publishes a GPU"
 _NOT_PUSHED: Final = "Nothing is pushed here: docs/otlp.md"
 _NOT_RECEIVED: Final = "No spans are received here: docs/sidecar.md"
-_EXPORTERS: Final = f"last_over_time({of_nodes(BUILD_INFO)}[{RANGE}])"
+_EXPORTERS: Final = over("last_over_time", of_nodes(BUILD_INFO).selector, RANGE)
 _UP: Final = 'up{cluster=~"$cluster", instance=~"$instance"}'
 _SEEN: Final = rate(of_gpus(OBSERVED))
 _RESTARTS: Final = by("instance", increase(of_nodes(READER_RESTARTS)))
@@ -61,7 +61,7 @@ NOW: Final = Section(
     (
         _count(
             "Exporters silent",
-            by("instance", f"{_UP} == 0 and on (job, instance) {_EXPORTERS}"),
+            by("instance", f"{_UP} == 0 and on ({TARGET}) {_EXPORTERS} unless on ({NODE}) {of_nodes(BUILD_INFO)}"),
             by("instance", _EXPORTERS),
             shows="Exporters of this time range that Prometheus cannot scrape now.",
             conclude="Red: all values of that node end there. They are gaps, not zeros.",

@@ -125,7 +125,12 @@ def functions(under: tuple[Any, ...]) -> set[str]:
 
 
 def is_growth(under: tuple[Any, ...]) -> bool:
-    """Whether a counter is used for its growth; one that was not there an offset ago has grown from 0."""
+    """Whether a counter is used for its growth.
+
+    One that was not there an offset ago has grown from 0, and so has that of a process that started a moment ago.
+    """
+    if any(str(node.op) == "and" and "process_start_time" in str(node.rhs) for node in under if hasattr(node, "op")):
+        return True
     begins = (node.op for node in under if getattr(getattr(node, "rhs", None), "offset", None) is not None)
     return "unless" in map(str, begins) or bool(functions(under) & {"rate", "increase"})
 

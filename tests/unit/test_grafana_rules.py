@@ -230,7 +230,7 @@ def of_gpu(name: str, fires: str, quiet: str, labels: str = "") -> tuple[dict[st
 CASES: dict[str, Case] = {
     "GpuProfileTargetDown": (
         20,
-        {f"up{{{NODE}}}": "1x5 0x20", f'gpu_profile_build_info{{{NODE}, version="1"}}': "1x5 _x20"},
+        {f"up{{{NODE}}}": "1x5 0x20", f'gpu_profile_build_info{{{NODE}, version="1"}}': "1x5 stale"},
         [{f"up{{{NODE}}}": "0x30"}, {f"up{{{NODE}}}": "1x30", f"gpu_profile_build_info{{{NODE}}}": "1x30"}],
     ),
     "GpuDriverDown": (
@@ -360,7 +360,7 @@ CASES: dict[str, Case] = {
         # All there; replaced by another one; the driver is away; the MIG instances were changed.
         [
             gpus_of_node("1x40"),
-            gpus_of_node("1x10 _x30", "_x11 1x30"),
+            gpus_of_node("1x10 stale", "_x11 1x30"),
             gpus_of_node("1x10 _x30", driver="1x10 0x30"),
             {f'gpu_profile_device_up{{{NODE}, hw_id="MIG-1"}}': "1x10 _x30"} | gpus_of_node("1x40"),
         ],
@@ -544,7 +544,7 @@ def test_an_alert_names_the_gpu_by_index_and_model_and_its_pod_as_far_as_they_ar
     annotations = dict(ALERTS["GpuRowRemapPending"]["annotations"])
     annotations["summary"] = f"{name} waits for a reset to remap memory rows"
     annotations["dashboard_url"] = "/d/gpu-profile-gpu?var-instance=n%3A9400&var-gpu=GPU-1"
-    labels = {"severity": "ticket", "instance": "n:9400", "job": "g", "hw_id": "GPU-1"}
+    labels = {"severity": "ticket", "instance": "n:9400", "hw_id": "GPU-1"}
     expected = {"exp_labels": labels, "exp_annotations": annotations}
     alert = {"eval_time": "15m", "alertname": "GpuRowRemapPending", "exp_alerts": [expected]}
     promtool(tmp_path, 15, series, [], only="GpuRowRemapPending", alerts=[alert])
