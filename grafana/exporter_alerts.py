@@ -11,6 +11,7 @@ from subjects import NODE as NODE_NAME
 
 from gpu_profile.catalogue.allocation import ATTRIBUTION_UP
 from gpu_profile.catalogue.http import CERTIFICATE_END
+from gpu_profile.catalogue.metric import label
 from gpu_profile.catalogue.metrics import (
     ACTIVITY_OBSERVED,
     BUILD_INFO,
@@ -18,8 +19,10 @@ from gpu_profile.catalogue.metrics import (
     DEVICE_UP,
     DRIVER_UP,
     OBSERVED,
+    REGION_DURATION,
     SAMPLE_AGE,
     SAMPLES,
+    UNIT,
 )
 from gpu_profile.catalogue.metrics import DROPPED as SAMPLES_DROPPED
 from gpu_profile.catalogue.push import DROPPED, FAILURES, SENT
@@ -34,6 +37,20 @@ _LOST_SAMPLES: Final = ("late", "implausible")
 _RELEASED: Final = series(READER_RESTARTS, {"reason": "released"})
 _WEEK_S: Final = 7 * 86_400
 _GPU_KEYS: Final = f"{TARGET}, hw_id"
+_MEASURED: Final = by(_GPU_KEYS, rate(series(OBSERVED), "30m"))
+_MEASURED_UNITS: Final = by(f"{_GPU_KEYS}, {label(UNIT)}", rate(series(ACTIVITY_OBSERVED), "30m"))
+
+
+def _scraped_twice() -> str:
+    """The number of targets with the same GPU, or with the regions of the same program."""
+    up = series(DEVICE_UP)
+    gpus = f"0 * {up} + on (cluster, hw_id) group_left () {by('cluster, hw_id', up, 'count')}"
+    # Programs with one instance may be two services on a node: their regions tell them apart.
+    region = "service_name, region"
+    jobs = by(f"{TARGET}, {region}", rate(series(REGION_DURATION, part="_count"), "5m"), "count")
+    programs = by(f"{NODE}, {region}", jobs, "count")
+    return f"{gpus} > 1\nor\n{programs} > 1"
+
 
 GROUP: Final = Group(
     "gpu-profile-exporter",
@@ -105,10 +122,11 @@ GROUP: Final = Group(
             "GpuCoverageLow",
             Urgency.TICKET,
             "15m",
-            # Below half, busy time counts as missing. Gaps from a loss or a restart are reported as these.
-            f"min by ({_GPU_KEYS}) (\n  {rate(series(OBSERVED), '30m')} or {rate(series(ACTIVITY_OBSERVED), '30m')}\n"
-            f") < 0.8\n"
-            f"and on ({_GPU_KEYS})\n{rate(series(OBSERVED), '30m')} > 0.5\n"
+            # Below half, busy time counts as missing. Gaps from a loss or a restart are reported as these. A series
+            # that goes on under other labels is a part of the sum.
+            f"min by ({_GPU_KEYS}) (\n  {_MEASURED} or {_MEASURED_UNITS}\n) < 0.8\n"
+            f"and on ({_GPU_KEYS})\n{_MEASURED} > 0.5\n"
+            f"and on ({_GPU_KEYS})\n{DEVICE_UP.prometheus} == 1\n"
             f"unless on ({_GPU_KEYS})\nmin_over_time({DEVICE_UP.prometheus}[1h]) == 0\n"
             f"unless on ({TARGET})\nmin_over_time(up[1h]) == 0",
             f"{GPU} is measured for a part of the time only",
@@ -194,6 +212,18 @@ GROUP: Final = Group(
             "Read the label reason; gpu_profile_series has the number of published series.",
             "For over_budget raise --series-budget, or collect fewer groups. For not_a_number and duplicate please "
             "report it: neither should happen.",
+        ),
+        Alert(
+            "GpuProfileScrapedTwice",
+            Urgency.TICKET,
+            "1h",
+            _scraped_twice(),
+            f"{NODE_NAME} is scraped {{{{ $value }}}} times",
+            "Several scrape jobs read the same GPUs or regions. Dashboards then have each region several times, and "
+            "sums over regions or over nodes are too high.",
+            "Query up for the instance: the label job names the scrape jobs. Do an annotation of the pod and a "
+            "PodMonitor both select it? Do two exporters run on the node?",
+            "Leave one scrape job for each exporter and each program.",
         ),
         Alert(
             "GpuProfileCertificateEnds",

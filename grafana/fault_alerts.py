@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from queries import DEVICE, TARGET, increase, increase_from_first, series
+from queries import DEVICE, TARGET, by, increase, increase_from_first, series
 from rulefiles import Alert, Urgency
 from subjects import GPU
 
@@ -46,11 +46,16 @@ def _came(*tiers: XidTier, other: bool = False) -> str:
 def _corrected_grow() -> str:
     """Corrected errors of a day, at least twice those of a day before that was measured as well."""
     corrected = series(metric_of(ECC_CORRECTED), dict(ECC_CORRECTED.attributes))
+
+    def grown(window: str) -> str:
+        # A series may go on under other labels, such as those of a pod.
+        return by(f"{TARGET}, hw_id", f"increase({corrected}[{window})")
+
     return (
-        f"increase({corrected}[1d]) > 100\n"
-        f"unless {_SERIES}\nincrease({corrected}[1d]) < 2 * increase({corrected}[1d] offset 1d)\n"
+        f"{grown('1d]')} > 100\n"
+        f"unless {_SERIES}\n{grown('1d]')} < 2 * {grown('1d] offset 1d')}\n"
         # On the first days of an exporter a steady rate would look like growth.
-        f"and {_SERIES}\nincrease({corrected}[4h] offset 44h) >= 0"
+        f"and {_SERIES}\n{grown('4h] offset 44h')} >= 0"
     )
 
 

@@ -56,6 +56,7 @@ def test_the_example_for_alertmanager_routes_every_severity_and_names_only_exist
 # One sample a minute. `firing` must fire by the given minute, none of `quiet` may.
 GPU = 'instance="n:9400", job="g", hw_id="GPU-1"'
 NODE = 'instance="n:9400", job="g"'
+MOVED = 'instance="m:9400", job="g"'
 REGION = 'job="s", instance="s:1", region="train"'
 Case = tuple[int, dict[str, str], list[dict[str, str]]]
 
@@ -148,6 +149,11 @@ def coverage(activity: int, busy: int = 60, up: str = "1x90", target: str = "1x9
     }
 
 
+def relabelled(name: str, before: str, after: str) -> dict[str, str]:
+    """A GPU's series whose pod changes, with `--attribution-labels pod`."""
+    return {f"{name}{{{GPU}}}": "_x90", f'{name}{{{GPU}, pod="a"}}': before, f'{name}{{{GPU}, pod="b"}}': after}
+
+
 def corrected(yesterday: int, today: int) -> dict[str, str]:
     """Errors of each hour of two days."""
     name = f'hw_errors_total{{{GPU}, error_type="corrected", hw_type="gpu"}}'
@@ -157,6 +163,22 @@ def corrected(yesterday: int, today: int) -> dict[str, str]:
 def gpus_of_node(second: str, third: str = "_x40", driver: str = "1x40") -> dict[str, str]:
     up = {number: f'gpu_profile_device_up{{{NODE}, hw_id="GPU-{number}"}}' for number in (1, 2, 3)}
     return {up[1]: "1x40", up[2]: second, up[3]: third, f"gpu_profile_driver_up{{{NODE}}}": driver}
+
+
+def exporter_moved(here: str, there: str = "") -> dict[str, str]:
+    """A node of two GPUs whose exporter's pod gets another address after 11 minutes; the second one's series."""
+    series = {}
+    for target, first, second in ((NODE, "1x10 stale", here), (MOVED, "_x12 1x30", there)):
+        series[f'gpu_profile_device_up{{{target}, hw_id="GPU-1"}}'] = first
+        series[f"gpu_profile_driver_up{{{target}}}"] = first
+        if second:
+            series[f'gpu_profile_device_up{{{target}, hw_id="GPU-2"}}'] = second
+    return series
+
+
+def twice(series: dict[str, str]) -> dict[str, str]:
+    """The same exporter scraped by two jobs."""
+    return series | {name.replace('job="g"', 'job="again"'): values for name, values in series.items()}
 
 
 def dropped(reason: str, count: int) -> dict[str, str]:
@@ -243,6 +265,12 @@ CASES: dict[str, Case] = {
             {
                 f"gpu_profile_driver_up{{{NODE}}}": "1x2 0x20",
                 f'gpu_profile_reader_restarts_total{{{NODE}, reason="released"}}': "0x2 3x20",
+            },
+            # The same before the first scrape of an exporter that was upgraded a moment ago.
+            {
+                f"gpu_profile_driver_up{{{NODE}}}": "0x20",
+                f'gpu_profile_reader_restarts_total{{{NODE}, reason="released"}}': "1x20",
+                f"process_start_time_seconds{{{NODE}}}": "0x20",
             },
         ],
     ),
@@ -339,6 +367,25 @@ CASES: dict[str, Case] = {
         25,
         *of_node("gpu_profile_series_dropped_total", ', reason="over_budget"', "0+50x30", "9x30"),
     ),
+    "GpuProfileScrapedTwice": (
+        80,
+        # Of a program, as two jobs scrape each exporter of a case in any case.
+        {
+            f'gpu_profile_region_duration_seconds_count{{instance="s:1", job="{job}", region="a"}}': "0+1x90"
+            for job in ("s", "pods")
+        },
+        # Once; a pod that was replaced.
+        [
+            {
+                f'gpu_profile_region_duration_seconds_count{{instance="s:{rank}", job="s", region="a"}}': "0+1x90"
+                for rank in (1, 2)
+            },
+            {
+                f'gpu_profile_device_up{{{NODE}, hw_id="GPU-1"}}': "1x30",
+                f'gpu_profile_device_up{{{MOVED}, hw_id="GPU-1"}}': "_x30 1x60",
+            },
+        ],
+    ),
     "GpuProfileCertificateEnds": (
         90,
         *of_node("gpu_profile_http_certificate_end_timestamp_seconds", "", "86400x120", "8640000x120"),
@@ -357,9 +404,12 @@ CASES: dict[str, Case] = {
     "GpuVanished": (
         35,
         gpus_of_node("1x10 _x30"),
-        # All there; replaced by another one; the driver is away; the MIG instances were changed.
+        # All there; all there under a new address; the node is gone; replaced by another one; the driver is away; the
+        # MIG instances were changed.
         [
             gpus_of_node("1x40"),
+            exporter_moved("1x10 stale", "_x12 1x30"),
+            {name: "1x10 stale" for name in exporter_moved("") if "n:9400" in name},
             gpus_of_node("1x10 stale", "_x11 1x30"),
             gpus_of_node("1x10 _x30", driver="1x10 0x30"),
             {f'gpu_profile_device_up{{{NODE}, hw_id="MIG-1"}}': "1x10 _x30"} | gpus_of_node("1x40"),
@@ -368,8 +418,15 @@ CASES: dict[str, Case] = {
     "GpuCoverageLow": (
         60,
         coverage(40),
-        # All measured; busy time is missing altogether; after a loss; after a restart of the exporter.
-        [coverage(59), coverage(40, busy=20), coverage(40, up="1x20 0x9 1x61"), coverage(40, target="1x20 0x9 1x61")],
+        # All measured; the same with a label of a new pod; busy time is missing altogether; after a loss; after a
+        # restart of the exporter.
+        [
+            coverage(59),
+            coverage(59) | relabelled("gpu_profile_observed_seconds_total", "0+60x20 stale", "_x21 0+60x69"),
+            coverage(40, busy=20),
+            coverage(40, up="1x20 0x9 1x61"),
+            coverage(40, target="1x20 0x9 1x61"),
+        ],
     ),
     "GpuSamplesDropped": (50, dropped("late", 30), [dropped("late", 5), dropped("duplicate", 500)]),
     "GpuHeldButIdle": (
@@ -447,7 +504,7 @@ def promtool(
 ) -> None:
     """Evaluate the committed rules over series with a value per `step` and compare. `only` one alert is faster.
 
-    That alert must not fire over any of `quiets`.
+    That alert must not fire over any of `quiets`, nor more often where two jobs scrape the exporter.
     """
     files = [str(path) for path in RULE_FILES]
     if only:
@@ -457,6 +514,8 @@ def promtool(
         files = [str(tmp_path / "rules.json")]
         (tmp_path / "rules.json").write_text(json.dumps({"groups": [{"name": only, "rules": rules}]}))
     tests = [(series, expectations), *((quiet, [firing(only, 0)]) for quiet in quiets)]
+    if only and 'job="g"' in str(series):
+        tests.append((twice(series), expectations))
     test = {
         "rule_files": files,
         "evaluation_interval": step,
@@ -521,6 +580,17 @@ def test_the_only_gpu_of_a_node_is_reported_when_it_vanishes(tmp_path: Path) -> 
         [firing("GpuVanished", 1)],
         only="GpuVanished",
     )
+
+
+@pytest.mark.debian
+def test_a_gpu_that_vanishes_while_its_exporter_gets_a_new_address_is_reported_once(tmp_path: Path) -> None:
+    promtool(tmp_path, 45, exporter_moved("1x10 stale"), [firing("GpuVanished", 1)], only="GpuVanished")
+
+
+@pytest.mark.debian
+def test_an_exporter_that_two_jobs_scrape_is_reported(tmp_path: Path) -> None:
+    series = twice({f"gpu_profile_device_up{{{GPU}}}": "1x90"})
+    promtool(tmp_path, 80, series, [firing("GpuProfileScrapedTwice", 1)], only="GpuProfileScrapedTwice")
 
 
 @pytest.mark.debian
