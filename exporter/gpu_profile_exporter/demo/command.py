@@ -28,7 +28,7 @@ from gpu_profile.driver.simulated.temporary import TemporaryFolder
 from gpu_profile.errors import GpuProfileError
 from gpu_profile.regimes.palette import COLOURS
 from gpu_profile.report import REGION_COLUMNS, text_table
-from gpu_profile.report.table import TWO_JOULES, fitted_table, folded, terminal_width
+from gpu_profile.report.table import HOST_TIME, TWO_JOULES, fitted_table, folded, terminal_width, uncertain
 from gpu_profile.units import percent, si
 from gpu_profile_exporter.demo.comparison import MOST_EXECUTIONS
 from gpu_profile_exporter.demo.result import PAGE, DemoResult
@@ -284,7 +284,8 @@ def _report(last: Message, *, simulated: bool) -> str:
     if not last.get("rows"):
         return f"no region was joined: {last.get('problem') or 'the service said nothing'}"
     width = terminal_width(sys.stdout)
-    lines = [fitted_table(REGION_COLUMNS, last["rows"], _SPARE, width=width), folded(TWO_JOULES, width)]
+    notes = (HOST_TIME, *uncertain(last["rows"]), TWO_JOULES)
+    lines = [fitted_table(REGION_COLUMNS, last["rows"], _SPARE, width=width), *(folded(note, width) for note in notes)]
     if last.get("span"):
         lines.append(f"\none of {last['spans']} exported spans, as an OpenTelemetry backend receives it:")
         lines += [f"  {key} = {value}" for key, value in last["span"].items()]

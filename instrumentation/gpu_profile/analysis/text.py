@@ -17,8 +17,6 @@ from gpu_profile.regimes.operation import RegionOperations
 from gpu_profile.regions.session.changes import clock_time
 from gpu_profile.report import REGION_COLUMNS, region_row, text_table
 from gpu_profile.report.table import (
-    ABOUT,
-    ABOUT_MEANS,
     REGIME,
     TWO_JOULES,
     UNKNOWN,
@@ -27,6 +25,7 @@ from gpu_profile.report.table import (
     printable,
     regime_cell,
     share,
+    uncertain,
 )
 from gpu_profile.units import NS_PER_S, percent, si
 
@@ -290,8 +289,7 @@ def _regions(analysis: Analysis, width: int | None) -> list[str]:
 
 def about(analysis: Analysis, rows: Sequence[Sequence[str]]) -> list[str]:
     """The lines below a table of regions: its mark of uncertain shares, and its columns of joules if they differ."""
-    lines = [ABOUT_MEANS] if any(cell.startswith(ABOUT) for row in rows for cell in row) else []
-    return [*lines, *([TWO_JOULES] if any(map(_joules_differ, analysis.regions)) else [])]
+    return [*uncertain(rows), *([TWO_JOULES] if any(map(_joules_differ, analysis.regions)) else [])]
 
 
 def _joules_differ(use: RegionUse) -> bool:

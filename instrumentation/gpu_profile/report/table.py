@@ -20,6 +20,8 @@ UNKNOWN: Final = "–"
 #: The mark before an uncertain value, and the line below a table that explains it.
 ABOUT: Final = "~"
 ABOUT_MEANS: Final = f"{ABOUT} uncertain: shared out by time, as the region's own rate is not known"
+#: The line below a table whose durations are much shorter than its busy time.
+HOST_TIME: Final = "mean, p95: time on the host; the GPU does a call's work behind it"
 #: The accuracy of joules and watts, shown on every page (Yang et al., "Part-time Power Measurements", SC24).
 WHOSE_JOULES: Final = "Joules and watts are those of the board's own sensor: boards of one kind differ by up to 5 %"
 #: The two columns of joules, where they differ.
@@ -53,6 +55,11 @@ def region_row(summary: RegionSummary, verdict: Verdict) -> tuple[str, ...]:
         UNKNOWN if each is None else si(each, "J"),
         regime_cell(verdict),
     )
+
+
+def uncertain(rows: Iterable[Sequence[str]]) -> list[str]:
+    """The line below a table that explains its mark of uncertain values, if it has one."""
+    return [ABOUT_MEANS] if any(cell.startswith(ABOUT) for row in rows for cell in row) else []
 
 
 def regime_cell(verdict: Verdict) -> str:

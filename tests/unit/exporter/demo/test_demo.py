@@ -98,6 +98,14 @@ def test_the_summary_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "+12.0 J (truth: none)" in text
 
 
+def test_the_lines_below_the_table_explain_its_durations_and_its_marks() -> None:
+    row = ["request", "1,027", "30.0 ms", "104 ms", "–", "~163 µs", "43.6 J", "42 mJ", "IDLE 96 %"]
+    text = command._report({"rows": [row]}, simulated=True)
+    assert "mean, p95: time on the host" in text
+    assert "~ uncertain" in text
+    assert "~ uncertain" not in command._report({"rows": [["a", *row[1:5], "0 s", *row[6:]]]}, simulated=True)
+
+
 def test_the_service_listens_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, object] = {}
 
