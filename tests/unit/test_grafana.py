@@ -29,8 +29,10 @@ from gpu_profile.driver.grammar import open_driver
 from gpu_profile.regimes.palette import COLOURS
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
+from gpu_profile_exporter.naming.schemes import choose
 
 GRAFANA = Path(__file__).parents[2] / "grafana"
+RUNBOOK = (GRAFANA.parent / "docs" / "runbook.md").read_text()
 BOARDS: dict[str, dict[str, Any]] = {
     path.stem: json.loads(path.read_text()) for path in sorted((GRAFANA / "dashboards").glob("*.json"))
 }
@@ -319,6 +321,15 @@ def test_a_rule_uses_only_names_and_labels_of_the_catalogue(rule: dict[str, Any]
         assert is_growth(under) == grows(selector.name)
         known |= labels
     assert set(re.findall(r"\$labels\.(\w+)", json.dumps(rule))) <= known
+
+
+@pytest.mark.parametrize("rule", [pytest.param(rule, id=name) for name, rule in NAMED_RULES if "alert" in rule])
+def test_the_runbook_marks_alerts_that_cannot_fire_under_the_names_of_dcgm_exporter(rule: dict[str, Any]) -> None:
+    names = choose("dcgm")
+    read = {selector.name for selector, _ in selectors(rule["expr"])} - BUILT_IN - OF_REGIONS
+    works = all(names.series(PUBLISHED[name], {}) for name in read)
+    section = RUNBOOK.partition(f"### {rule['alert']}\n")[2].partition("\n- ")[0]
+    assert ("not with `--names dcgm`" in section) is not works
 
 
 @pytest.fixture(scope="module")
