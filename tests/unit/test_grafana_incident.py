@@ -91,7 +91,7 @@ def incident(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     return Recorded(tmp_path_factory.mktemp("incident"), node_of(*8 * ["H100 SXM"]) + INCIDENT)
 
 
-def promtool(directory: Path, recorded: Recorded, expected: dict[str, list[dict[str, Any]]]) -> None:
+def promtool(directory: Path, recorded: dict[str, list[str]], expected: dict[str, list[dict[str, Any]]]) -> None:
     """Let Prometheus' own engine compare the answers of expressions at the last scrape."""
     series = [{"series": name, "values": " ".join(values)} for name, values in recorded.items()]
     at = f"{(SCRAPES - 1) * STEP_S}s"
@@ -101,6 +101,11 @@ def promtool(directory: Path, recorded: Recorded, expected: dict[str, list[dict[
     path.write_text(json.dumps({"evaluation_interval": f"{STEP_S}s", "tests": [test]}))
     run = subprocess.run(["promtool", "test", "rules", path], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+def twice(recorded: Recorded) -> dict[str, list[str]]:
+    """The same by a second scrape job of the exporter."""
+    return recorded | {name.replace('job="gpu"', 'job="again"'): values for name, values in recorded.items()}
 
 
 def count(part: int, whole: int) -> list[dict[str, Any]]:
@@ -130,7 +135,28 @@ def test_in_an_incident_the_first_row_is_red_says_how_many_of_how_many_and_why(
         for index, reason, value in ((LOST, "does not answer", 0), (LOST, "XID 79", 1), (BROKEN, "XID 48", 1))
     ]
     assert "Memory error of two bits" in json.dumps(table["fieldConfig"])
-    promtool(tmp_path, incident, expected)
+    promtool(tmp_path, twice(incident), expected)
+
+
+@pytest.mark.debian
+def test_a_second_scrape_job_of_an_exporter_changes_no_sum(incident: Recorded, tmp_path: Path) -> None:
+    expected = {}
+    for board, title in (
+        ("fleet", "GPUs slowed by faults"),
+        ("fleet", "Idle GPU time"),
+        ("fleet", "Energy while idle"),
+        ("fleet", "Power of the fleet"),
+        ("node", "Mean utilisation"),
+        ("node", "Power"),
+        ("trust", "GPUs with gaps"),
+    ):
+        _, both = expression(board, title)
+        one = both.replace("{cluster", '{job="gpu", cluster')
+        assert one != both
+        expected[f"count({both}) / count({one})"] = [{"labels": "{}", "value": 1}]
+        if title in ("Idle GPU time", "Energy while idle", "Power of the fleet", "Power"):
+            expected[f"sum({both}) / sum({one})"] = [{"labels": "{}", "value": 1}]
+    promtool(tmp_path, twice(incident), expected)
 
 
 @pytest.mark.debian
