@@ -63,6 +63,14 @@ def slowed(select: SelectDevices) -> str:
     return throttled_by(rate, chosen)
 
 
+def _unreached(select: SelectDevices) -> str:
+    """Targets that served an exporter in the range of time, and that no scrape job reaches now."""
+    build = select(BUILD_INFO)
+    exporters = f"last_over_time({build.selector}[$__range])"
+    down = 'up{cluster=~"$cluster", instance=~"$instance"} == 0'
+    return f"({down} and on ({TARGET}) {exporters} unless on ({NODE}) {build})"
+
+
 def _worn(select: SelectDevices) -> tuple[str, str, str]:
     uncorrected = increase(select(metric_of(ECC_UNCORRECTED), dict(ECC_UNCORRECTED.attributes)))
     return uncorrected, select(metric_of(REMAP_PENDING)), select(metric_of(REMAP_FAILURE))
@@ -109,30 +117,37 @@ def section(select: SelectDevices, *, silent: bool = True) -> Section:
     """The row for the GPUs of `select`. `silent`: with the exporters that do not answer."""
     uncorrected, pending, failed = _worn(select)
     worn = first_of(f"{uncorrected} > 0", f"{pending} > 0", f"{failed} > 0")
-    build, up = select(BUILD_INFO), 'up{cluster=~"$cluster", instance=~"$instance"}'
-    exporters = f"last_over_time({build.selector}[$__range])"
-    # An exporter that one of its scrape jobs reaches is not silent.
-    dead = first_of(
-        f"({up} == 0 and on ({TARGET}) {exporters} unless on ({NODE}) {build})", f"{select(DRIVER_UP)} == 0"
-    )
+    exporters = f"last_over_time({select(BUILD_INFO).selector}[$__range])"
+    unreached, driverless = _unreached(select), f"{select(DRIVER_UP)} == 0"
+    faults = named(reasons(select))
+    if silent:
+        faults = first_of(
+            faults,
+            because("the exporter cannot be scraped", unreached, NODE),
+            because("the driver does not answer", driverless, NODE),
+        )
     nodes = Panel(
         title="Nodes silent",
         shows="Nodes whose exporter Prometheus cannot scrape, or whose driver does not answer the exporter.",
         conclude="Red: nothing is measured there, and the GPUs of that node are missing from all other numbers.",
-        do="Open the pod or unit of the exporter on that node; `/-/ready` has the driver's error.",
+        do="The table below names the node. Open the pod or unit of its exporter; `/-/ready` has the driver's error.",
         empty="No exporter was scraped in this time range: check the scrape configuration",
-        queries=(Query(fraction(by("instance", dead, "max"), by("instance", exporters, "max")), ""),),
+        queries=(
+            Query(
+                fraction(by("instance", first_of(unreached, driverless), "max"), by("instance", exporters, "max")), ""
+            ),
+        ),
         **COUNT,
     )
     table = Panel(
         title="What is wrong, and where",
-        shows="One row for each GPU and fault: losses, waits and lowered clocks now, XID and memory errors of this "
+        shows="One row for each fault of a GPU or its node: losses, waits and lowered clocks now, XID and memory errors of this "
         "time range. XIDs that are most often a defect of a program (such as 13, 31, 43 and 45) are left out.",
         conclude="Results of programs on these GPUs are lost or suspect, except where clocks are lowered.",
         do="Drain the GPU, read its node's kernel log around the error, then reset it. If the fault comes again, have "
         "the GPU replaced. The alert on each fault has a runbook.",
-        empty="No fault: every GPU answers, and none reports an error in this time range",
-        queries=(Query(named(reasons(select)), ""),),
+        empty="No fault: every node and GPU answers, and none reports an error in this time range",
+        queries=(Query(faults, ""),),
         kind="table",
         width=24,
         height=6,

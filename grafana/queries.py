@@ -201,9 +201,9 @@ def fraction(part: str, whole: str) -> str:
     return f'label_join({both}, "text", " of ", "part", "whole")'
 
 
-def because(reason: str, expression: str) -> str:
-    """The GPUs of `expression`, one series each, with a label `reason`."""
-    return f'label_replace({by("cluster, instance, hw_id", expression, "max")}, "reason", "{reason}", "", "")'
+def because(reason: str, expression: str, keys: str = DEVICE) -> str:
+    """The GPUs of `expression` (the nodes, with `NODE`), one series each, with a label `reason`."""
+    return f'label_replace({by(keys, expression, "max")}, "reason", "{reason}", "", "")'
 
 
 def idle_time(select: Select, window: str = RANGE) -> str:

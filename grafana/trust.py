@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import board
+from links import TO_NODE
 from panels import COUNT, SMALL, Column, Panel, Query, Section
 from queries import GPU_NAME, NODE, RANGE, TARGET, by, fraction, increase, named, of_gpus, of_nodes, over, rate
 
@@ -65,7 +66,8 @@ NOW: Final = Section(
             by("instance", _EXPORTERS),
             shows="Exporters of this time range that Prometheus cannot scrape now.",
             conclude="Red: all values of that node end there. They are gaps, not zeros.",
-            do="Look at the pod or the unit: `systemctl status gpu-profile-exporter`.",
+            do="The first table on the fleet's dashboard names the node. Look at the pod or the unit there: `systemctl "
+            "status gpu-profile-exporter`.",
             empty=_SILENT,
         ),
         _count(
@@ -210,7 +212,7 @@ EXPORTER: Final = Section(
             queries=(Query(by("cluster, instance, version, driver", of_nodes(BUILD_INFO), "max"), ""),),
             kind="table",
             columns=(
-                Column("instance", "Node"),
+                Column("instance", "Node", link=TO_NODE),
                 Column("cluster", "Cluster"),
                 Column("version", "Version"),
                 Column("driver", "Driver"),

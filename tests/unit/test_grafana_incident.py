@@ -160,6 +160,25 @@ def test_a_second_scrape_job_of_an_exporter_changes_no_sum(incident: Recorded, t
 
 
 @pytest.mark.debian
+def test_a_silent_node_is_counted_and_named(tmp_path: Path) -> None:
+    target = TARGET.replace("n:9400", "m:9400")
+    series = {
+        f"up{{{TARGET}}}": ["1", "1", "0", "0", "0", "0"],
+        f"gpu_profile_build_info{{{TARGET}}}": ["1", "1", "stale"],
+        f"up{{{target}}}": ["1"] * SCRAPES,
+        f"gpu_profile_build_info{{{target}}}": ["1"] * SCRAPES,
+        f"gpu_profile_driver_up{{{target}}}": ["0"] * SCRAPES,
+    }
+    _, silent = expression("fleet", "Nodes silent")
+    _, wrong = expression("fleet", "What is wrong, and where")
+    rows = [
+        {"labels": f'{{cluster="c", instance="{instance}", reason="{reason}"}}', "value": 0}
+        for instance, reason in (("n:9400", "the exporter cannot be scraped"), ("m:9400", "the driver does not answer"))
+    ]
+    promtool(tmp_path, series, {silent: count(2, 2), wrong: rows})
+
+
+@pytest.mark.debian
 def test_the_fleet_names_the_node_with_the_lost_gpu(incident: Recorded, tmp_path: Path) -> None:
     _, lost = expression("fleet", "Nodes, the most expensive idle time first", "Lost")
     promtool(tmp_path, incident, {lost: [{"labels": '{cluster="c", instance="n:9400"}', "value": 1}]})
