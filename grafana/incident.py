@@ -142,8 +142,8 @@ def section(select: SelectDevices, *, silent: bool = True) -> Section:
     table = Panel(
         title="What is wrong, and where",
         shows="One row for each fault of a GPU or its node: losses, waits and lowered clocks now, XID and memory "
-        "errors of this time range. XIDs that are most often a defect of a program (such as 13, 31, 43 and 45) are left "
-        "out.",
+        "errors of this time range. XIDs that are most often a defect of a program (such as 13, 31, 43 and 45) are "
+        "left out.",
         conclude="Results of programs on these GPUs are lost or suspect, except where clocks are lowered.",
         do="Drain the GPU, read its node's kernel log around the error, then reset it. If the fault comes again, have "
         "the GPU replaced. The alert on each fault has a runbook.",
