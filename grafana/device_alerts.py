@@ -57,11 +57,12 @@ def _vanished() -> str:
     answers = series(DRIVER_UP)
     return (
         # Of several targets that had the GPU, the last one.
-        f"topk by (hw_id) (1, max_over_time(timestamp({up})[1d:5m]) unless on (hw_id) {up})\n"
+        f"topk by (hw_id) (\n"
+        f"  1, (max_over_time(timestamp({up})[1d:30m]) or {before}) unless on (hw_id) {up}\n)\n"
         # After the loss of its last GPU a node has no size.
         f"and on ({TARGET}) (\n  {answers} == 1\n  or {size}\n)\n"
         f"unless on ({TARGET})\n{answers} == 0\n"
-        f"unless on ({TARGET})\n{size} >= max_over_time(({count})[1d:5m])"
+        f"unless on ({TARGET})\n{size} >= max_over_time(({count})[1d:15m])"
     )
 
 

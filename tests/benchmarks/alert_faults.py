@@ -121,6 +121,12 @@ def _target_down(node: SimulatedNode, _: int) -> None:
         values[AT:] = 0 if name == node.node("up") else np.nan
 
 
+def _twice(node: SimulatedNode, index: int) -> None:
+    since = np.where(np.arange(MINUTES) < AT, np.nan, 0)
+    again = {name.replace('job="gpu"', 'job="again"'): values + since for name, values in node.series.items()}
+    node.series = again | node.series
+
+
 _THROTTLE: Final = ', nvidia_gpu_throttle_reason="%s"'
 _CORE: Final = ', hw_sensor_location="core", hw_type="gpu"'
 _END: Final = MINUTES * 60.0
@@ -152,6 +158,7 @@ FAULTS: Final = {
     "GpuProfileSeriesDropped": Planted(
         _of_node("gpu_profile_series_dropped_total", ', reason="over_budget"', (0, 0), 9), "serving", "node"
     ),
+    "GpuProfileScrapedTwice": Planted(_twice, "serving", "node"),
     "GpuProfileCertificateEnds": Planted(
         _of_node("gpu_profile_http_certificate_end_timestamp_seconds", "", (100 * _END, _END)), "serving", "node"
     ),
@@ -196,7 +203,7 @@ FAULTS: Final = {
 
 
 def planted() -> tuple[list[SimulatedNode], set[tuple[str, str, str]]]:
-    """Nodes with the faults, and each alert with its job and its GPU, node or region.
+    """Nodes with the faults, and each alert with its GPU, its node, or its job and region.
 
     Six faults of GPUs share a node, and those of the exporter another one. A region's fault has its own program.
     """
@@ -214,7 +221,7 @@ def planted() -> tuple[list[SimulatedNode], set[tuple[str, str, str]]]:
             fleet[key] = SimulatedNode(KINDS.index(fault.kind) + len(KINDS) * len(fleet), seed=2)
         node = fleet[key]
         fault.fault(node, index)
-        job = node.job if fault.where == "region" else "gpu"
+        job = node.job if fault.where == "region" else ""
         where = {"gpu": f"GPU-{node.job}-{index}", "node": node.instance, "region": "step"}[fault.where]
         expected.add((name, job, where))
     for (_, group), node in fleet.items():

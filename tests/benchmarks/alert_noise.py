@@ -71,7 +71,7 @@ def _row(severity: str, false: dict[str, int], months: float) -> Row:
 def _found() -> Row:
     fleet, expected = planted()
     reported = {
-        (alarm["alertname"], alarm["job"], alarm.get("region") or alarm.get("hw_id") or alarm["instance"])
+        (alarm["alertname"], alarm.get("job", ""), alarm.get("region") or alarm.get("hw_id") or alarm["instance"])
         for alarm, _ in alarms(fleet)
     }
     missed = sorted(f"{name} at {where}" for name, _, where in expected - reported)
