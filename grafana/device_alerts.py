@@ -69,9 +69,10 @@ def _vanished() -> str:
 def _held_and_idle() -> str:
     """Busy seconds of a day, where a holder of today held the GPU a day ago."""
     allocation, processes = series(ALLOCATION_INFO), series(PROCESS_COUNT)
+    # A counter may go on under other labels, such as those of a new pod of the exporter.
+    busy, seen = (by(_KEYS, increase(series(metric), "1d")) for metric in (BUSY, OBSERVED))
     return (
-        f"{increase(series(BUSY), '1d')} < 0.01 * {increase(series(OBSERVED), '1d')}\n"
-        f"and {_DEVICE}\n{increase(series(OBSERVED), '1d')} > {0.9 * 86_400:.0f}\n"
+        f"{busy} < 0.01 * {seen}\nand {_DEVICE}\n{seen} > {0.9 * 86_400:.0f}\n"
         f"and {_DEVICE} (\n  {allocation} and {allocation} offset 1d\n"
         f"  or {processes} > 0 and {processes} offset 1d > 0\n)"
     )
@@ -223,7 +224,7 @@ GROUP: Final = Group(
             "GpuNvLinkErrors",
             Urgency.TICKET,
             "0m",
-            f"{increase(series(metric_of(NVLINK_ERRORS[0]), {'error.type': 'recovery'}), '6h')} > 2",
+            f"{by(_KEYS, increase(series(metric_of(NVLINK_ERRORS[0]), {'error.type': 'recovery'}), '6h'))} > 2",
             f"{GPU}: its NVLinks were trained again",
             "The NVLinks of the GPU had to recover more than twice within six hours. Collectives stall for the time of "
             "each recovery, and a link that fails to recover ends the job.",

@@ -43,7 +43,8 @@ class Once(str):
     """The series that `selector` selects, once for each value of the labels `keys`: the current value of each.
 
     Several scrape jobs of one exporter would otherwise double sums, counts and lines. Functions over a window, such as
-    `rate`, are computed for each series before this choice.
+    `rate`, are computed for each series before this choice, and added up within a job: a counter may go on under other
+    labels, such as those of a new pod.
     """
 
     __slots__ = ("keys", "selector")
@@ -55,6 +56,10 @@ class Once(str):
         made = super().__new__(cls, f"max by ({keys}) ({selector})")
         made.selector, made.keys = selector, keys
         return made
+
+    def once(self, growth: str) -> str:
+        """`growth`, which has one value for each series, once for each value of the labels."""
+        return by(self.keys, by(f"job, {self.keys}", growth), "max")
 
     def where(self, matcher: str) -> Once:
         """The same with one more matcher of labels."""
@@ -125,7 +130,7 @@ def _once(metric: Metric, labels: Labels | None, scope: str) -> Once:
 def over(function: str, selector: str, window: str) -> str:
     """A function of PromQL over a window of time, of each series."""
     if isinstance(selector, Once):
-        return by(selector.keys, over(function, selector.selector, window), "max")
+        return selector.once(over(function, selector.selector, window))
     return f"{function}({selector}[{window}])"
 
 
@@ -142,7 +147,7 @@ def increase(selector: str, window: str = RANGE) -> str:
 def increase_from_first(selector: str, window: str = RANGE) -> str:
     """Growth over `window` of a counter that begins with its first event: one that was not there before grew from 0."""
     if isinstance(selector, Once):
-        return by(selector.keys, increase_from_first(selector.selector, window), "max")
+        return selector.once(increase_from_first(selector.selector, window))
     return f"(\n  {selector}\n  unless {selector} offset {window}\n  or {increase(selector, window)}\n)"
 
 
