@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from queries import NODE, TARGET, by, increase, rate, series
+from queries import NODE, TARGET, by, increase, parents, rate, series
 from rulefiles import Alert, Group, Urgency
 from subjects import GPU
 from subjects import NODE as NODE_NAME
@@ -108,7 +108,7 @@ GROUP: Final = Group(
             f"{DEVICE_UP.prometheus} == 1\nand on ({_GPU_KEYS}) (\n"
             f'  {DEVICE_INFO.prometheus}{{kind="gpu"}} or increase({OBSERVED.prometheus}[1d]) > 0\n'
             f")\nunless on ({_GPU_KEYS})\n"
-            f'label_replace({DEVICE_INFO.prometheus}{{kind="mig"}}, "hw_id", "$1", "hw_parent", "(.+)")\n'
+            f"{parents(series(DEVICE_INFO, {'kind': 'mig'}))}\n"
             f"unless on ({_GPU_KEYS})\nrate({OBSERVED.prometheus}[5m]) > 0.5",
             f"{GPU} is up, but its busy time is missing",
             "The device answers, but the driver has reported its busy time for less than half of the last five "

@@ -14,12 +14,14 @@ from queries import (
     RANGE,
     by,
     by_regime,
+    first_of,
     fraction,
     idle_energy,
     idle_time,
     increase,
     of_fleet,
     of_nodes,
+    parents,
     physical,
     rate,
     throttled,
@@ -29,6 +31,7 @@ from gpu_profile.catalogue import metric_of
 from gpu_profile.catalogue.allocation import ALLOCATION_INFO
 from gpu_profile.catalogue.metrics import (
     BUSY,
+    DEVICE_INFO,
     DEVICE_UP,
     OBSERVED,
     REGION_BUSY,
@@ -37,11 +40,14 @@ from gpu_profile.catalogue.metrics import (
     REGION_ENERGY_UNCERTAIN,
     SPINNING,
 )
+from gpu_profile.catalogue.samples import DeviceKind
 from gpu_profile.catalogue.self_metrics import XID_ANY
 from gpu_profile.catalogue.signals import ENERGY
 
 _BUSY, _SEEN = (physical(increase(of_nodes(metric))) for metric in (BUSY, OBSERVED))
-_HELD: Final = f"count by (hw_id) ({of_nodes(ALLOCATION_INFO)})"
+_HELD: Final = by("hw_id", of_nodes(ALLOCATION_INFO), "count")
+_HELD_PARTS: Final = f"{of_nodes(DEVICE_INFO, {'kind': DeviceKind.MIG.value})} and on (hw_id) {_HELD}"
+_HELD_GPUS: Final = first_of(physical(_HELD), by("hw_id", parents(_HELD_PARTS, ""), "max"))
 _IDLE_GPUS: Final = f"{rate(of_nodes(BUSY), RANGE)} < {IDLE}"
 _IDLE_S: Final = idle_time(of_nodes)
 _IDLE_JOULES: Final = idle_energy(of_nodes)
@@ -58,17 +64,17 @@ COST: Final = Section(
     (
         Panel(
             title="GPUs allocated",
-            shows="GPUs that a pod, a job, a container or a unit holds.",
+            shows="GPUs that a pod, a job, a container or a unit holds, as a whole or as a MIG instance.",
             conclude="A full fleet with a low mean utilisation is one that is reserved, not used.",
             do="Compare with “Allocated and idle” before you buy more.",
             empty="No source of attribution reports holders: docs/attribution.md",
-            queries=(Query(fraction(physical(_HELD), physical(by("hw_id", of_nodes(DEVICE_UP), "max"))), ""),),
+            queries=(Query(fraction(_HELD_GPUS, physical(by("hw_id", of_nodes(DEVICE_UP), "max"))), ""),),
             alarm="blue",
             **COUNT,
         ),
         Panel(
             title="Allocated and idle",
-            shows="Of the allocated GPUs, those with less than 5 % utilisation over the whole range of time.",
+            shows="Of the allocated GPUs and MIG instances, those with less than 5 % utilisation over the whole range.",
             conclude="Orange: somebody holds GPUs and does not use them. Choose a range of hours, not minutes.",
             do="Sort the nodes below by idle time; the dashboard of a node names the holders.",
             empty="No source of attribution reports holders: docs/attribution.md",

@@ -190,6 +190,14 @@ def physical(expression: str) -> str:
     return f"{expression} and on (hw_id) {series(DEVICE_INFO, {'kind': DeviceKind.GPU.value})}"
 
 
+def parents(infos: str, target: str = f"{TARGET}, ") -> str:
+    """The GPUs that contain the MIG instances of `infos`, one series each for the labels of `target`.
+
+    Instances of a GPU may have equal labels but for their own UUID, which the parent's replaces.
+    """
+    return f'label_replace({by(f"{target}hw_parent", infos, "count")}, "hw_id", "$1", "hw_parent", "(.+)")'
+
+
 def throttled(growth: Callable[[str], str], select: Select = of_gpus) -> str:
     """`growth` (a rate, an increase) of the time for which clocks were held down, by reason.
 

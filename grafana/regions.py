@@ -138,7 +138,7 @@ OVERVIEW: Final = Section(
             shows="Over this range: calls, GPU time and energy in total and for a call, and the price of the GPU time. "
             "Empty cells: the value is not certain, or the GPU does not report it.",
             conclude="The first row is worth the most work. GPU time far below the duration: the GPU waits.",
-            do="Read the regime of the first rows on the right, and follow its advice.",
+            do="Read the regime of the first rows in the table below, and follow its advice.",
             empty=NO_REGION,
             queries=(
                 Query(CALLS_OF_RANGE, ""),
@@ -191,7 +191,7 @@ OVERVIEW: Final = Section(
             shows="Busy GPU time of these regions by the bound of their speed: each region's time is shared out by the "
             "verdicts on its calls.",
             conclude="The widest band limits the programs.",
-            do="A band that begins at a deployment was deployed: see “Since which deployment”.",
+            do="For a band that begins at a deployment, compare the versions in “Since which deployment”.",
             empty=NO_REGION,
             queries=(Query(by_regime(of_regions), "{{regime}}"),),
             stacked=True,

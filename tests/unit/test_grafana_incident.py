@@ -188,6 +188,17 @@ def test_a_silent_node_is_counted_and_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.debian
+def test_a_gpu_with_a_mig_instance_that_is_held_is_allocated(tmp_path: Path) -> None:
+    gpus = {f'gpu_profile_device_info{{{TARGET}, hw_id="GPU-{i}", kind="gpu"}}' for i in (1, 2)}
+    up = {f'gpu_profile_device_up{{{TARGET}, hw_id="{hw_id}"}}' for hw_id in ("GPU-1", "GPU-2", "MIG-1", "MIG-2")}
+    cut = {f'gpu_profile_device_info{{{TARGET}, hw_id="MIG-{i}", kind="mig", hw_parent="GPU-1"}}' for i in (1, 2)} | {
+        f'gpu_profile_allocation_info{{{TARGET}, hw_id="MIG-{i}", k8s_pod_name="{i}"}}' for i in (1, 2)
+    }
+    _, allocated = expression("fleet", "GPUs allocated")
+    promtool(tmp_path, dict.fromkeys(gpus | up | cut, ["1"] * SCRAPES), {allocated: count(1, 2)})
+
+
+@pytest.mark.debian
 def test_the_fleet_names_the_node_with_the_lost_gpu(incident: Recorded, tmp_path: Path) -> None:
     _, lost = expression("fleet", "Nodes, the most expensive idle time first", "Lost")
     promtool(tmp_path, incident, {lost: [{"labels": '{cluster="c", instance="n:9400"}', "value": 1}]})

@@ -642,7 +642,8 @@ def test_busy_time_is_missed_from_the_start_and_for_longer_than_a_day(
     if observed is not None:
         told[f"gpu_profile_observed_seconds_total{{{GPU}}}"] = observed
     if cut:
-        told[f'gpu_profile_device_info{{{NODE}, hw_id="MIG-1", kind="mig", hw_parent="GPU-1"}}'] = "1x850"
+        part = f'gpu_profile_device_info{{{NODE}, hw_id="MIG-%d", kind="mig", hw_parent="GPU-1"}}'
+        told |= {part % 1: "1x850", part % 2: "1x850"}
     name = "GpuBusyTimeMissing"
     promtool(tmp_path, 1650, told, [firing(name, fires)], only=name, step="2m")
 
