@@ -50,7 +50,7 @@ def _driver(spec: str, opened: Callable[[str], Driver]) -> Iterator[Finding]:
     try:
         backend = opened(spec)
     except GpuProfileError as error:
-        to_do = "see the lines above; to try gpu-profile without a GPU: --backend simulated"
+        to_do = "see the lines above; to try gpu-profile without a GPU: --driver simulated"
         yield Finding("GPUs", FindingState.FAILS, str(error), to_do, {"driver": spec})
         return
     try:
@@ -69,7 +69,7 @@ def _devices(spec: str, backend: Driver) -> Iterator[Finding]:
     said = f"driver {backend.name}" + (f", version {backend.version}" if backend.version else "")
     said += f", NVML {versions['nvml_version']}" if versions["nvml_version"] else ""
     if not devices:
-        to_do = "choose another driver with --backend" if spec == "none" else NO_DRIVER
+        to_do = "choose another driver with --driver" if spec == "none" else NO_DRIVER
         yield Finding("GPUs", FindingState.FAILS, f"{said}: no device", to_do, versions)
         return
     yield Finding("GPUs", FindingState.OK, f"{len(devices)} through {said}", data={**versions, "devices": len(devices)})
