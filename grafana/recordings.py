@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from queries import by, known, physical, rate, series
+from queries import Once, by, known, physical, rate, series
 from rulefiles import Group, Recording
 
 from gpu_profile.catalogue.metric import Metric
@@ -24,8 +24,13 @@ _KEYS = "job, service_name, region"
 _CALLS = by(_KEYS, rate(series(REGION_DURATION, part="_count"), "5m"))
 
 
+def _once(metric: Metric, keys: str = "instance, hw_id") -> str:
+    """Growth of each device's counter, however many jobs scrape it, and under whichever other labels it goes on."""
+    return Once(series(metric), keys).once(rate(series(metric), "5m"))
+
+
 def _units(metric: Metric) -> str:
-    return by("instance, hw_id, nvidia_gpu_unit", rate(series(metric), "5m"), "max")
+    return _once(metric, "instance, hw_id, nvidia_gpu_unit")
 
 
 def _base(metric: Metric) -> str:
@@ -42,12 +47,12 @@ DEVICES: Final = Group(
     (
         Recording(
             f"instance_hw_id:{_base(BUSY)}:rate5m",
-            by("instance, hw_id", rate(series(BUSY), "5m"), "max"),
+            _once(BUSY),
             "Utilisation of each device: share of the last five minutes in which at least one kernel ran.",
         ),
         Recording(
             f"instance:{_base(BUSY)}:avg_rate5m",
-            by("instance", physical(rate(series(BUSY), "5m")), "avg"),
+            by("instance", physical(_once(BUSY)), "avg"),
             "Mean utilisation of a node's GPUs (MIG instances are parts of them) over the last five minutes.",
         ),
         Recording(
