@@ -28,6 +28,8 @@ DEVICE = "cluster, instance, hw_id"
 #: Labels that make a region's series one region. `cluster`, `namespace` and `version` come from the scrape's
 #: configuration: without them they are empty, and all match.
 KEYS = "cluster, namespace, job, service_name, version, region"
+#: Those of a region over all its versions, which replace each other.
+ANY_VERSION = "cluster, namespace, job, service_name, region"
 #: How a legend calls a region: equal names of two services or versions stay apart.
 REGION_NAME = "{{region}} · {{namespace}} {{job}} {{service_name}} {{version}}"
 #: Below this utilisation a GPU counts as idle, as in the alert on idle GPUs.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from queries import Once, by, known, physical, rate, series
+from queries import ANY_VERSION, Once, by, known, physical, rate, series
 from rulefiles import Group, Recording
 
 from gpu_profile.catalogue.metric import Metric
@@ -19,9 +19,7 @@ from gpu_profile.catalogue.metrics import (
     REGION_ENERGY_UNCERTAIN,
 )
 
-#: Regions of received spans have a service; those that a program counts itself do not.
-_KEYS = "job, service_name, region"
-_CALLS = by(_KEYS, rate(series(REGION_DURATION, part="_count"), "5m"))
+_CALLS = by(ANY_VERSION, rate(series(REGION_DURATION, part="_count"), "5m"))
 
 
 def _once(metric: Metric, keys: str = "instance, hw_id") -> str:
@@ -38,7 +36,7 @@ def _base(metric: Metric) -> str:
 
 
 def _for_each_call(certain: Metric, uncertain: Metric) -> str:
-    share, rest = (by(_KEYS, rate(series(metric), "5m")) for metric in (certain, uncertain))
+    share, rest = (by(ANY_VERSION, rate(series(metric), "5m")) for metric in (certain, uncertain))
     return known(f"{share}\n  /\n({_CALLS} > 0)", share, rest)
 
 

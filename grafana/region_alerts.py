@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from queries import by, rate, series
+from queries import ANY_VERSION, by, rate, series
 from rulefiles import Alert, Group, Urgency
 from subjects import REGION
 
 from gpu_profile.catalogue.metrics import REGION_CALLS, REGION_DURATION, REGION_ENERGY, REGION_ENERGY_UNCERTAIN
 
-_KEYS: Final = "job, service_name, region"
-_REGION: Final = f"on ({_KEYS})"
+_REGION: Final = f"on ({ANY_VERSION})"
 _WEEK: Final = " offset 1w"
 _CALLS: Final = 500
-_REGIMES: Final = f"{_KEYS}, regime"
+_REGIMES: Final = f"{ANY_VERSION}, regime"
 
 
-def _grown(selector: str, offset: str = "", keys: str = _KEYS) -> str:
+def _grown(selector: str, offset: str = "", keys: str = ANY_VERSION) -> str:
     """Growth over six hours."""
     return by(keys, f"increase({selector}[6h]{offset})")
 
@@ -41,34 +40,34 @@ def _dearer(selector: str) -> str:
 
 def _share(offset: str = "") -> str:
     """Share of each regime in a region's calls."""
-    calls = (_grown(series(REGION_CALLS), offset, keys) for keys in (_REGIMES, _KEYS))
+    calls = (_grown(series(REGION_CALLS), offset, keys) for keys in (_REGIMES, ANY_VERSION))
     return f"{next(calls)}\n  / {_REGION} group_left ()\n{next(calls)}"
 
 
 def _mostly(regime: str) -> str:
     """Share of a region's calls with this verdict, where it is above half and the region is active at all."""
     verdict = by(_REGIMES, rate(series(REGION_CALLS, {"regime": regime}), "30m"))
-    calls = by(_KEYS, rate(series(REGION_CALLS), "30m"))
-    active = by(_KEYS, rate(series(REGION_DURATION, part="_sum"), "30m"))
+    calls = by(ANY_VERSION, rate(series(REGION_CALLS), "30m"))
+    active = by(ANY_VERSION, rate(series(REGION_DURATION, part="_sum"), "30m"))
     return f"{verdict}\n  / {_REGION} group_left\n{calls}\n  > 0.5\nand {_REGION}\n{active} > 0.1"
 
 
 def _straggles() -> str:
     """Duration of a rank's call over the median of all ranks. Ranks in lockstep have the same rate of calls."""
-    keys = f"{_KEYS}, instance"
+    keys = f"{ANY_VERSION}, instance"
     calls = by(keys, rate(series(REGION_DURATION, part="_count"), "15m"))
     duration = f"({by(keys, rate(series(REGION_DURATION, part='_sum'), '15m'))} / {calls})"
     return (
-        f"{duration}\n  / {_REGION} group_left ()\nquantile by ({_KEYS}) (0.5, {duration}) > 1.2\n"
-        f"and {_REGION}\nstddev by ({_KEYS}) ({calls}) < 0.02 * avg by ({_KEYS}) ({calls})\n"
-        f"and {_REGION}\ncount by ({_KEYS}) ({calls}) >= 4\n"
-        f"and {_REGION}\nmin by ({_KEYS}) ({calls}) * 900 >= 30"
+        f"{duration}\n  / {_REGION} group_left ()\nquantile by ({ANY_VERSION}) (0.5, {duration}) > 1.2\n"
+        f"and {_REGION}\nstddev by ({ANY_VERSION}) ({calls}) < 0.02 * avg by ({ANY_VERSION}) ({calls})\n"
+        f"and {_REGION}\ncount by ({ANY_VERSION}) ({calls}) >= 4\n"
+        f"and {_REGION}\nmin by ({ANY_VERSION}) ({calls}) * 900 >= 30"
     )
 
 
 def _mostly_uncertain() -> str:
-    certain, uncertain = (by(_KEYS, rate(series(row), "30m")) for row in (REGION_ENERGY, REGION_ENERGY_UNCERTAIN))
-    active = by(_KEYS, rate(series(REGION_DURATION, part="_sum"), "30m"))
+    certain, uncertain = (by(ANY_VERSION, rate(series(row), "30m")) for row in (REGION_ENERGY, REGION_ENERGY_UNCERTAIN))
+    active = by(ANY_VERSION, rate(series(REGION_DURATION, part="_sum"), "30m"))
     return f"{uncertain}\n  /\n({certain} + {uncertain}) > 0.5\nand {_REGION}\n{active} > 0.1"
 
 

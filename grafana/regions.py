@@ -25,7 +25,7 @@ from calls import (
 )
 from links import TO_REGION
 from panels import COUNT, STAT, Column, Panel, Query, Section
-from queries import KEYS, RANGE, REGION_NAME, by, by_regime, fraction, increase, known, of_regions, rate
+from queries import ANY_VERSION, KEYS, RANGE, REGION_NAME, by, by_regime, fraction, increase, known, of_regions, rate
 
 from gpu_profile.catalogue.metrics import REGION_CALLS, REGION_DURATION, REGION_ENERGY
 from gpu_profile.regimes.rule import Regime
@@ -49,13 +49,11 @@ def _energy_of_call(offset: str = "") -> str:
     return f"({energy} / ({count} > 0))"
 
 
-#: Versions replace each other, so regions are compared with their past without the version.
-_ANY_VERSION: Final = "cluster, namespace, job, service_name, region"
 _SLOWER: Final = (
-    f"({by(_ANY_VERSION, _mean_duration(), 'avg')} / {by(_ANY_VERSION, _mean_duration(f' offset {RANGE}'), 'avg')})"
+    f"({by(ANY_VERSION, _mean_duration(), 'avg')} / {by(ANY_VERSION, _mean_duration(f' offset {RANGE}'), 'avg')})"
 )
 _DEARER: Final = (
-    f"({by(_ANY_VERSION, _energy_of_call(), 'avg')} / {by(_ANY_VERSION, _energy_of_call(f' offset {RANGE}'), 'avg')})"
+    f"({by(ANY_VERSION, _energy_of_call(), 'avg')} / {by(ANY_VERSION, _energy_of_call(f' offset {RANGE}'), 'avg')})"
 )
 
 NOW: Final = Section(

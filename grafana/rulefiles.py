@@ -83,8 +83,10 @@ class Alert:
     def _dashboard(self) -> str:
         """The dashboard of regions with the alert's region, that of a GPU with its node and GPU, or that of a node."""
         if "$labels.region" in self.summary:
-            service = "{{ with $labels.service_name }}&var-service={{ . | urlquery }}{{ end }}"
-            return f"{uid('regions')}?var-region={{{{ $labels.region | urlquery }}}}{service}"
+            chosen = "var-job={{ $labels.job | urlquery }}&var-region={{ $labels.region | urlquery }}"
+            for label, variable in (("namespace", "namespace"), ("service_name", "service")):
+                chosen += f"{{{{ with $labels.{label} }}}}&var-{variable}={{{{ . | urlquery }}}}{{{{ end }}}}"
+            return f"{uid('regions')}?{chosen}"
         node = "var-instance={{ $labels.instance | urlquery }}"
         if "$labels.hw_id" in self.summary:
             return f"{uid('gpu')}?{node}&var-gpu={{{{ $labels.hw_id }}}}"

@@ -15,7 +15,10 @@ from gpu_profile.catalogue.metric import Metric
 from gpu_profile.catalogue.metrics import DEVICE_INFO
 
 NODE: Final = "{{ $labels.instance }}"
-REGION: Final = "Region {{ $labels.region }} ({{ $labels.job }}{{ with $labels.service_name }}, {{ . }}{{ end }})"
+REGION: Final = (
+    "Region {{ $labels.region }} ({{ with $labels.namespace }}{{ . }}/{{ end }}{{ $labels.job }}"
+    "{{ with $labels.service_name }}, {{ . }}{{ end }})"
+)
 
 
 def _asked(expression: str) -> str:

@@ -104,6 +104,16 @@ def cost(name: str, before: float, now: float, calls: int = 1000, labels: str = 
     }
 
 
+def namespaces(before: int, now: int) -> dict[str, str]:
+    """A service in two namespaces, one ten times slower, which has so many of two thousand calls."""
+    series = {}
+    for namespace, seconds, calls in (("a", 1, (before, now)), ("b", 0.1, (2000 - before, 2000 - now))):
+        labels = f'{{{REGION}, namespace="{namespace}"}}'
+        series[f"gpu_profile_region_duration_seconds_count{labels}"] = week(*(f"0+{count}" for count in calls))
+        series[f"{DURATION}{labels}"] = week(*(f"0+{count * seconds}" for count in calls))
+    return series
+
+
 def regime_change(before: str, now: str, calls: int = 1000) -> dict[str, str]:
     """Four calls in five had the regime `before` a week ago, and have `now`."""
     series = {f"gpu_profile_region_duration_seconds_count{{{REGION}}}": week(f"0+{calls}", f"0+{calls}")}
@@ -461,11 +471,12 @@ CASES: dict[str, Case] = {
     "RegionSlower": (
         174,
         cost(DURATION, 1, 1.4),
-        # A little; faster; too few calls; a new region.
+        # A little; faster; too few calls; more of the calls in a slow namespace; a new region.
         [
             cost(DURATION, 1, 1.2),
             cost(DURATION, 1.4, 1),
             cost(DURATION, 1, 1.4, calls=50),
+            namespaces(600, 1400),
             {name: "_x84 " + values.split()[-1] for name, values in cost(DURATION, 1, 1.4).items()},
         ],
     ),
