@@ -180,6 +180,23 @@ def test_a_port_that_is_taken_on_any_address_is_left_to_whoever_has_it() -> None
     assert command._free(port) == port
 
 
+@pytest.mark.parametrize("simulated", [True, False])
+def test_warnings_of_simulated_gpus_on_a_busy_machine_are_not_shown(
+    simulated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+
+    def popen(words: list[str], **_: Any) -> Any:
+        started.append(words)
+        return SimpleNamespace(poll=lambda: 0, wait=lambda _: 0)
+
+    monkeypatch.setattr("subprocess.Popen", popen)
+    folder: Any = SimpleNamespace(path=tmp_path, fd=0)
+    with command._processes(folder, simulated=simulated):
+        exporter, _ = started
+    assert (exporter[-2:] == ["--log-level", "error"]) is simulated
+
+
 def test_without_a_gpu_the_regions_run_on_the_host_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     work = open_workload(None)
