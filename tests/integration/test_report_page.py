@@ -193,10 +193,18 @@ def test_tables_sort_by_a_column_and_keep_the_rows_that_match(browse: Callable[.
         click("region"); const names = column("region");
         const field = document.querySelector("input[type=search]");
         field.value = "FORWARD"; field.dispatchEvent(new Event("input"));
+        document.body.style.width = "800px";
+        const range = document.createRange(), right = each => each.getBoundingClientRect().right;
+        const wider = [...table.querySelectorAll("td")].filter(cell => {
+          range.selectNodeContents(cell);
+          return right(range) > right(cell);
+        });
         const amounts = ["1.234e+04", "5e-07 s", "~3.98 ms", "-2.4 %", "3 of 4", "eager"].map(amount);
-        return { falling, rising, names, arrow, amounts, kept: column("region") };
+        return { falling, rising, names, arrow, amounts, kept: column("region"),
+          wider: wider.map(cell => cell.textContent) };
         """,
     )
+    assert found["wider"] == []
     scale = {"m": 1e-3, "k": 1e3}
 
     def joules(cell: str) -> float:
