@@ -49,7 +49,7 @@ quietly() {
 apt() { DEBIAN_FRONTEND=noninteractive apt-get -qq --no-install-recommends "$$@"; }
 endef
 
-.PHONY: help demo test lint format types imports check bench gpu gpu-wheels image-test dashboards docs wheel frameworks clean
+.PHONY: help demo test compiled lint format types imports check bench gpu gpu-wheels image-test dashboards docs wheel frameworks clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -84,6 +84,10 @@ test: $(VENV)/dev.stamp  ## every test that this machine can run [WORKERS=3] [PY
 	[ -z "$${CI:-}" ] || $(MAKE) $(VENV)/frameworks.stamp
 	# Tests of a module run in one process, so that what they share is set up once; those that take long come first.
 	$(PY) -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder "$${without[@]}" $(PYTEST_ARGS)
+
+# Each worker of `make test` would compile all tests and what they import by itself. Errors are for `make test` to report.
+compiled: $(VENV)/dev.stamp
+	@$(PY) -m pytest --collect-only --quiet >/dev/null 2>&1 || true
 
 lint: $(VENV)/dev.stamp  ## style: ruff's rules and its formatting
 	@$(BIN)/ruff check .
