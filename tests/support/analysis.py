@@ -1,17 +1,21 @@
 """A synthetic training run with a computed truth, as a recording, and helpers that read back an analysis page."""
 
 import base64
+import io
 import json
+import pickle
 import re
 from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from unittest import mock
 
 import numpy as np
 
-from gpu_profile.analysis import Analysis, RegionUse
+from gpu_profile.analysis import Analysis, RegionUse, analyse
+from gpu_profile.analysis.views import AnalysisReport
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Device, Event, Sample
 from gpu_profile.catalogue.signals import DRAM, ENERGY, GRAPHICS, SM, TENSOR, THROTTLES
@@ -130,6 +134,24 @@ class Run:
 
 def to_columns(samples: list[Sample]) -> Columns:
     return Columns(*(np.array([sample[i] for sample in samples], np.int64) for i in (1, 2, 3)))
+
+
+class _Content(pickle.Pickler):
+    """Takes read-only mappings too."""
+
+    def reducer_override(self, value: Any) -> Any:
+        return (dict, (dict(value),)) if isinstance(value, MappingProxyType) else NotImplemented
+
+
+_ANALYSES: dict[bytes, AnalysisReport] = {}
+
+
+def analysed(recording: Recording, **options: Any) -> AnalysisReport:
+    """The result of `analyse`, computed once in a process for equal arguments. No test may change it."""
+    _Content(key := io.BytesIO()).dump((recording, options))
+    if key.getvalue() not in _ANALYSES:
+        _ANALYSES[key.getvalue()] = analyse(recording, **options)
+    return _ANALYSES[key.getvalue()]
 
 
 def one(analysis: Analysis, region: str) -> RegionUse:

@@ -2,18 +2,26 @@ import errno
 import json
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.analysis import Run
+from support.analysis import Run, analysed
 
 from gpu_profile.cli import run
 from gpu_profile.recording import VERSION, RecordingWriter, SpanRecord
 from gpu_profile.recording.format import header
 
 Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def once() -> Iterator[None]:
+    """The commands read three recordings again and again. Each is analysed once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpu_profile.analysis.analyse", analysed)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ import pytest
 from benchmarks.comparison_worlds import CHANGED, Program, different, pair
 from hypothesis import given
 from hypothesis import strategies as st
-from support.analysis import GPU, T0, Run
+from support.analysis import GPU, T0, Run, analysed
 
-from gpu_profile.analysis import Comparison, Difference, Outcome, analyse, compare, parse_gate
+from gpu_profile.analysis import Comparison, Difference, Outcome, compare, parse_gate
 from gpu_profile.analysis.chance import correlation_time, share_edges, student_quantile
 from gpu_profile.analysis.comparison import of_sides
 from gpu_profile.analysis.comparison_text import render_comparison
@@ -41,7 +41,7 @@ def spans_of(durations_s: np.ndarray, items: float | None = None) -> Recording:
 
 
 def test_a_recording_compared_with_itself_differs_in_nothing() -> None:
-    analysis = analyse(Run().recording())
+    analysis = analysed(Run().recording())
     comparison = compare(analysis, analysis)
     measured = [found for found in comparison.differences if found.quantity != "failures"]
     assert {found.change for found in measured} == {0.0}
@@ -50,7 +50,7 @@ def test_a_recording_compared_with_itself_differs_in_nothing() -> None:
 
 
 def test_dearer_arithmetic_is_found_where_it_is_and_nowhere_else() -> None:
-    comparison = compare(analyse(Run().recording()), analyse(Run(dear=1.3).recording()))
+    comparison = compare(analysed(Run().recording()), analysed(Run(dear=1.3).recording()))
     forward = of(comparison, "forward", "energy")
     assert forward.relative == pytest.approx(0.3, abs=0.01)
     assert around(forward)[0] > 0.1
@@ -61,7 +61,7 @@ def test_dearer_arithmetic_is_found_where_it_is_and_nowhere_else() -> None:
 
 
 def test_the_same_pair_gives_the_same_intervals_again() -> None:
-    a, b = analyse(Run().recording()), analyse(Run(seed=2).recording())
+    a, b = analysed(Run().recording()), analysed(Run(seed=2).recording())
     assert compare(a, b) == compare(a, b)
 
 
@@ -85,7 +85,7 @@ def test_a_fifth_more_time_in_one_region_is_found_in_9_of_10_pairs() -> None:
 def test_executions_that_depend_on_one_another_give_no_interval_if_they_are_worth_too_few() -> None:
     rng = np.random.default_rng(5)
     walk = 1 + np.cumsum(rng.normal(0, 0.05, 40))
-    drifting = of(compare(analyse(spans_of(walk)), analyse(spans_of(walk))), "work", "duration")
+    drifting = of(compare(analysed(spans_of(walk)), analysed(spans_of(walk))), "work", "duration")
     assert drifting.interval is None
     assert re.match(r"A and B: its 40 executions depend on one another and tell no more than [1-5] ", drifting.reason)
 
@@ -119,7 +119,7 @@ def test_quantiles_of_students_t_are_the_published_ones(alpha: float, degrees: f
 
 def test_an_interval_from_many_executions_is_as_narrow_as_runs_are_alike() -> None:
     rng = np.random.default_rng(3)
-    a, b = (analyse(spans_of(rng.lognormal(-2, 0.5, 20_000))) for _ in range(2))
+    a, b = (analysed(spans_of(rng.lognormal(-2, 0.5, 20_000))) for _ in range(2))
     widths = []
     for run_to_run in (0.0, 0.02):
         low, high = around(of(compare(a, b, run_to_run=run_to_run), "work", "duration"))
@@ -131,32 +131,32 @@ def test_an_interval_from_many_executions_is_as_narrow_as_runs_are_alike() -> No
 
 def test_few_executions_give_values_but_no_interval() -> None:
     few = np.linspace(0.1, 0.2, LEAST_CALLS - 1)
-    duration = of(compare(analyse(spans_of(few)), analyse(spans_of(few))), "work", "duration")
+    duration = of(compare(analysed(spans_of(few)), analysed(spans_of(few))), "work", "duration")
     assert duration.change == 0.0
     assert (duration.interval, duration.relative_interval) == (None, None)
     assert "A and B: only 7 executions, 8 are needed" in duration.reason
     some = np.random.default_rng(1).uniform(0.1, 0.2, 60)
-    comparison = compare(analyse(spans_of(some)), analyse(spans_of(some)))
+    comparison = compare(analysed(spans_of(some)), analysed(spans_of(some)))
     assert of(comparison, "work", "duration").interval is not None
     assert of(comparison, "work", "p95").interval is None
     assert of(comparison, "work", "p95").reason.startswith("A and B: too few executions for an interval of p95")
     many = np.random.default_rng(1).uniform(0.1, 0.2, 600)
-    assert of(compare(analyse(spans_of(many)), analyse(spans_of(many))), "work", "p95").interval is not None
+    assert of(compare(analysed(spans_of(many)), analysed(spans_of(many))), "work", "p95").interval is not None
 
 
 def test_what_was_not_measured_is_absent_with_the_reason_of_each_side() -> None:
-    a, b = analyse(spans_of(np.full(20, 0.1))), analyse(spans_of(np.full(20, 0.1)))
+    a, b = analysed(spans_of(np.full(20, 0.1))), analysed(spans_of(np.full(20, 0.1)))
     energy = of(compare(a, b), "work", "energy")
     assert (energy.a, energy.b, energy.interval) == (None, None, None)
     assert energy.reason == "A and B: the recording has neither energy nor power of this device"
     run = Run()
     bare = replace(run.recording(), samples={GPU.uuid: {}})
-    energy = of(compare(analyse(bare), analyse(run.recording())), "forward", "energy")
+    energy = of(compare(analysed(bare), analysed(run.recording())), "forward", "energy")
     assert re.match(r"A: [^;]+$", energy.reason)
 
 
 def test_costs_per_item_appear_only_where_items_were_told() -> None:
-    a, b = analyse(Run().recording()), analyse(Run(seed=2).recording())
+    a, b = analysed(Run().recording()), analysed(Run(seed=2).recording())
     comparison = compare(a, b)
     assert {d.region for d in comparison.differences if d.quantity.endswith("/item")} == {"step"}
     per_item, per_call = of(comparison, "step", "energy/item"), of(comparison, "step", "energy")
@@ -165,7 +165,7 @@ def test_costs_per_item_appear_only_where_items_were_told() -> None:
 
 def test_work_of_which_half_is_done_twice_as_long_costs_the_same_per_item() -> None:
     durations = np.random.default_rng(1).uniform(0.1, 0.2, 200)
-    a, b = analyse(spans_of(durations, items=1.0)), analyse(spans_of(durations * 2, items=2.0))
+    a, b = analysed(spans_of(durations, items=1.0)), analysed(spans_of(durations * 2, items=2.0))
     comparison = compare(a, b)
     assert of(comparison, "work", "duration").relative == pytest.approx(1.0)
     low, high = around(of(comparison, "work", "duration/item"))
@@ -177,25 +177,25 @@ def test_regions_that_one_side_lacks_are_listed_and_none_in_common_is_an_error()
     a, b = Run(), Run()
     a.spans.append(SpanRecord("old", T0, T0 + 5))
     b.spans.append(SpanRecord("new", T0, T0 + 5))
-    comparison = compare(analyse(a.recording()), analyse(b.recording()))
+    comparison = compare(analysed(a.recording()), analysed(b.recording()))
     assert (comparison.only_a, comparison.only_b) == (("old",), ("new",))
     with pytest.raises(UsageError, match="no region in common: the first has work, the second load, new, step"):
-        compare(analyse(spans_of(np.full(3, 0.1))), analyse(b.recording()))
+        compare(analysed(spans_of(np.full(3, 0.1))), analysed(b.recording()))
     with pytest.raises(UsageError, match="the first has none, the second none"):
-        compare(analyse(EMPTY), analyse(EMPTY))
+        compare(analysed(EMPTY), analysed(EMPTY))
 
 
 def test_unlike_recordings_are_told_apart() -> None:
     a, b = Run().recording(), Run().recording(device=replace(GPU, name="NVIDIA A10G"))
     b = replace(b, processes=(replace(b.processes[0], driver="simulated:/tmp/node"),))
-    notes = compare(analyse(a), analyse(b)).notes
+    notes = compare(analysed(a), analysed(b)).notes
     assert "different drivers: nvml in A, simulated in B" in notes
     assert "different devices: NVIDIA H200 in A, NVIDIA A10G in B" in notes
 
 
 @pytest.mark.parametrize("durations", [[0.0] * 30, [0.0] * 29 + [1.0], [1e-9] * 30])
 def test_durations_of_nothing_do_not_divide_by_it(durations: list[float]) -> None:
-    a, b = analyse(spans_of(np.array(durations))), analyse(spans_of(np.full(30, 0.1), items=0.5))
+    a, b = analysed(spans_of(np.array(durations))), analysed(spans_of(np.full(30, 0.1), items=0.5))
     for found in compare(a, b).differences:
         assert found.interval is None or all(np.isfinite(found.interval))
         assert found.relative_interval is None or all(np.isfinite(found.relative_interval))
@@ -203,7 +203,7 @@ def test_durations_of_nothing_do_not_divide_by_it(durations: list[float]) -> Non
 
 def test_the_last_moment_that_a_span_may_have_can_be_compared() -> None:
     spans = tuple(SpanRecord("work", 0, LATEST_NS - 1) for _ in range(9))
-    analysis = analyse(replace(EMPTY, spans=spans))
+    analysis = analysed(replace(EMPTY, spans=spans))
     assert of(compare(analysis, analysis), "work", "duration").relative == 0.0
 
 
@@ -230,7 +230,7 @@ def failing(calls: int, failures: int | None) -> Recording:
 def test_more_failures_are_found_even_where_there_were_none(
     before: tuple[int, int | None], after: tuple[int, int | None], outcome: Outcome
 ) -> None:
-    comparison = compare(analyse(failing(*before)), analyse(failing(*after)))
+    comparison = compare(analysed(failing(*before)), analysed(failing(*after)))
     gate = parse_gate("work.failures > +2 pp")
     found = gate.find(comparison)
     assert gate.judge(found) is outcome
@@ -244,14 +244,14 @@ def test_the_interval_of_failures_is_the_published_one() -> None:
 
 
 def test_failures_appear_in_the_text_where_there_are_any() -> None:
-    none, some = analyse(failing(50, 0)), analyse(failing(50, 25))
+    none, some = analysed(failing(50, 0)), analysed(failing(50, 25))
     assert "failures" not in render_comparison(compare(none, none), ())
     text = render_comparison(compare(none, some), ())
     assert re.search(r"^work +failures +0\.0 % +50\.0 % +\+50\.0 pp +\+", text, re.MULTILINE)
 
 
 def test_one_execution_a_side_gives_values_and_no_interval() -> None:
-    one = analyse(spans_of(np.array([0.2])))
+    one = analysed(spans_of(np.array([0.2])))
     found = of(compare(one, one), "work", "duration")
     assert (found.a, found.b, found.change) == (0.2, 0.2, 0.0)
     assert found.interval is None
@@ -261,7 +261,7 @@ def test_one_execution_a_side_gives_values_and_no_interval() -> None:
 
 
 def test_a_baseline_of_zero_has_no_ratio_and_says_what_to_write_instead() -> None:
-    a, b = analyse(spans_of(np.zeros(30))), analyse(spans_of(np.full(30, 0.1)))
+    a, b = analysed(spans_of(np.zeros(30))), analysed(spans_of(np.full(30, 0.1)))
     found = of(compare(a, b), "work", "duration")
     assert (found.relative, found.relative_interval) == (None, None)
     relative, absolute = parse_gate("work.duration > +5%"), parse_gate("work.duration > +5ms")

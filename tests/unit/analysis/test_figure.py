@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.analysis import EMPTY, GPU, B, Run, hostile, with_gap
+from support.analysis import EMPTY, GPU, B, Run, analysed, hostile, with_gap
 from support.programs import printed
 
-from gpu_profile.analysis import analyse
 from gpu_profile.analysis.figure import draw
 from gpu_profile.errors import UsageError
 
@@ -24,7 +23,7 @@ def png(figure: object) -> bytes:
 
 
 def test_a_figure_has_a_panel_for_each_signal_and_one_for_the_regions() -> None:
-    figure = draw(analyse(Run().recording()))
+    figure = draw(analysed(Run().recording()))
     busy, power, regions = figure.axes
     assert busy.get_title("left") == "GPU 0 NVIDIA H200"
     assert (busy.get_ylabel(), power.get_ylabel()) == ("GPU busy, %", "power, W")
@@ -37,7 +36,7 @@ def test_a_figure_has_a_panel_for_each_signal_and_one_for_the_regions() -> None:
 
 
 def test_the_mean_that_is_drawn_is_what_was_measured() -> None:
-    analysis = analyse(Run().recording())
+    analysis = analysed(Run().recording())
     (line,) = draw(analysis).axes[0].lines
     values: Any = line.get_ydata()
     assert max(values) <= 100
@@ -45,7 +44,7 @@ def test_the_mean_that_is_drawn_is_what_was_measured() -> None:
 
 
 def test_gaps_are_hatched_and_no_line_crosses_them() -> None:
-    whole, broken = (draw(analyse(recording)) for recording in (Run().recording(), with_gap(Run())))
+    whole, broken = (draw(analysed(recording)) for recording in (Run().recording(), with_gap(Run())))
     hatched = [[patch for patch in figure.axes[0].patches if patch.get_hatch()] for figure in (whole, broken)]
     assert (len(hatched[0]), len(hatched[1])) == (0, 1)
     (line,) = broken.axes[0].lines
@@ -57,21 +56,21 @@ def test_only_devices_that_regions_ran_on_are_drawn_if_there_are_any() -> None:
     recording = Run().recording()
     columns = recording.samples[GPU.uuid]
     both = replace(recording, devices=(GPU, B), samples={GPU.uuid: columns, B.uuid: columns})
-    assert len(draw(analyse(both)).axes) == 3
-    assert len(draw(analyse(replace(both, spans=()))).axes) == 4
+    assert len(draw(analysed(both)).axes) == 3
+    assert len(draw(analysed(replace(both, spans=()))).axes) == 4
 
 
 def test_hostile_names_and_nothing_at_all_can_be_drawn() -> None:
     run = Run(calls=8)
     run.spans = [span._replace(name="$\\frac{1}{") for span in run.spans]
     for recording in (run.recording(), hostile(Run(calls=8)), EMPTY):
-        assert png(draw(analyse(recording))).startswith(b"\x89PNG")
+        assert png(draw(analysed(recording))).startswith(b"\x89PNG")
 
 
 def test_without_matplotlib_there_is_one_line_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
     with pytest.raises(UsageError, match=r"^a figure needs matplotlib.*: pip install matplotlib$"):
-        draw(analyse(EMPTY))
+        draw(analysed(EMPTY))
 
 
 def test_nothing_else_loads_matplotlib() -> None:

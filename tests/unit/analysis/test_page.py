@@ -14,6 +14,7 @@ from support.analysis import (
     T0,
     B,
     Run,
+    analysed,
     drawn,
     hostile,
     parsed,
@@ -23,7 +24,6 @@ from support.analysis import (
     with_gap,
 )
 
-from gpu_profile.analysis import analyse
 from gpu_profile.analysis.page import render_page
 from gpu_profile.analysis.perfetto import perfetto_packets
 from gpu_profile.analysis.tables import regions_csv
@@ -34,7 +34,7 @@ from gpu_profile.recording import DeviceInterval, ProcessInfo, Recording, SpanRe
 
 def test_the_page_is_one_file_that_loads_nothing() -> None:
     recording = Run().recording()
-    text = render_page(analyse(recording), title="a", recording=recording)
+    text = render_page(analysed(recording), title="a", recording=recording)
     page = parsed(text)
     assert page.loads == []
     assert not {"img", "link", "iframe", "object"} & {*page.seen}
@@ -46,7 +46,7 @@ def test_the_page_is_one_file_that_loads_nothing() -> None:
 
 def test_names_cannot_break_out_of_the_page_or_of_its_data() -> None:
     recording = hostile(Run())
-    text = render_page(analyse(recording), title="<i>", recording=recording)
+    text = render_page(analysed(recording), title="<i>", recording=recording)
     page = parsed(text)
     assert page.seen.count("script") == 2
     assert "<i>" not in text
@@ -60,7 +60,7 @@ def test_names_cannot_break_out_of_the_page_or_of_its_data() -> None:
 def test_every_execution_of_a_short_recording_is_drawn_where_it_was_and_inside_its_parent() -> None:
     run = Run()
     recording = run.recording()
-    data = drawn(render_page(analyse(recording), title="a", recording=recording))
+    data = drawn(render_page(analysed(recording), title="a", recording=recording))
     gpu, host = data["groups"]
     assert (gpu["title"], host["title"]) == ("GPU 0 NVIDIA H200", "Host")
     (lanes,) = gpu["lanes"]
@@ -77,7 +77,7 @@ def test_every_execution_of_a_short_recording_is_drawn_where_it_was_and_inside_i
 
 
 def test_without_the_recording_each_region_has_a_lane_with_its_name() -> None:
-    data = drawn(render_page(analyse(Run().recording()), title="a"))
+    data = drawn(render_page(analysed(Run().recording()), title="a"))
     (lanes,) = data["groups"][-1]["lanes"]
     assert (data["groups"][-1]["title"], lanes["names"]) == ("Regions", ["load", "step", "forward"])
     assert [*np.bincount(unpacked(lanes, "lane"))] == [60, 60, 60]
@@ -85,7 +85,7 @@ def test_without_the_recording_each_region_has_a_lane_with_its_name() -> None:
 
 def test_what_was_not_measured_is_a_gap_and_not_zero() -> None:
     recording = with_gap(Run())
-    data = drawn(render_page(analyse(recording), title="a", recording=recording))
+    data = drawn(render_page(analysed(recording), title="a", recording=recording))
     (group, _) = data["groups"]
     step_ns = data["step_s"] * 1e9
     charts = {chart["key"]: chart for chart in group["charts"]}
@@ -118,7 +118,7 @@ def test_a_signal_is_drawn_with_its_own_values_and_one_scale_for_all_devices() -
         for (uuid, columns), scale in zip(recording.samples.items(), (1, 4), strict=True)
     }
     recording = replace(recording, samples=samples)
-    data = drawn(render_page(analyse(recording), title="a", recording=recording))
+    data = drawn(render_page(analysed(recording), title="a", recording=recording))
     charts = [{chart["key"]: chart for chart in group["charts"]} for group in data["groups"][:2]]
     assert [*charts[0]] == ["busy", "power", "memory", "clock"]
     for key in charts[0]:
@@ -131,7 +131,7 @@ def test_a_signal_is_drawn_with_its_own_values_and_one_scale_for_all_devices() -
 
 
 def test_energy_is_shown_by_region_with_what_belongs_to_none() -> None:
-    analysis = analyse(Run().recording())
+    analysis = analysed(Run().recording())
     text = render_page(analysis, title="a")
     (device,) = analysis.devices
     assert device.energy_j
@@ -144,7 +144,7 @@ def test_energy_is_shown_by_region_with_what_belongs_to_none() -> None:
 
 
 def test_each_region_tells_its_regime_why_and_what_to_do() -> None:
-    analysis = analyse(Run().recording())
+    analysis = analysed(Run().recording())
     text = render_page(analysis, title="a")
     cards = text.split("<article")[1:]
     assert len(cards) == len(analysis.regions)
@@ -163,7 +163,7 @@ def test_a_page_of_very_many_executions_stays_small_and_counts_them_all() -> Non
         moved = (s._replace(start_ns=s.start_ns + late, end_ns=s.end_ns + late) for s in run.spans)
         copies += [s._replace(device_intervals=(), span_id="", parent_span_id=None) for s in moved]
     recording = replace(run.recording(), spans=tuple(copies))
-    text = render_page(analyse(recording), title="a", recording=recording)
+    text = render_page(analysed(recording), title="a", recording=recording)
     assert len(text) < 1_000_000
     (lanes,) = drawn(text)["groups"][0]["lanes"]
     assert unpacked(lanes, "n").sum() == len(copies)
@@ -174,7 +174,7 @@ def test_devices_on_which_nothing_ran_are_shut_and_others_open() -> None:
     recording = Run().recording()
     columns = recording.samples[GPU.uuid]
     recording = replace(recording, devices=(GPU, B), samples={GPU.uuid: columns, B.uuid: columns})
-    text = render_page(analyse(recording), title="a", recording=recording)
+    text = render_page(analysed(recording), title="a", recording=recording)
     assert text.count("<details open>") == 2
     assert text.count("<details>") == 1
 
@@ -183,12 +183,12 @@ def test_ranks_have_lanes_of_their_own() -> None:
     run = Run(calls=8)
     spans = [span._replace(rank=rank, trace_id=f"{rank:032x}") for span in run.spans for rank in (0, 1)]
     recording = replace(run.recording(), spans=tuple(spans))
-    data = drawn(render_page(analyse(recording), title="a", recording=recording))
+    data = drawn(render_page(analysed(recording), title="a", recording=recording))
     assert [group["title"] for group in data["groups"]] == ["GPU 0 NVIDIA H200", "Host, rank 0", "Host, rank 1"]
 
 
 def test_a_page_of_nothing_says_so_and_has_no_timeline() -> None:
-    text = render_page(analyse(EMPTY), title="a", recording=EMPTY)
+    text = render_page(analysed(EMPTY), title="a", recording=EMPTY)
     parsed(text)
     assert '<section id="timeline"' not in text
     assert "no samples of any device" in text
@@ -197,8 +197,8 @@ def test_a_page_of_nothing_says_so_and_has_no_timeline() -> None:
 def test_simulated_devices_are_marked_as_such() -> None:
     recording = Run().recording()
     simulated = replace(recording, processes=(ProcessInfo("0.1.0", "node", 1, T0, "simulated"),))
-    assert "SIMULATED" in render_page(analyse(simulated), title="a")
-    assert "SIMULATED" not in render_page(analyse(recording), title="a")
+    assert "SIMULATED" in render_page(analysed(simulated), title="a")
+    assert "SIMULATED" not in render_page(analysed(recording), title="a")
 
 
 MOMENTS = st.integers(T0 - 10**9, T0 + 3 * 10**9) | st.sampled_from((0, 1, T0 + 10**15, (1 << 62) - 1, 1 << 62))
@@ -225,11 +225,11 @@ SPANS = st.builds(
 SAMPLES = Run(calls=8).recording().samples
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.lists(SPANS, max_size=8), st.booleans())
 def test_whatever_a_recording_holds_its_page_trace_and_tables_are_valid(spans: list[SpanRecord], sampled: bool) -> None:
     recording = Recording((), (GPU,), SAMPLES if sampled else {}, tuple(spans), (), ())
-    analysis = analyse(recording)
+    analysis = analysed(recording)
     text = render_page(analysis, title="x", recording=recording)
     parsed(text)
     text.encode("utf-8")
@@ -242,6 +242,6 @@ def test_whatever_a_recording_holds_its_page_trace_and_tables_are_valid(spans: l
 
 
 def test_a_notebook_displays_the_page_in_a_frame_of_its_own() -> None:
-    analysis = analyse(Run().recording())
+    analysis = analysed(Run().recording())
     (frame,) = re.findall(r'<iframe sandbox="allow-scripts" [^>]*srcdoc="([^"]*)"></iframe>', analysis._repr_html_())
     assert unescape(frame) == render_page(analysis, title="gpu-profile")

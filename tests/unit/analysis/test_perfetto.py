@@ -5,10 +5,25 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.analysis import EMPTY, EVIL, GPU, ITEMS, MS, T0, B, Run, hostile, one, to_columns, two_devices, with_gap
+from support.analysis import (
+    EMPTY,
+    EVIL,
+    GPU,
+    ITEMS,
+    MS,
+    T0,
+    B,
+    Run,
+    analysed,
+    hostile,
+    one,
+    to_columns,
+    two_devices,
+    with_gap,
+)
 from support.perfetto import Trace, protos, read
 
-from gpu_profile.analysis import Analysis, analyse
+from gpu_profile.analysis import Analysis
 from gpu_profile.analysis.perfetto import perfetto_packets, perfetto_trace
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import CLOCK_SM, GRAPHICS, MEMORY_USED
@@ -16,7 +31,7 @@ from gpu_profile.recording import ProcessInfo, Recording, SpanRecord
 
 
 def made(recording: Recording, devices: Sequence[str] = ()) -> tuple[Trace, Analysis]:
-    analysis = analyse(recording, devices=devices)
+    analysis = analysed(recording, devices=devices)
     return read(perfetto_trace(recording, analysis)), analysis
 
 
@@ -156,7 +171,7 @@ def test_whatever_overlaps_each_execution_has_a_slice_with_its_own_times(rows: l
         for name, start, length, own, parent, items, rank in rows
     )
     recording = Recording((), (), {}, spans, (), ())
-    trace = read(perfetto_trace(recording, analyse(recording)))
+    trace = read(perfetto_trace(recording, analysed(recording)))
     assert sorted((each.name, each.start, each.end) for each in trace.slices) == sorted(
         (span.name, span.start_ns, span.end_ns) for span in spans
     )
@@ -164,7 +179,7 @@ def test_whatever_overlaps_each_execution_has_a_slice_with_its_own_times(rows: l
 
 def test_a_trace_comes_in_pieces_that_are_each_a_packet() -> None:
     recording = Run(calls=8).recording()
-    analysis = analyse(recording)
+    analysis = analysed(recording)
     pieces = [piece for piece in perfetto_packets(recording, analysis) if piece]
     assert b"".join(pieces) == perfetto_trace(recording, analysis)
     for piece in pieces:
@@ -176,6 +191,6 @@ def test_a_trace_comes_in_pieces_that_are_each_a_packet() -> None:
 def test_time_stamps_are_told_to_be_wall_clock_time() -> None:
     recording = Run(calls=8).recording()
     trace = protos.Trace()
-    trace.ParseFromString(perfetto_trace(recording, analyse(recording)))
+    trace.ParseFromString(perfetto_trace(recording, analysed(recording)))
     clocks = {each.clock_id: each.timestamp for each in trace.packet[0].clock_snapshot.clocks}
     assert clocks == {6: T0, 1: T0}

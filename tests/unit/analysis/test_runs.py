@@ -2,9 +2,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.analysis import EMPTY, GPU, MS, T0, B, Run, one, two_devices
+from support.analysis import EMPTY, GPU, MS, T0, B, Run, analysed, one, two_devices
 
-from gpu_profile.analysis import analyse
 from gpu_profile.analysis.runs import _parents
 from gpu_profile.analysis.text import render
 from gpu_profile.recording import SpanRecord
@@ -55,7 +54,7 @@ def test_threads_that_run_at_the_same_time_are_kept_apart_by_ids(ids: dict[str, 
     assert inside(spans, "b", "quick")
     assert not inside(spans, "quick", "a")
     assert not inside(spans, "b", "slow")
-    analysis = analyse(replace(EMPTY, spans=tuple(spans)))
+    analysis = analysed(replace(EMPTY, spans=tuple(spans)))
     assert not any("is taken to be inside" in note for note in analysis.notes)
 
 
@@ -64,14 +63,14 @@ def test_a_recording_without_ids_is_still_read_and_says_what_it_assumes() -> Non
     assert inside(spans, "b", "slow")
     assert any(
         "4 executions have no id: one that lies within another is taken to be inside it" in note
-        for note in analyse(replace(EMPTY, spans=tuple(spans))).notes
+        for note in analysed(replace(EMPTY, spans=tuple(spans))).notes
     )
 
 
 def test_an_execution_whose_parent_never_ended_says_so() -> None:
     spans = two_threads(id=["", "2", "3", "4"], parent=[None, "1", None, "3"])[1:]
     assert not inside(spans, "b", "a")
-    notes = analyse(replace(EMPTY, spans=tuple(spans))).notes
+    notes = analysed(replace(EMPTY, spans=tuple(spans))).notes
     assert "1 executions ran inside one that is not recorded: it had not ended, or was lost" in notes
 
 
@@ -82,7 +81,7 @@ def test_what_ran_on_another_device_in_between_does_not_cut_the_tie() -> None:
         for n, name, uuid in ((3, "outer", GPU.uuid), (2, "between", B.uuid), (1, "inner", GPU.uuid))
     )
     run.spans = [inner, between, outer]
-    analysis = analyse(two_devices(run))
+    analysis = analysed(two_devices(run))
     used = {(u.summary.region, u.summary.device.uuid): u.summary for u in analysis.regions}
     assert set(used) == {("outer", GPU.uuid), ("between", B.uuid), ("inner", GPU.uuid)}
     energy = used["outer", GPU.uuid].energy_j
@@ -96,17 +95,17 @@ def test_what_ran_on_another_device_in_between_does_not_cut_the_tie() -> None:
 def test_failures_are_counted_if_every_execution_says_whether_it_failed() -> None:
     run = Run()
     run.spans = [span._replace(failed=i % 6 == 0) for i, span in enumerate(run.spans)]
-    analysis = analyse(run.recording())
+    analysis = analysed(run.recording())
     assert [one(analysis, name).failures for name in NAMES] == [30, 0, 0]
     assert [one(analysis, name).summary.durations.errors for name in NAMES] == [30, 0, 0]
     text = render(analysis)
     assert "failed" in text.splitlines()[6]
     run.spans[0] = run.spans[0]._replace(failed=None)
-    assert [one(analyse(run.recording()), name).failures for name in NAMES] == [None, 0, 0]
+    assert [one(analysed(run.recording()), name).failures for name in NAMES] == [None, 0, 0]
 
 
 def test_where_nobody_says_whether_executions_failed_it_is_not_known() -> None:
-    analysis = analyse(Run().recording())
+    analysis = analysed(Run().recording())
     assert {use.failures for use in analysis.regions} == {None}
     assert "failed" not in render(analysis)
 
@@ -114,26 +113,26 @@ def test_where_nobody_says_whether_executions_failed_it_is_not_known() -> None:
 def test_an_execution_is_on_the_devices_that_its_process_joined_it_with() -> None:
     run = Run(marked=False)
     run.spans = [span._replace(devices=(B.uuid,)) for span in run.spans]
-    analysis = analyse(two_devices(run))
+    analysis = analysed(two_devices(run))
     assert {use.summary.device for use in analysis.regions} == {B}
     assert analysis.notes == ()
-    told = analyse(two_devices(run), devices=[GPU.uuid])
+    told = analysed(two_devices(run), devices=[GPU.uuid])
     assert {use.summary.device for use in told.regions} == {B}, "what an execution says of itself stands"
 
 
 def test_a_guess_of_the_process_stands_unless_the_caller_knows_better() -> None:
     run = Run(marked=False)
     run.spans = [span._replace(devices=(B.uuid,), assumed=True) for span in run.spans]
-    analysis = analyse(two_devices(run))
+    analysis = analysed(two_devices(run))
     assert {use.summary.device for use in analysis.regions} == {B}
     assert any("180 executions name no device: taken to have run on GPU-b" in note for note in analysis.notes)
-    told = analyse(two_devices(run), devices=[GPU.uuid])
+    told = analysed(two_devices(run), devices=[GPU.uuid])
     assert {use.summary.device for use in told.regions} == {GPU}
 
 
 def test_a_region_on_two_devices_by_the_hosts_clock_counts_on_each() -> None:
     run = Run(marked=False)
     run.spans = [span._replace(devices=(GPU.uuid, B.uuid)) for span in run.spans]
-    analysis = analyse(two_devices(run))
+    analysis = analysed(two_devices(run))
     assert [use.summary.device.uuid for use in analysis.of("step")] == [GPU.uuid, B.uuid]
     assert {use.summary.executions for use in analysis.of("step")} == {run.calls}

@@ -3,9 +3,8 @@ import io
 from dataclasses import replace
 
 import pytest
-from support.analysis import EMPTY, ITEMS, T0, Run, hostile, one, throttled, two_devices
+from support.analysis import EMPTY, ITEMS, T0, Run, analysed, hostile, one, throttled, two_devices
 
-from gpu_profile.analysis import analyse
 from gpu_profile.analysis.data import of_region
 from gpu_profile.analysis.tables import devices_csv, regions_csv
 from gpu_profile.analysis.text import render
@@ -17,7 +16,7 @@ def rows(text: str) -> list[dict[str, str]]:
 
 
 def test_there_is_a_row_for_each_region_on_each_device_with_the_numbers_of_the_analysis() -> None:
-    analysis = analyse(Run().recording())
+    analysis = analysed(Run().recording())
     found = {row["region"]: row for row in rows(regions_csv(analysis))}
     assert [*found] == ["load", "step", "forward"]
     for name, row in found.items():
@@ -31,25 +30,25 @@ def test_there_is_a_row_for_each_region_on_each_device_with_the_numbers_of_the_a
         assert float(row["confidence_ratio"]) == use.verdict.confidence
     assert float(found["step"]["items"]) == 60 * ITEMS
     # Executions are by device in two_devices' spans only where they say so.
-    assert len(rows(regions_csv(analyse(two_devices(Run()), devices=["GPU-a"])))) == 3
+    assert len(rows(regions_csv(analysed(two_devices(Run()), devices=["GPU-a"])))) == 3
 
 
 def test_throttling_is_told_by_region_with_the_reason() -> None:
-    analysis = analyse(throttled(Run(), "forward", 0.6))
+    analysis = analysed(throttled(Run(), "forward", 0.6))
     found = {row["region"]: row for row in rows(regions_csv(analysis))}
     assert float(found["forward"]["throttled_ratio"]) == pytest.approx(0.6, abs=0.02)
     assert found["forward"]["throttled_by"] == "sw_power_cap"
     assert float(found["load"]["throttled_ratio"]) == pytest.approx(0.0, abs=0.02)
     assert "forward: throttled for 60 % of its time by sw_power_cap" in render(analysis)
     assert of_region(one(analysis, "forward"))["throttled"] == one(analysis, "forward").summary.throttled
-    free = {row["region"]: row for row in rows(regions_csv(analyse(throttled(Run(), "forward", 0.0))))}["forward"]
+    free = {row["region"]: row for row in rows(regions_csv(analysed(throttled(Run(), "forward", 0.0))))}["forward"]
     assert (float(free["throttled_ratio"]), free["throttled_by"]) == (0.0, "")
-    unknown = {row["region"]: row for row in rows(regions_csv(analyse(Run().recording())))}["forward"]
+    unknown = {row["region"]: row for row in rows(regions_csv(analysed(Run().recording())))}["forward"]
     assert (unknown["throttled_ratio"], unknown["throttled_by"]) == ("", "")
 
 
 def test_there_is_a_row_for_each_device() -> None:
-    analysis = analyse(two_devices(Run()))
+    analysis = analysed(two_devices(Run()))
     found = rows(devices_csv(analysis))
     assert [row["device_uuid"] for row in found] == ["GPU-a", "GPU-b"]
     assert float(found[0]["energy_j"]) == analysis.devices[0].energy_j
@@ -57,7 +56,7 @@ def test_there_is_a_row_for_each_device() -> None:
 
 
 def test_what_is_not_known_is_an_empty_cell_and_never_a_zero() -> None:
-    analysis = analyse(replace(Run().recording(), samples={}))
+    analysis = analysed(replace(Run().recording(), samples={}))
     for row in rows(regions_csv(analysis)):
         empty = ("busy_ratio", "busy_s", "energy_j", "call_energy_j", "power_w", "confidence_ratio", "memory_max_bytes")
         assert {row[key] for key in empty} == {""}
@@ -66,7 +65,7 @@ def test_what_is_not_known_is_an_empty_cell_and_never_a_zero() -> None:
 
 
 def test_every_quantity_has_its_unit_in_its_name() -> None:
-    header = regions_csv(analyse(EMPTY)).strip().split(",")
+    header = regions_csv(analysed(EMPTY)).strip().split(",")
     units = ("_s", "_j", "_w", "_ratio", "_bytes", "_per_s", "_per_byte", "_ns")
     plain = {
         *("region", "device_uuid", "device_index", "device_name", "calls", "executions", "failures", "items", "flops"),
@@ -82,7 +81,7 @@ def test_every_quantity_has_its_unit_in_its_name() -> None:
 
 def test_hostile_names_stay_in_their_cells() -> None:
     recording = hostile(Run())
-    found = rows(regions_csv(analyse(recording)))
+    found = rows(regions_csv(analysed(recording)))
     assert len(found) == 3
     assert found[0]["region"].startswith("</script>")
     assert "\\x1b[31m" in found[0]["region"]
@@ -94,13 +93,13 @@ def test_a_name_that_a_spreadsheet_would_compute_is_text(name: str) -> None:
     run = Run(calls=8)
     run.spans = [span._replace(name=name) for span in run.spans]
     recording = replace(run.recording(), devices=(Device("GPU-a", index=0, name=name),))
-    (row,) = rows(regions_csv(analyse(recording)))
+    (row,) = rows(regions_csv(analysed(recording)))
     guarded = f"'{name}" if name[0] in "=+-@" else name
     assert (row["region"], row["device_name"]) == (guarded, guarded)
 
 
 def test_negative_numbers_stay_numbers() -> None:
-    analysis = analyse(Run().recording())
+    analysis = analysed(Run().recording())
     (use, *_) = analysis.regions
     odd = replace(analysis, regions=(replace(use, item_energy_j=-1.5, items_per_s=float("nan")),))
     (row,) = rows(regions_csv(odd))

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.analysis import EVIL, Run, hostile, parsed, two_devices
+from support.analysis import EVIL, Run, analysed, hostile, parsed, two_devices
 
-from gpu_profile.analysis import Analysis, Comparison, Difference, Outcome, analyse, compare, parse_gate
+from gpu_profile.analysis import Analysis, Comparison, Difference, Outcome, compare, parse_gate
 from gpu_profile.analysis.comparison_page import render_page
 from gpu_profile.analysis.comparison_text import gaps, render_comparison, summary
 from gpu_profile.analysis.conclusion import conclusion
@@ -27,12 +27,12 @@ MIG = "MIG-4fcd5654-1bc6-5cbc-936b-764183ae326c"
 
 @pytest.fixture(scope="module")
 def ordinary() -> Analysis:
-    return analyse(Run().recording())
+    return analysed(Run().recording())
 
 
 @pytest.fixture(scope="module")
 def dear() -> Analysis:
-    return analyse(Run(seed=2, dear=1.2).recording())
+    return analysed(Run(seed=2, dear=1.2).recording())
 
 
 def refused(analysis: Analysis, why: str) -> Analysis:
@@ -58,7 +58,7 @@ def long_names(analysis: Analysis) -> Analysis:
 
 
 def test_nothing_is_wider_than_the_terminal_and_no_figure_is_cut(ordinary: Analysis, dear: Analysis) -> None:
-    long = long_names(analyse(two_devices(Run())))
+    long = long_names(analysed(two_devices(Run())))
     texts = [
         *(render(each, width=80) for each in (ordinary, long, refused(ordinary, LOCK_STEP))),
         render_regions(long, width=80),
@@ -192,13 +192,13 @@ def test_the_page_of_a_comparison_is_one_file_that_loads_nothing(ordinary: Analy
 
 
 def test_names_cannot_break_out_of_the_page_of_a_comparison() -> None:
-    analysis = analyse(hostile(Run()))
+    analysis = analysed(hostile(Run()))
     comparison = compare(analysis, analysis)
     comparison = replace(comparison, only_a=(EVIL,), notes=(f"A: {EVIL}",))
     gate = parse_gate("forward.energy > +5%")
     judged = [(replace(gate, text=EVIL), comparison.differences[0], Outcome.UNTOLD)]
     text = render_page(comparison, judged, names=(EVIL, "<i> & \"'"))
-    plain = parsed(render_page(compare(analyse(Run().recording()), analyse(Run().recording())), (), names=("a", "b")))
+    plain = parsed(render_page(compare(analysed(Run().recording()), analysed(Run().recording())), (), names=("a", "b")))
     page = parsed(text)
     assert page.loads == []
     assert page.seen.count("script") == plain.seen.count("script") == 1
@@ -233,7 +233,7 @@ def test_no_limit_is_below_its_value(value: float, unit: str, ratio: bool) -> No
 
 
 def test_a_remedy_names_the_side_that_needs_it() -> None:
-    once, often = analyse(Run(calls=1).recording()), analyse(Run().recording())
+    once, often = analysed(Run(calls=1).recording()), analysed(Run().recording())
     lines = gaps(compare(once, often))
     assert any(
         re.search(r": A: only 1 execution, 8 are needed for an interval \(a longer run helps\)$", e) for e in lines
