@@ -8,6 +8,7 @@ from support.roofline import CEILINGS, fake_clock, fake_cuda
 
 from gpu_profile import configure
 from gpu_profile.roofline import GPUProfiler
+from gpu_profile.roofline.ceilings import calibration
 from gpu_profile.roofline.machines import processor
 from gpu_profile.units import MIB
 
@@ -22,7 +23,8 @@ def no_driver() -> None:
 
 @pytest.fixture(autouse=True)
 def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A virtual machine shows its host's caches, half a gigabyte of them, which calibrations would go far beyond."""
+    """A virtual machine shows its host's caches, half a gigabyte of them, which calibrations would go far beyond. They
+    need no more memory than these caches call for."""
     real = processor._caches
 
     def clipped(root: Path, cpus: Collection[int]) -> tuple[processor.Cache, ...]:
@@ -32,6 +34,7 @@ def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
         return tuple(each._replace(total=min(each.total, (1 + i) * 4 * MIB)) for i, each in enumerate(found))
 
     monkeypatch.setattr(processor, "_caches", clipped)
+    monkeypatch.setattr(calibration, "PROCESSOR_LEAST", calibration.LEAST_BYTES)
 
 
 @pytest.fixture(scope="module")
