@@ -141,7 +141,7 @@ def loose_events(draw: st.DrawFn) -> dict[str, object]:
 
 
 @given(events=st.lists(loose_events(), max_size=8), others=st.lists(json_values.filter(lambda v: type(v) is not dict)))
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_every_event_is_a_record_or_counted_as_left_out(
     events: list[object], others: list[object], target: Path
 ) -> None:

@@ -84,7 +84,7 @@ def test_inductors_kernels_run_under_counting() -> None:
     x = torch.randn(32, 32)
     metrics.reset()
     compiled = torch.compile(lambda x: torch.sin(x) * 2 + 1)
-    with torch._inductor.config.patch(force_disable_caches=True), Counting(share=1e9) as counting:
+    with torch._inductor.config.patch(force_disable_caches=True, compile_threads=1), Counting(share=1e9) as counting:
         first = compiled(x)
         kernels = metrics.generated_kernel_count
         second = compiled(x)
