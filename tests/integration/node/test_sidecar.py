@@ -105,14 +105,27 @@ def begin() -> Iterator[Callable[..., Sidecar]]:
         sidecar.stop()
 
 
+def joined(spans: list[Any]) -> dict[str, dict[str, Any]]:
+    """The attributes of the last span of each name that has all that a GPU tells."""
+    wanted = {"gpu_profile.busy.ratio", "gpu_profile.power.mean"}
+    found = [(one.name, attributes(one.attributes)) for one in spans]
+    return {name: each for name, each in found if wanted <= each.keys()}
+
+
 def test_a_service_s_spans_come_out_of_a_collector_with_what_the_gpu_did(
     exporter: Exporter, begin: Callable[..., Sidecar], tmp_path: Path
 ) -> None:
     arrived: list[bytes] = []
     with otlp_collector.sink(arrived.append) as port, otlp_collector.collector(port, tmp_path) as urls:
         sidecar = begin(exporter.timeline, urls["http/protobuf"])
-        made = int(printed("-c", SERVICE, str(exporter.node), sidecar.url, "10", "0", ""))
-        until(lambda: sum(len(spans_of(one)) for one in arrived) >= made, "all spans come out")
+        made, last = 0, dict[str, dict[str, Any]]()
+        # Beside much else, ten seconds may hold too few executions for an answer, and one may be refused now and then.
+        for _ in range(4):
+            made += int(printed("-c", SERVICE, str(exporter.node), sidecar.url, "10", "0", ""))
+            until(lambda made=made: sum(len(spans_of(one)) for one in arrived) >= made, "all spans come out")
+            last = joined([one for request in arrived for one in spans_of(request)])
+            if len(last) == 2:
+                break
         regions = re.findall(
             r'^gpu_profile_region_\w+{region="([^"]*)".*service_name="([^"]*)"', sidecar.scrape(), re.MULTILINE
         )
@@ -124,14 +137,9 @@ def test_a_service_s_spans_come_out_of_a_collector_with_what_the_gpu_did(
     spans = [one for request in arrived for one in spans_of(request)]
     assert len(spans) == made
     assert set(regions) == {("POST /buy", "shop"), ("GET /idle", "shop")}
-    found: dict[str, list[dict[str, Any]]] = {}
-    for one in spans:
-        found.setdefault(one.name, []).append(attributes(one.attributes))
-    assert not any(found["inside"])
-    # Under load an answer may be refused now and then; what is told is right.
-    wanted = {"gpu_profile.busy.ratio", "gpu_profile.power.mean"}
-    last = {name: each for name, every in found.items() for each in every if wanted <= each.keys()}
-    assert set(last) == {"POST /buy", "GET /idle"}, {each.get("gpu_profile.unjoined") for each in found["POST /buy"]}
+    assert not any(attributes(one.attributes) for one in spans if one.name == "inside")
+    reasons = {attributes(one.attributes).get("gpu_profile.unjoined") for one in spans}
+    assert set(last) == {"POST /buy", "GET /idle"}, reasons
     assert last["POST /buy"]["gpu_profile.region"] == "POST /buy"
     assert last["POST /buy"]["gpu_profile.busy.ratio"] == pytest.approx(1.0, abs=0.1)
     assert last["GET /idle"]["gpu_profile.busy.ratio"] == pytest.approx(0.0, abs=0.1)
