@@ -64,8 +64,9 @@ def has_gpu() -> bool:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run modules that mostly wait for other programs beside those that compute; skip the tests that need a GPU where
     there is none."""
-    modules = {kind: [*dict.fromkeys(item.path for item in items if _waits(item) is kind)] for kind in (True, False)}
-    place = {path: (i + 0.5) / len(some) for some in modules.values() for i, path in enumerate(some)}
+    paths = dict.fromkeys(item.path for item in items)
+    modules = [[path for path in paths if (INTEGRATION in path.parents) is waits] for waits in (True, False)]
+    place = {path: (i + 0.5) / len(some) for some in modules for i, path in enumerate(some)}
     items.sort(key=lambda item: (place[item.path], item.path))
     if not has_gpu():
         for item in items:
@@ -93,10 +94,6 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Collecting:
         report.outcome = "failed"
         report.longrepr = f"{collector.nodeid} was skipped whole, but --no-skips is on: {_reason(report.longrepr)}"
     return report
-
-
-def _waits(item: pytest.Item) -> bool:
-    return INTEGRATION in item.path.parents
 
 
 @pytest.fixture
