@@ -238,10 +238,11 @@ class Rounds(Generic[T]):
             ("events", _SLOW_NS),
             ("devices", self._devices_ns),
         )
-        if period := self._catch_up_ns:
-            periods.append((_CATCH_UP, period))
-        else:
-            self._due.pop(_CATCH_UP, None)
+        if _CATCH_UP in self._due:
+            if period := self._catch_up_ns:
+                periods.append((_CATCH_UP, period))
+            else:
+                del self._due[_CATCH_UP]
         if self._processes:
             periods.append(("processes", _PROCESSES_NS))
         batch = self._batch_ns

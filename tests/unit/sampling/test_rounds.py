@@ -136,3 +136,17 @@ def test_one_device_s_loss_is_told_once_and_the_others_are_read_on(world: World)
     assert [event.kind for event in told] == ["lost", "back"]
     assert isinstance(state.timeline, Kept)
     assert POWER in state.timeline.signals  # what it can do was asked for anew
+
+
+def test_a_round_asks_a_driver_once_whether_a_counter_restarts_too_soon(world: World) -> None:
+    asked: list[int] = []
+
+    class Asked(FakeDriver):
+        @property
+        def catch_up_ns(self) -> int:
+            asked.append(world.clock.now_ns())
+            return 0
+
+    world.driver = Asked(world.clock, [Device("GPU-a", index=0)], {ENERGY: 1})
+    world.run(2)
+    assert len(asked) <= world.rounds.stats.rounds

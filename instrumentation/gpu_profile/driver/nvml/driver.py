@@ -15,7 +15,7 @@ from gpu_profile.driver.nvml.errors import UninitializedError
 from gpu_profile.driver.nvml.events import XidEvents
 from gpu_profile.driver.nvml.library import NvmlLibrary
 from gpu_profile.driver.nvml.processes import DeviceProcesses
-from gpu_profile.driver.nvml.wrapping import WrappingCounters
+from gpu_profile.driver.nvml.wrapping import LINGER_NS, WrappingCounters
 from gpu_profile.driver.protocol import Capability
 from gpu_profile.errors import DeviceLost, GpuBackendError
 from gpu_profile.units import NS_PER_S, nanoseconds
@@ -63,7 +63,9 @@ class NvmlDriver:
         self._entries: dict[str, EnumeratedDevice] = {}
         self._open: dict[str, OpenDevice] = {}
         self._users: dict[str, DeviceProcesses] = {}
+        #: Of the devices with counters that restart, and the elapsed time at which one of them last moved.
         self._wrapping: dict[str, WrappingCounters] = {}
+        self._moved_ns = -LINGER_NS
         #: By UUID: the next pause before the device is opened again, in ns.
         self._pauses: dict[str, int] = {}
         #: Signals available before a source failed. The device is opened again until all of them are available.
@@ -112,12 +114,17 @@ class NvmlDriver:
     def read(self, device: Device, tier: Tier) -> Sequence[Sample]:
         """Read the signals of `tier` (FAST, SLOW or RARE) now."""
         samples = self._run(lambda: self._open_device(device).read(tier), device)
-        return self._extended(device, samples) if tier is Tier.FAST else samples
+        wrapping = self._wrapping.get(device.uuid) if tier is Tier.FAST else None
+        if wrapping is not None and wrapping.extend(samples, now := self._clock.elapsed_ns()):
+            self._moved_ns = now
+        return samples
 
     @property
     def catch_up_ns(self) -> int:
         """The time within which `catch_up` must follow the last round; 0 if no counter can restart unseen by then."""
         now = self._clock.elapsed_ns()
+        if now - self._moved_ns >= LINGER_NS:
+            return 0  # nearly always, and asked in every round
         return min((due for one in self._wrapping.values() if (due := one.due_ns(now))), default=0)
 
     def catch_up(self, device: Device) -> None:
@@ -125,7 +132,8 @@ class NvmlDriver:
         wrapping = self._wrapping.get(device.uuid)
         if wrapping is not None and wrapping.due_ns(self._clock.elapsed_ns()):
             read, now = wrapping.catch_up, self._clock.elapsed_ns()
-            self._run(lambda: read(self._library, self._lookup(device).handle, now), device)
+            if self._run(lambda: read(self._library, self._lookup(device).handle, now), device):
+                self._moved_ns = now
 
     def drain(self, device: Device) -> Sequence[Sample]:
         """Samples of utilisation and power that the driver buffered since the last drain, oldest first."""
@@ -216,14 +224,6 @@ class NvmlDriver:
         self._wrapping.clear()
         self._events = XidEvents(self._library, self._clock)
 
-    def _extended(self, device: Device, samples: list[Sample]) -> list[Sample]:
-        wrapping = self._wrapping.get(device.uuid)
-        if wrapping is None:
-            if not any(sample.signal.wraps_at for sample in samples):
-                return samples
-            wrapping = self._wrapping[device.uuid] = WrappingCounters.of(device)
-        return wrapping.extend(samples, self._clock.elapsed_ns())
-
     def _close_device(self, uuid: str) -> None:
         self._users.pop(uuid, None)
         self._wrapping.pop(uuid, None)
@@ -278,6 +278,8 @@ class NvmlDriver:
                 self._had[device.uuid] = available
             else:
                 opened.lost_ns = opened.opened_ns
+            if any(signal.wraps_at for signal in available):
+                self._wrapping.setdefault(device.uuid, WrappingCounters.of(device))
         return opened
 
     def _due_anew(self, opened: OpenDevice, uuid: str) -> bool:

@@ -7,13 +7,12 @@ is therefore read again between the rounds, often enough for its link. A counter
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Device, Sample
-from gpu_profile.driver.nvml.fields import FieldBatch
+from gpu_profile.driver.nvml.fields import FieldBatch, plain_sample
 from gpu_profile.driver.nvml.library import NvmlLibrary
 from gpu_profile.driver.nvml.readers import READERS
 from gpu_profile.units import NS_PER_S, nanoseconds
@@ -25,7 +24,7 @@ _MARGIN: Final = 0.75
 #: A counter moves if a reading adds more than 1/_STILL of its range. A rate that fills it almost exactly looks still.
 _STILL: Final = 64
 #: The time for which a counter that moved is still read between rounds, so that pauses of a program do not end it.
-_LINGER_NS: Final = NS_PER_S
+LINGER_NS: Final = NS_PER_S
 
 
 @dataclass(slots=True)
@@ -61,36 +60,37 @@ class WrappingCounters:
         fill_s = (1 << 32) / (device.pcie_bytes_per_s or _UNKNOWN_LINK)
         return cls(nanoseconds(_MARGIN * fill_s))
 
-    def extend(self, samples: Sequence[Sample], elapsed_ns: int) -> list[Sample]:
-        """The samples of a round, read at `elapsed_ns`, with extended counts in place of raw ones."""
-        extended = list(samples)
-        for place, sample in enumerate(samples):
-            signal = sample.signal
+    def extend(self, samples: list[Sample], elapsed_ns: int) -> bool:
+        """Put extended counts in place of raw ones in a round's samples, read at `elapsed_ns`. True if one moved."""
+        for place, (signal, start_ns, end_ns, raw) in enumerate(samples):
             if signal.wraps_at:
-                self._take(signal, sample.value, elapsed_ns)
-                extended[place] = sample._replace(value=self.counts[signal].total)
-        return extended
+                total = self._take(signal, raw, elapsed_ns)
+                samples[place] = plain_sample(Sample, (signal, start_ns, end_ns, total))
+        return self.moved_ns == elapsed_ns
 
-    def catch_up(self, library: NvmlLibrary, handle: Any, elapsed_ns: int) -> None:
-        """Read the counters between two rounds. A failure is left to the next round, which reads them too."""
+    def catch_up(self, library: NvmlLibrary, handle: Any, elapsed_ns: int) -> bool:
+        """Read the counters between two rounds. True if one moved. The next round reads them too, after a failure."""
         batch = self._batch
         if batch is None:
             batch = self._batch = FieldBatch(library, [READERS[signal] for signal in self.counts])
         if batch.call(handle):
-            return
+            return False
         for reader, (_, kind, status, value) in batch.values():
             if not status and kind == batch.whole and value < reader.signal.wraps_at:
                 self._take(reader.signal, value, elapsed_ns)
+        return self.moved_ns == elapsed_ns
 
     def due_ns(self, elapsed_ns: int) -> int:
         """The time within which the counters must be read again; 0 if none has moved lately."""
         moved = self.moved_ns
-        return self.longest_ns if moved is not None and elapsed_ns - moved < _LINGER_NS else 0
+        return self.longest_ns if moved is not None and elapsed_ns - moved < LINGER_NS else 0
 
-    def _take(self, signal: Signal, raw: int, elapsed_ns: int) -> None:
+    def _take(self, signal: Signal, raw: int, elapsed_ns: int) -> int:
+        """Take a raw value. Returns the extended count."""
         count = self.counts.get(signal)
         if count is None:
-            self.counts[signal] = ExtendedCount(raw, raw)
+            count = self.counts[signal] = ExtendedCount(raw, raw)
             self._batch = None
         elif count.extend(raw, signal.wraps_at) * _STILL > signal.wraps_at:
             self.moved_ns = elapsed_ns
+        return count.total
