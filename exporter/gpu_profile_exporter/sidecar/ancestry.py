@@ -30,18 +30,19 @@ class Ancestry:
         self._waiting: dict[bytes, list[Execution]] = {}
         #: Levels of nested executions in an execution, itself included, by its `id`.
         self._heights: dict[int, int] = {}
-        self._before: tuple[dict[bytes, Execution], dict[bytes, bytes]] = {}, {}
+        self._executions_before: dict[bytes, Execution] = {}
+        self._skipped_before: dict[bytes, bytes] = {}
 
     def expire(self, now_ns: int) -> None:
         """Remove spans that arrived more than twice `keep_ns` ago."""
         if not 0 <= now_ns - self._renewed_ns < self._keep_ns:
             self._renewed_ns = now_ns
-            self._before = self._executions, self._skipped
+            self._executions_before, self._skipped_before = self._executions, self._skipped
             self._executions, self._skipped, self._waiting, self._heights = {}, {}, {}, {}
 
     def find(self, span: bytes) -> Execution | None:
         """The execution of a recent span, or None."""
-        return self._executions.get(span) or self._before[0].get(span)
+        return self._executions.get(span) or self._executions_before.get(span)
 
     def add(self, span: bytes, parent: bytes, execution: Execution) -> None:
         """Add a span with its execution."""
@@ -68,7 +69,7 @@ class Ancestry:
             if around is not None:
                 self._set_parent(execution, around)
                 return
-            above = self._skipped.get(parent) or self._before[1].get(parent)
+            above = self._skipped.get(parent) or self._skipped_before.get(parent)
             if above is None:
                 self._waiting.setdefault(parent, []).append(execution)
                 return

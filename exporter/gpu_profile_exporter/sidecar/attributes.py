@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpu_profile.catalogue import attributes as names
 from gpu_profile.protobuf import head, message, number, string
@@ -19,6 +19,14 @@ _MOST_CACHED: Final = 4_096
 _ATTRIBUTES: Final = 9
 _DOUBLE: Final = struct.Struct("<d")
 _REGION: Final = names.REGION.name
+_UNJOINED: Final = names.UNJOINED.name
+
+
+class AddedAttributes(NamedTuple):
+    """Encoded attributes by scope and by span. `unjoined`: the number of spans that have only the reason for none."""
+
+    by_scope: list[list[bytes]]
+    unjoined: int
 
 
 class Encoder:
@@ -30,33 +38,56 @@ class Encoder:
     def __init__(self, enricher: Enricher, region: Callable[[Execution], str]) -> None:
         self._enricher = enricher
         self._region = region
-        self._cache: dict[tuple[str, Hashable], tuple[RegionValues, bytes]] = {}
+        self._cache: dict[tuple[str, Hashable], tuple[RegionValues, bytes, bool]] = {}
 
-    def attributes(self, execution: Execution, *, own: bool = True) -> bytes:
-        """The attributes from `Enricher.attributes`, as fields of the span.
+    def added(self, executions: Sequence[Sequence[Execution | None]], *, own: bool = True) -> AddedAttributes:
+        """The attributes of many executions, b"" where there is none.
 
-        Without `own`, only the values of its region are used: the span's own samples cost a hundred times as much.
+        Without `own`, only the values of their regions are used: a span's own samples cost a hundred times as much.
         """
+        by_scope: list[list[bytes]] = []
+        unjoined, regions = 0, dict[tuple[str, Hashable], tuple[RegionValues, bytes, bool]]()
+        for scope in executions:
+            encodings: list[bytes] = []
+            for execution in scope:
+                if execution is None:
+                    encodings.append(b"")
+                    continue
+                key = execution.name, execution.device
+                # Once per request, because looking it up costs as much as all the rest.
+                shared, fixed, without = regions.get(key) or regions.setdefault(key, self._of_region(execution))
+                length_ns = execution.end_ns - execution.start_ns
+                if own and (
+                    length_ns >= shared.resolved_ns or (not shared.pooled and length_ns >= SHORTEST_S * NS_PER_S)
+                ):
+                    # The span is long enough for samples of its own.
+                    values = {**self._enricher.attributes(execution), _REGION: self._region(execution)}
+                    encodings.append(encoded(values))
+                    unjoined += _UNJOINED in values
+                    continue
+                unjoined += without
+                if not shared.devices:
+                    encodings.append(fixed)
+                    continue
+                length_s = length_ns / NS_PER_S
+                parts = [fixed, _BEFORE_LENGTH, _DOUBLE.pack(length_s)]
+                if shared.power_w is not None:
+                    parts += _BEFORE_ENERGY, _DOUBLE.pack(shared.power_w * length_s)
+                    parts += _BEFORE_HALF_WIDTH, _DOUBLE.pack(shared.power_half_width * length_s)
+                encodings.append(b"".join(parts))
+            by_scope.append(encodings)
+        return AddedAttributes(by_scope, unjoined)
+
+    def _of_region(self, execution: Execution) -> tuple[RegionValues, bytes, bool]:
+        """The values of its region, their encoding, and whether they are without samples. Encoded once a second."""
         shared = self._enricher.region_of(execution)
-        length_ns = execution.end_ns - execution.start_ns
-        long = length_ns >= shared.resolved_ns or (not shared.pooled and length_ns >= SHORTEST_S * NS_PER_S)
-        if own and long:
-            # The span is long enough for samples of its own.
-            return encoded({**self._enricher.attributes(execution), _REGION: self._region(execution)})
         key = execution.name, execution.device
         cached = self._cache.get(key)
         if cached is None or cached[0] is not shared:
             if len(self._cache) >= _MOST_CACHED:
                 self._cache.clear()
-            cached = self._cache[key] = shared, self._shared(execution, shared)
-        if not shared.devices:
-            return cached[1]
-        length_s = length_ns / NS_PER_S
-        parts = [cached[1], _BEFORE_LENGTH, _DOUBLE.pack(length_s)]
-        if shared.power_w is not None:
-            parts += _BEFORE_ENERGY, _DOUBLE.pack(shared.power_w * length_s)
-            parts += _BEFORE_HALF_WIDTH, _DOUBLE.pack(shared.power_half_width * length_s)
-        return b"".join(parts)
+            cached = self._cache[key] = shared, self._shared(execution, shared), not shared.pooled
+        return cached
 
     def _shared(self, execution: Execution, shared: RegionValues) -> bytes:
         values: dict[str, AttributeValues] = {_REGION: self._region(execution)}

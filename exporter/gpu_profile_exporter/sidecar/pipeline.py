@@ -8,7 +8,6 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from gpu_profile.catalogue import attributes as names
 from gpu_profile.catalogue import receive as rows
 from gpu_profile.clock import Clock
 from gpu_profile.units import MIB, NS_PER_S, nanoseconds
@@ -34,7 +33,6 @@ _MOST_ADDED: Final = 1_024
 _IDLE_S: Final = 3600.0
 #: Pause of receiving after the sender's disk queue was full.
 _FULL_S: Final = 1.0
-_UNJOINED: Final = names.UNJOINED.name.encode()
 _OUTCOMES: Final = ("joined", "unjoined", "passed")
 
 
@@ -201,16 +199,15 @@ class SpanPipeline:
         request = joined.request
         try:
             added = self.join.added(joined)
-            parts = request.parts(added, _LARGEST)
+            parts = request.parts(added.by_scope, _LARGEST)
         except Exception as error:  # noqa: BLE001 - a defect must not lose spans
             if not self.join.counts["join errors"]:
                 _log.exception("received spans could not be joined: %s", error)
             self.join.counts["join errors"] += 1
             return [(request.data, len(request))], Counter(passed=len(request))
-        given = [one for group in added for one in group if one]
-        unjoined = sum(_UNJOINED in one for one in given)
-        passed = len(request) - len(given)
-        return parts, Counter(joined=len(given) - unjoined, unjoined=unjoined, passed=passed)
+        passed = sum(scope.count(b"") for scope in added.by_scope)
+        joined_n = len(request) - passed - added.unjoined
+        return parts, Counter(joined=joined_n, unjoined=added.unjoined, passed=passed)
 
     # ------------------------------------------------------------------ the thread
 

@@ -143,7 +143,7 @@ def test_a_round_asks_a_driver_once_whether_a_counter_restarts_too_soon(world: W
 
     class Asked(FakeDriver):
         @property
-        def catch_up_ns(self) -> int:
+        def catch_up_ns(self) -> int:  # type: ignore[override]
             asked.append(world.clock.now_ns())
             return 0
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from support.otlp_traces import INTERNAL, request_of, span, spans_of
+from support.otlp_traces import INTERNAL, SERVER, request_of, span, spans_of
 from support.push import attributes
 from unit.driver.node.rings import GPU, OTHER, listed, put, table, writer
 
@@ -31,6 +31,7 @@ from gpu_profile_exporter.sidecar.trace_request import TraceRequest
 
 IDLE_W = 80.0
 LATE_S = 6.0
+CONSUMER = 5
 #: How long after its end a span comes, as its process sends spans in batches.
 BATCHED_S = 4.0
 
@@ -104,7 +105,7 @@ class Node:
 
     def joined(self, made: Span, **resource: Any) -> dict[str, Any]:
         request = TraceRequest(request_of([made], **resource))
-        (found,) = spans_of(request.with_attributes(self.join.added(self.join.take(request))))
+        (found,) = spans_of(request.with_attributes(self.join.added(self.join.take(request)).by_scope))
         return attributes(found.attributes)
 
     def newest(self, **about: Any) -> Span:
@@ -157,7 +158,7 @@ def test_a_long_span_waits_for_its_samples_and_has_readings_of_its_own(node: Nod
     joined = node.join.take(TraceRequest(request_of([made], service__name="a")))
     assert joined.covered_ns >= made.end_time_unix_nano
     node.run(None, 2.0)
-    (found,) = spans_of(joined.request.with_attributes(node.join.added(joined)))
+    (found,) = spans_of(joined.request.with_attributes(node.join.added(joined).by_scope))
     told = attributes(found.attributes)
     assert (told["gpu_profile.scope"], told["gpu_profile.region"]) == ("span", "train")
     assert told["gpu_profile.energy.joules"] == pytest.approx(2400.0, rel=0.02)
@@ -201,7 +202,7 @@ def test_a_span_that_our_library_has_joined_counts_and_stays_as_it_is(node: Node
     made = node.newest(gpu_profile__region="x", gpu_profile__regime="IDLE")
     request = TraceRequest(request_of([made]))
     joined = node.join.take(request)
-    assert request.with_attributes(node.join.added(joined)) == request.data
+    assert request.with_attributes(node.join.added(joined).by_scope) == request.data
     assert len(node.join._began) == 1
 
 
@@ -433,3 +434,37 @@ def test_a_span_of_hours_ago_counts_with_its_length(node: Node) -> None:
     samples = families_of(node)["gpu_profile_region_duration_seconds"].samples
     assert [s.value for s in samples if s.name.endswith("_sum")] == [pytest.approx(0.1)]
     assert not node.join.counts["impossible"]
+
+
+KINDS = st.integers(0, 5)
+MARKS = st.sampled_from(
+    [{}, {"gen_ai__system": "x"}, {"gpu_profile__region": "x"}, {"hw__id": "GPU-1"}, {"hw__id": OTHER.uuid}]
+)
+SPANS = st.tuples(KINDS, st.sampled_from(["GET /x", "\x00", "y"]), MARKS, st.sampled_from([0, 1, 2]))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(SPANS, min_size=1, max_size=6))
+def test_spans_that_come_together_get_what_each_gets_alone(node: Node, about: list[Any]) -> None:
+    def made() -> list[Span]:
+        spans = [node.newest(kind=kind, **marks) for kind, _, marks, _ in about]
+        for one, (_, name, _, code) in zip(spans, about, strict=True):
+            one.name = name
+            one.status.code = code
+        return spans
+
+    together = TraceRequest(request_of(made()))
+    joined = node.join.take(together)
+    received = together.with_attributes(node.join.added(joined).by_scope)
+    for one, execution, (kind, name, marks, code), alone in zip(
+        spans_of(received), joined.executions[0], about, made(), strict=True
+    ):
+        assert attributes(one.attributes) == node.joined(alone)
+        chosen = kind in (SERVER, CONSUMER) or "gen_ai__system" in marks
+        assert (execution is not None) == (chosen and "gpu_profile__region" not in marks)
+        assert execution is None or (execution.name, execution.failed) == (
+            f"svc\x1f{name}".replace("\0", "\ufffd"),
+            code == 2,
+        )
+    if not any(joined.executions[0]):
+        assert received is together.data

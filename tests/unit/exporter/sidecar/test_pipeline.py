@@ -19,6 +19,7 @@ from gpu_profile_exporter.push.outcome import Accepted, PushFailed
 from gpu_profile_exporter.push.queue import BatchQueue
 from gpu_profile_exporter.push.sender import Sender
 from gpu_profile_exporter.sidecar import pipeline
+from gpu_profile_exporter.sidecar.attributes import AddedAttributes
 from gpu_profile_exporter.sidecar.joining import JoinedRequest
 from gpu_profile_exporter.sidecar.pipeline import DEADLINE_S, SpanPipeline
 from gpu_profile_exporter.sidecar.trace_request import TraceRequest
@@ -43,10 +44,11 @@ class Join:
     def take(self, request: TraceRequest) -> JoinedRequest:
         return JoinedRequest(request, [], self.clock.now_ns() + int(self.waits_s * 1e9))
 
-    def added(self, joined: JoinedRequest) -> list[list[bytes]]:
+    def added(self, joined: JoinedRequest) -> AddedAttributes:
         if self.fails:
             raise RuntimeError("a defect")
-        return [[self.gives] * len(scope.places) for scope in joined.request.scopes]
+        unjoined = len(joined.request) * (self.gives == UNJOINED)
+        return AddedAttributes([[self.gives] * len(scope.places) for scope in joined.request.scopes], unjoined)
 
     def stop(self) -> None:
         """Nothing runs."""
