@@ -238,11 +238,10 @@ class Rounds(Generic[T]):
             ("events", _SLOW_NS),
             ("devices", self._devices_ns),
         )
-        if _CATCH_UP in self._due:
-            if period := self._catch_up_ns:
-                periods.append((_CATCH_UP, period))
-            else:
-                del self._due[_CATCH_UP]
+        if _CATCH_UP in self._due and not (period := self._catch_up_ns):
+            del self._due[_CATCH_UP]
+        elif _CATCH_UP in self._due:
+            periods.append((_CATCH_UP, period))
         if self._processes:
             periods.append(("processes", _PROCESSES_NS))
         batch = self._batch_ns
