@@ -12,7 +12,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -37,6 +36,8 @@ Pairs = tuple[tuple[str, str], ...]
 
 def nearest(word: str, choices: Sequence[str]) -> str:
     """`; did you mean 'ecc'?`, or "" if no choice is similar."""
+    from difflib import get_close_matches
+
     close = get_close_matches(word, choices, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 

@@ -6,8 +6,9 @@ import os
 import socket
 import stat
 import struct
-import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -25,18 +26,20 @@ def given() -> list[Path]:
     return [Path(path) for path in (service, os.environ.get("XDG_RUNTIME_DIR", "").partition(":")[0]) if path]
 
 
-def own() -> list[Path]:
+def own() -> Iterator[Path]:
     """This user's own directories, made when needed: for root also in /run, for all in the temporary directory."""
-    paths = [ROOT_DIRECTORY] if os.geteuid() == 0 else []
+    if os.geteuid() == 0:
+        yield ROOT_DIRECTORY
+    import tempfile  # takes 1 MiB, and root's is nearly always the first
+
     with suppress(OSError):  # a read-only root may have no temporary directory
-        paths.append(Path(tempfile.gettempdir()) / f"gpu-profile-{os.geteuid()}")
-    return paths
+        yield Path(tempfile.gettempdir()) / f"gpu-profile-{os.geteuid()}"
 
 
 def usable() -> Path:
     """The first of `given` and `own` to which only this user can write. OSError with the reasons if there is none."""
     problems = []
-    for path in (*given(), *own()):
+    for path in chain(given(), own()):
         try:
             if path in own():
                 with suppress(FileExistsError):

@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Final, TypeVar
 
 from gpu_profile.errors import UsageError
@@ -171,6 +170,8 @@ class Passwords:
         self._start()
 
     def _digest(self, *parts: bytes) -> bytes:
+        from hashlib import blake2b  # loads OpenSSL: only for a listener with passwords
+
         sized = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
         return blake2b(sized, key=self._secret, digest_size=32).digest()
 

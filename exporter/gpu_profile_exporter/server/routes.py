@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 from urllib.parse import parse_qs
 
-from gpu_profile.report.live.page import ANSWERS, LivePage, accepts_gzip
+from gpu_profile.report.live.served_page import ANSWERS, LivePage, accepts_gzip
 from gpu_profile_exporter.readings.health import Health
 from gpu_profile_exporter.server.page import PageData
 

@@ -6,7 +6,6 @@ Options that Python's `ssl` does not support are rejected with a reason.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -318,5 +317,7 @@ def _form(node: Node) -> str:
 
 def _nearest(name: str, allowed: Iterable[str]) -> str:
     choices = [word for word in allowed if word]
-    close = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, choices, n=1, cutoff=0.6)
     return f": did you mean {close[0]}?" if close else f": one of {', '.join(choices)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, TextIO
@@ -172,8 +171,10 @@ def folded(text: str, width: int | None, indent: str = "  ") -> str:
 
 def terminal_width(stream: TextIO) -> int | None:
     """Characters in a line of the terminal behind `stream`, or the variable COLUMNS. None: no limit."""
+    from shutil import get_terminal_size  # not for every server that imports this package
+
     terminal = stream.isatty() or os.environ.get("COLUMNS", "").isdecimal()
-    return shutil.get_terminal_size().columns if terminal else None
+    return get_terminal_size().columns if terminal else None
 
 
 def printable(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from gpu_profile.catalogue.allocation import PROCESS_MEMORY, PROCESS_UTILIZATION
 from gpu_profile.catalogue.samples import ProcessUse
 from gpu_profile.clock import Clock
-from gpu_profile.report.live import LiveFeed, LivePage, device_state, live_page
+from gpu_profile.report.live import LiveFeed, LivePage, device_state
 from gpu_profile.report.live.strands import KEEP_MS
 from gpu_profile_exporter.readings.health import SampleSource, down_reason, silence, status
 from gpu_profile_exporter.readings.readings import Identity, MetricReading
@@ -77,6 +77,8 @@ class NodeLive:
     @property
     def page(self) -> LivePage:
         """The page itself."""
+        from gpu_profile.report.live.page import live_page
+
         return live_page("gpu-profile exporter", _LINKS)
 
     def answer(self, after: str, *, packed: bool) -> bytes:

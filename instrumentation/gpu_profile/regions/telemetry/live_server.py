@@ -22,9 +22,9 @@ from gpu_profile.regions.session.session import Session
 from gpu_profile.regions.telemetry.live_regions import LiveRegions
 from gpu_profile.report.blocks import rows_with_length
 from gpu_profile.report.devices import CHARTS
-from gpu_profile.report.live import LiveFeed, LivePage, ThrottleWatch, device_state, live_page, mark_of
+from gpu_profile.report.live import LiveFeed, LivePage, ThrottleWatch, device_state, mark_of
 from gpu_profile.report.live.marks import REASON_OF
-from gpu_profile.report.live.page import ANSWERS, accepts_gzip
+from gpu_profile.report.live.served_page import ANSWERS, accepts_gzip
 from gpu_profile.report.live.strands import KEEP_MS
 from gpu_profile.units import NS_PER_S
 
@@ -148,6 +148,8 @@ class ProcessLive:
     @property
     def page(self) -> LivePage:
         """The page itself."""
+        from gpu_profile.report.live.page import live_page
+
         return live_page(f"{_program()} ({os.getpid()})", _LINKS)
 
     def answer(self, after: str, *, packed: bool) -> bytes:

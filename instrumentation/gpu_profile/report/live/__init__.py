@@ -6,7 +6,7 @@ The exporter serves it at `/`, and a program's `serve_metrics` too. Read in this
 - `feed`: cuts, cursors and answers, so that each viewer receives each row once, and all viewers share answers.
 - `marks`: events and the beginnings of throttling, as marks on a timeline.
 - `device_state`: the present state of one device, as part of an answer.
-- `page`: the page, with its validator and its content security policy.
+- `page`: writes the page. Servers load it with its first viewer. `served_page`: the page as bytes and headers.
 - `live.js`, `live.css`: the front end, on top of the timeline of all other pages (`timeline.js`, `page.js`): `rows.js`
   keeps the rows, `asking.js` asks for them, `live_tables.js` has the tables.
 
@@ -18,6 +18,6 @@ numpy, because the exporter runs without it. A new value of a device needs a key
 from gpu_profile.report.live.device_state import device_state
 from gpu_profile.report.live.feed import LiveFeed, LiveMark
 from gpu_profile.report.live.marks import ThrottleWatch, mark_of
-from gpu_profile.report.live.page import LivePage, live_page
+from gpu_profile.report.live.served_page import LivePage
 
-__all__ = ["LiveFeed", "LiveMark", "LivePage", "ThrottleWatch", "device_state", "live_page", "mark_of"]
+__all__ = ["LiveFeed", "LiveMark", "LivePage", "ThrottleWatch", "device_state", "mark_of"]

@@ -1,4 +1,4 @@
-"""The live page as bytes, with its validator and its content security policy."""
+"""Writes the live page, with its validator and its content security policy. Loaded when somebody asks for it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import json
 import re
 from collections.abc import Iterable
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from gpu_profile.regimes import Regime
 from gpu_profile.report import page
 from gpu_profile.report.devices import CHARTS
+from gpu_profile.report.live.served_page import ANSWERS, LivePage
 
-#: The address of the answers, relative to the page's, so that a proxy may add a prefix.
-ANSWERS: Final = "api/live"
 _HINTS: Final = (
     "Drag to zoom into a stretch, shift-drag to move, <kbd>Ctrl</kbd>+wheel to zoom, double click for all. "
     "With the timeline in focus: <kbd>←</kbd> <kbd>→</kbd> move, <kbd>+</kbd> <kbd>−</kbd> zoom, <kbd>0</kbd> all, "
@@ -27,39 +26,6 @@ _HINTS: Final = (
 #: In this order: each one uses the ones before it.
 _SCRIPTS: Final = ("rows.js", "asking.js", "live_tables.js", "live.js")
 _REGIMES: Final = tuple(map(str, Regime))
-
-
-class LivePage(NamedTuple):
-    """The page, plain and compressed. It changes with the version only: a browser keeps it, and asks by `etag`."""
-
-    body: bytes
-    packed: bytes
-    etag: str
-    policy: str
-
-    @property
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        """The page's headers, in addition to those of every answer."""
-        return (
-            ("Content-Security-Policy", self.policy),
-            ("Cache-Control", "no-cache"),
-            ("ETag", self.etag),
-            ("X-Content-Type-Options", "nosniff"),
-            ("Referrer-Policy", "no-referrer"),
-        )
-
-    def is_current(self, if_none_match: str) -> bool:
-        """Whether the header names the page that a browser already has."""
-        return self.etag in (tag.strip().removeprefix("W/") for tag in if_none_match.split(","))
-
-
-def accepts_gzip(header: str) -> bool:
-    """Whether the client with this `Accept-Encoding` takes answers compressed with gzip."""
-    for token in header.lower().split(","):
-        coding, _, weight = token.partition(";")
-        if coding.strip() == "gzip":
-            return weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
-    return False
 
 
 @cache

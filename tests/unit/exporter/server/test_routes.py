@@ -11,7 +11,8 @@ from support.exporter import IDENTITY, FakeDriver, step_for
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.catalogue.signals import GRAPHICS, MEMORY_USED, POWER, TEMPERATURE
 from gpu_profile.errors import GpuBackendError
-from gpu_profile.report.live import LivePage, live_page
+from gpu_profile.report.live import LivePage
+from gpu_profile.report.live.page import live_page
 from gpu_profile.report.page import _AXIS
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
