@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpu_profile.catalogue.signals import GRAPHICS, POWER_AVERAGE
 from gpu_profile.history.timeline import Ints
-from gpu_profile.join.unmixing.active_time import ActiveTime
+from gpu_profile.join.unmixing.active_time import ActiveTime, Placed
 from gpu_profile.join.unmixing.activities import Pieces
 from gpu_profile.join.unmixing.design import Design, Windows
 from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, Sensor, clear_of, moments_of
@@ -49,7 +49,7 @@ class Asked(ActiveTime):
 
     asked: list[Ints]
 
-    def until(self, moments: Ints, columns: int) -> np.ndarray:
+    def until(self, moments: Ints, columns: int, placed: Placed | None = None) -> np.ndarray:
         self.asked.append(moments)
         return np.zeros((columns, len(moments)))
 

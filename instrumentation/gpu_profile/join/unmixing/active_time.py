@@ -42,9 +42,10 @@ class ActiveTime(NamedTuple):
     def of(cls, pieces: Pieces, alone: Columns, shared: Columns) -> ActiveTime:
         """From pieces and the two columns of each."""
         starts, ends, none = pieces.starts, pieces.ends, np.zeros(0)
+        if (ends[:-1] <= starts[1:]).all():
+            # Each piece ends before the next one, so the latest ends need no memory of their own.
+            return cls(alone, shared, starts, ends, ends, np.zeros(0, np.int64), none, none)
         reached = np.maximum.accumulate(ends)
-        if not (reached[:-1] > starts[1:]).any():
-            return cls(alone, shared, starts, ends, reached, np.zeros(0, np.int64), none, none)
         times, count = concurrency(pieces)
         lengths, count = np.diff(times), count[:-1]
         alone_ns = np.concatenate(([0.0], np.cumsum(np.where(count == 1, lengths, 0))))
@@ -138,23 +139,26 @@ class ActiveTime(NamedTuple):
         """The pauses between pieces."""
         return Gaps.between(self.starts, self.reached)
 
-    def varied(self, moments: Ints, slots: Ints) -> tuple[Floats, dict[ProbeKind, Floats]]:
+    def varied(
+        self, moments: Ints, slots: Ints, placed: Placed | None = None
+    ) -> tuple[Floats, dict[ProbeKind, Floats]]:
         """At each moment: the share of the device of each column, `[columns, moments]`, and by kind of probe the
         integrals of the variation up to the moment, `[slots, moments]`.
 
-        `slots` is the place of each column's probes, -1 for none.
+        `slots` is the place of each column's probes, -1 for none. `placed` is the result of `placed` for the moments.
         """
         count = int(slots.max(initial=-1)) + 1
         running, integrals = np.zeros((len(slots), len(moments))), np.zeros((len(VARIED), count, len(moments)))
-        if len(moments) and len(self.starts):
-            some = self._around(moments)
-            vary = some._vary_shared if len(self.times) else some._vary
-            vary(moments, slots, running, integrals)
+        placed = placed or self.placed(moments)
+        if placed and len(self.times):
+            placed.pieces._vary_shared(moments, slots, running, integrals)
+        elif placed:
+            placed.pieces._vary(placed, slots, running, integrals)
         return running, dict(zip(VARIED, integrals, strict=True))
 
-    def _vary(self, moments: Ints, slots: Ints, running: Floats, integrals: Floats) -> None:
+    def _vary(self, placed: Placed, slots: Ints, running: Floats, integrals: Floats) -> None:
         """Compute the arrays of `varied` for pieces that do not overlap."""
-        begun, at, which, since = self._place(moments)
+        _, begun, at, which, since = placed
         column = self.alone[which]
         running[column, at] = 1.0
         slot = slots[column]
@@ -174,14 +178,17 @@ class ActiveTime(NamedTuple):
         sum_begun(slots[self.alone], (fades, logs * lengths), begun, out)
         return measures
 
-    def _place(self, moments: Ints) -> tuple[Ints, Ints, Ints, Floats]:
-        """For pieces that do not overlap: the number of pieces that began before each moment, the indices of the
-        moments inside a piece, the piece of each, and the ns since its beginning."""
-        begun = np.searchsorted(self.starts, moments)
-        ended = np.append(np.iinfo(np.int64).min, self.ends)
-        at = np.flatnonzero(ended[begun] > moments)
+    def placed(self, moments: Ints) -> Placed | None:
+        """The places of moments among the pieces; None if there are no pieces near them."""
+        some = self._around(moments) if len(moments) else self
+        if not len(moments) or not len(some.starts):
+            return None
+        if len(self.times):
+            return Placed(some)
+        begun = np.searchsorted(some.starts, moments)
+        at = np.flatnonzero((some.ends[begun - 1] > moments) & (begun > 0))
         which = begun[at] - 1
-        return begun, at, which, (moments[at] - self.starts[which]).astype(np.float64)
+        return Placed(some, begun, at, which, (moments[at] - some.starts[which]).astype(np.float64))
 
     @property
     def _measures(self) -> tuple[Floats, Floats, Floats]:
@@ -233,10 +240,11 @@ class ActiveTime(NamedTuple):
         slot = slots[some.alone]
         # The columns' times are concatenated for a single search. A tail of one column has faded before the moments of
         # the next one begin.
-        ends = slot * span + np.clip(some.ends - origin, 0, span - 1)
-        ends = np.append(-span, np.sort(ends[slot >= 0])).astype(np.float64)
+        ends = slot * span + np.minimum(np.maximum(some.ends - origin, 0), span - 1)
+        ends = np.concatenate(([-span], np.sort(ends[slot >= 0]))).astype(np.float64)
         at = (np.arange(count)[:, None] * span + (moments - origin)).astype(np.float64)
-        before = np.append(0.0, np.cumsum(faded(np.diff(ends), TAIL_NS)))
+        before = np.zeros(len(ends))
+        np.cumsum(faded(np.diff(ends), TAIL_NS), out=before[1:])
         latest = np.searchsorted(ends, at.ravel(), side="right").reshape(at.shape) - 1
         integrals: Floats = before[latest] + faded(at - ends[latest], TAIL_NS)
         return integrals
@@ -257,21 +265,20 @@ class ActiveTime(NamedTuple):
         means: Floats = mass / np.maximum(time, 1.0)[:, None]
         return means
 
-    def until(self, moments: Ints, columns: int) -> Floats:
+    def until(self, moments: Ints, columns: int, placed: Placed | None = None) -> Floats:
         """Active ns of each column up to each moment: `[columns, len(moments)]`.
 
-        The origin is arbitrary: use differences only.
+        The origin is arbitrary: use differences only. `placed` is the result of `placed` for the moments.
         """
         result = np.zeros((columns, len(moments)))
-        if len(moments) and len(self.starts):
-            some = self._around(moments)
-            if len(self.times):
-                order = order_of(moments)
-                result[:, order] = some._until_shared(moments[order], columns)
-            else:
-                begun, at, which, since = some._place(moments)
-                lengths = some._sum_lengths(begun, result)
-                result[some.alone[which], at] -= lengths[which] - since
+        placed = placed or self.placed(moments)
+        if placed and len(self.times):
+            order = order_of(moments)
+            result[:, order] = placed.pieces._until_shared(moments[order], columns)
+        elif placed:
+            some, begun, at, which, since = placed
+            lengths = some._sum_lengths(begun, result)
+            result[some.alone[which], at] -= lengths[which] - since
         return result
 
     def _sum_lengths(self, begun: Ints, out: Floats) -> Floats:
@@ -295,6 +302,23 @@ class ActiveTime(NamedTuple):
         """
         some = 0 < len(self.starts) * columns <= _MOST_CELLS and not len(self.times)
         return TabledTime(*self) if some and not isinstance(self, TabledTime) else self
+
+
+_NOWHERE: Final = np.zeros(0, np.int64)
+
+
+class Placed(NamedTuple):
+    """Moments among the `pieces` near them.
+
+    If these do not overlap: the number of pieces that began before each moment, the indices of the moments inside a
+    piece, the piece of each, and the ns since its beginning.
+    """
+
+    pieces: ActiveTime
+    begun: Ints = _NOWHERE
+    at: Ints = _NOWHERE
+    which: Ints = _NOWHERE
+    since: Floats = _NOWHERE.astype(np.float64)
 
 
 class TabledTime(ActiveTime):

@@ -99,6 +99,8 @@ class Activities(NamedTuple):
     def ancestors(self) -> Iterator[tuple[Ints, Ints]]:
         """Pairs of indices `(activity, ancestor)`, one generation after the other."""
         of = behind = np.nonzero(self.parents >= 0)[0]
+        if not len(of):
+            return
         at = self.parents[of]
         for generation in range(MOST_DEEP):
             if not len(of):
@@ -129,17 +131,18 @@ class NamedActivities(NamedTuple):
         if not every:
             return cls((), *(np.zeros(0, np.int64),) * 3)
         keys, parents, regions, starts, ends = zip(*every, strict=True)
-        place: dict[Hashable, int] = dict(zip(keys, range(len(keys)), strict=True))
-        if len(place) < len(keys):
+        n = len(keys)
+        if len(set(keys)) < n:
             # One execution may occur twice if a caller read it while it moved from running to ended.
-            return cls.of([every[i] for i in place.values()], until_ns)
+            return cls.of(dict(zip(keys, every, strict=True)).values(), until_ns)
         if None in ends:
             ends = tuple(until_ns if end is None else end for end in ends)
-        around = np.full(len(keys), -1)
-        if parents.count(None) < len(parents):
+        around = np.full(n, -1)
+        if parents.count(None) < n:
+            place: dict[Hashable, int] = dict(zip(keys, range(n), strict=True))
             place[None] = -1
             around = np.array([place.get(parent, -1) for parent in parents])
-        return cls(regions, np.array(starts), np.array(ends), around)
+        return cls(regions, np.fromiter(starts, np.int64, n), np.fromiter(ends, np.int64, n), around)
 
     def numbered(self, column: Callable[[str], int]) -> Activities:
         """The activities with each region's column in place of its name."""

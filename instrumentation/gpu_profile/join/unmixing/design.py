@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.join.unmixing.active_time import ActiveTime
+from gpu_profile.join.unmixing.active_time import ActiveTime, Placed
 from gpu_profile.join.unmixing.equations import Sums
 from gpu_profile.join.unmixing.pauses import yield_to_program
 from gpu_profile.join.unmixing.probes import PAUSES, VARIED, Probe, ProbeKind, run_time, slots_of
@@ -140,6 +140,7 @@ class Design:
         self._moments = moments.ravel()
         #: For a single sensor, each moment once: the place of every one of them. Windows share their edges.
         self._place: Ints | None = None
+        self._placed: tuple[ActiveTime, Placed | None] | None = None
         if len(placed) == 1:
             self._moments, self._place = np.unique(self._moments, return_inverse=True)
 
@@ -175,9 +176,21 @@ class Design:
             smoothed = [_smoothed(active, columns, sensor, self._ends[rows]) for sensor, rows in some]
             shares: Floats = np.concatenate(smoothed, axis=1).T * self._weights[:, None]
         else:
-            shares = self._weighted(active.until(self._moments, columns))
+            shares = self._weighted(self._until(active, columns))
         shares[:, 0] = np.clip(self._weights - shares[:, 1:].sum(axis=1), 0.0, self._weights)
         return shares
+
+    def _until(self, active: ActiveTime | SampledTime, columns: int) -> Floats:
+        """Active ns of each column up to each moment."""
+        if isinstance(active, SampledTime):
+            return active.until(self._moments, columns)
+        return active.until(self._moments, columns, self._placed_in(active))
+
+    def _placed_in(self, active: ActiveTime) -> Placed | None:
+        """The places of the moments among the pieces of active time. Kept, because shares and probes need them."""
+        if self._placed is None or self._placed[0] is not active:
+            self._placed = active, active.placed(self._moments)
+        return self._placed[1]
 
     def patterns(self, active: ActiveTime | SampledTime, columns: int) -> Floats:
         """The active shares in each part of every window by column: `[n, parts * columns]`, without column 0."""
@@ -203,7 +216,7 @@ class Design:
         if not n or not probes:
             return np.zeros((n, len(probes)))
         plan = _Plan.of(tuple(probes), columns)
-        running, varied = active.varied(self._moments, plan.slots)
+        running, varied = active.varied(self._moments, plan.slots, self._placed_in(active))
         running[0] = 1.0 - running[1:].sum(axis=0)
         weights = np.zeros((len(self.rows), columns))
         weights[:, : min(columns, rates.shape[-1])] = rates[..., :columns]

@@ -42,9 +42,9 @@ class Equations:
         self.sum: Floats = np.zeros(1)
         self.square: Floats = np.zeros(1)
         self.highest: Floats = np.zeros(1)
-        #: By unknown: the sum of its column, and the number of windows with some of it.
+        #: By unknown: the sum of its column. By column: the number of windows with some of it.
         self.total: Floats = np.zeros(size)
-        self.seen = np.zeros(size, np.int64)
+        self.seen = np.zeros(columns, np.int64)
         #: The solution to which the blocks' sums refer. There are no blocks before the first.
         self.reference: Floats = np.zeros((size, 1))
         #: The unknowns that the reference covers. Windows with other unknowns are in no block.
@@ -94,7 +94,7 @@ class Equations:
         result._upper = packed(gram[p:, p:] - gram[p:, :p] @ goes_with)
         result.moment = moment[p:] - gram[p:, :p] @ left
         result.square = self.square - (moment[:p] * left).sum(axis=0)
-        result.total, result.seen = self.total[p:].copy(), self.seen[p:].copy()
+        result.total, result.seen = self.total[p:].copy(), self.seen.copy()
         result.covered = self.covered[p:].copy()
         result.reference = np.linalg.solve(around, self.reference)[p:].astype(np.float64)
         result._blocks = [(n, (into.T @ sums).astype(np.float32)) for n, sums in self._blocks]
@@ -108,7 +108,6 @@ class Equations:
         result._upper = packed(into.T @ self.gram @ into)
         result.moment, result.total = into.T @ self.moment, self.total @ into
         result.reference = np.pad(self.reference, ((p, 0), (0, 0)))
-        result.seen = np.append(np.zeros(p, np.int64), self.seen)
         result.covered = np.append(np.full(p, self.covered.any()), self.covered)
         result._blocks = [(n, (into.T @ sums).astype(np.float32)) for n, sums in self._blocks]
         return result
@@ -154,15 +153,13 @@ class Equations:
                 self.reference = np.zeros((len(self.total), outputs))
         self._grow(shares.shape[1])
         rows = np.concatenate((probes, shares), axis=1)
-        size, most = rows.shape[1], 1 + _AT_ONCE // rows.shape[1] ** 2
-        products = np.zeros((len(self.total), len(self.total)))
-        for at in range(0, len(rows), most):
-            part = rows[at : at + most]
-            products[:size, :size] += part.T @ part
+        size, products = rows.shape[1], _products(rows)
+        if size < len(self.total):
+            products = np.pad(products, (0, len(self.total) - size))
         self._upper += packed(products)
         self.moment[:size] += rows.T @ values
         self.total[:size] += rows.sum(axis=0)
-        self.seen[:size] += (rows > 0).sum(axis=0)
+        self.seen[: shares.shape[1]] += (shares > 0).sum(axis=0)
         self.sum += values.sum(axis=0)
         self.square += (values**2).sum(axis=0)
         self.highest = np.maximum(self.highest, values.max(axis=0))
@@ -197,11 +194,10 @@ class Equations:
         self._block *= 2
 
     def refer(self, solution: Floats, seen: Ints) -> None:
-        """Move the blocks' sums to another solution, based on `seen` windows per unknown. If it covers more unknowns,
+        """Move the blocks' sums to another solution, based on `seen` windows per column. If it covers more columns,
         the blocks begin anew."""
         self._grow(len(solution) - len(self.probes))
-        covered = seen > 0
-        covered[: len(self.probes)] = True
+        covered = np.append(np.ones(len(self.probes), bool), seen > 0)
         if (covered & ~self.covered).any():
             self._blocks, self._block = [], 1
         # Each block takes its share of the equations of all windows.
@@ -242,15 +238,17 @@ class Equations:
         self.moment[target] += self.moment[place]
         self.total[target] += self.total[place]
         # Windows with both columns count twice: the counts do not separate them.
-        self.seen[target] = min(self.n, self.seen[target] + self.seen[place])
+        self.seen[into] = min(self.n, self.seen[into] + self.seen[column])
         for _, sums in self._blocks:
             sums[target] += sums[place]
         gone = [place, *(i for i, probe in enumerate(self.probes) if probe.column == column)]
         gram[gone], gram[:, gone] = 0.0, 0.0
-        self.moment[gone], self.total[gone], self.seen[gone] = 0.0, 0.0, 0
+        self.moment[gone], self.total[gone], self.seen[column] = 0.0, 0.0, 0
         self._upper = packed(gram)
         for _, sums in self._blocks:
             sums[gone] = 0.0
+        # The array may belong to a solution that is in use elsewhere.
+        self.reference = self.reference.copy()
         self.reference[gone] = 0.0
 
 
@@ -294,6 +292,16 @@ class Sums(NamedTuple):
 def rates_of_each(some: Sequence[Sums], most: float) -> list[Floats]:
     """By element: the rates with the least residual, within physics."""
     return least_of_each(np.array([each.gram for each in some]), np.array([each.moment for each in some]), most)
+
+
+def _products(rows: Floats) -> Floats:
+    """The sums of products of every two columns."""
+    most = 1 + _AT_ONCE // rows.shape[1] ** 2
+    result: Floats = rows[:most].T @ rows[:most]
+    for at in range(most, len(rows), most):
+        part = rows[at : at + most]
+        result += part.T @ part
+    return result
 
 
 def sized(values: Floats, size: int) -> Floats:

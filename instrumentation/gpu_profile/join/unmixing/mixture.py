@@ -178,6 +178,7 @@ class Mixture:
         self._fits.clear()
 
     def _add(self, windows: Windows, active: ActiveTime, columns: int) -> None:
+        self._fits.clear()  # each takes as much memory as all equations
         rows = self._rows(windows, active, columns, self.sensor, self._equations.probes, self._reference)
         for shares, values, probes in rows:
             self.period.add(shares, values)
@@ -335,8 +336,7 @@ class Mixture:
 
     def _fit(self, signal: Signal) -> Fit:
         output = self.signals.index(signal)
-        fit = self._fits.get(output)
-        if fit is None or fit.n != self._equations.n:
+        if (fit := self._fits.get(output)) is None:
             others = [rates[output] for rates in self.others]
             fit = self._fits[output] = self._solved(
                 output=output, errors=self._errors(), others=others,
@@ -357,9 +357,9 @@ class Mixture:
 
     def _solutions(self, equations: Equations, lead: Fit) -> Floats:
         """Every signal's solution of some equations; `lead` is the first signal's fit."""
-        others = range(1, len(self.signals))
-        fits = [lead, *(self._solved(equations, i, start=self._watch.variances) for i in others)]
-        return np.array([fit.solution for fit in fits]).T
+        others = [self._solved(equations, i, start=self._watch.variances) for i in range(1, len(self.signals))]
+        # A single solution needs no copy.
+        return np.array([fit.solution for fit in (lead, *others)]).T if others else lead.solution[:, None]
 
     def share(self, columns: Sequence[int]) -> Share | None:
         """The part of the lead's measured total that columns together should have; None before they have windows."""

@@ -25,10 +25,10 @@ _NOTHING_OF_SHARES: Final = 0.4
 class PeriodSums:
     """Sums over windows of a family of signals. The unknowns are the rate outside regions, then the columns' rates."""
 
-    def __init__(self, outputs: int = 0) -> None:
+    def __init__(self, columns: int = 1, outputs: int = 0) -> None:
         self.n = 0
-        self._gram: Floats = np.zeros((1, 1))
-        self._moment: Floats = np.zeros((1, outputs))
+        self._gram: Floats = np.zeros((columns, columns))
+        self._moment: Floats = np.zeros((columns, outputs))
         self._sum, self._square = np.zeros(outputs), np.zeros(outputs)
         #: The rates by column and signal, their covariance in units of the noise, and the noise of each signal.
         self._solved: tuple[Floats, Floats, Floats] | None = None
@@ -43,7 +43,7 @@ class PeriodSums:
         """Add windows: the share of each in which each column was active, `[n, columns]`, and `values[n, signals]`."""
         size, outputs = shares.shape[1], values.shape[1]
         if outputs != self._moment.shape[1]:  # a signal has left its family, or these are the first windows
-            PeriodSums.__init__(self, outputs)
+            PeriodSums.__init__(self, size, outputs)
         if (more := size - len(self._gram)) > 0:
             self._gram, self._moment = np.pad(self._gram, (0, more)), np.pad(self._moment, ((0, more), (0, 0)))
         self._gram[:size, :size] += shares.T @ shares

@@ -50,7 +50,7 @@ class Periods:
 
     def reach(self, now_ns: int, mixtures: Sequence[Mixture]) -> None:
         """End the period if it is long enough. Drop it if the clock was set back, or a region lost its columns."""
-        broken = now_ns < self._start_ns or not self._inside.keys() <= set(self._columns.names)
+        broken = now_ns < self._start_ns or not self._inside.keys() <= self._columns.names
         if not broken and now_ns - self._start_ns < PERIOD_NS:
             return
         # A guess at the timing gives no rates, and a signal may have left its family since its last windows.

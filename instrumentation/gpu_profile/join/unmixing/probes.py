@@ -211,9 +211,10 @@ class Gaps(NamedTuple):
             open_ = place == count - 1
             own[open_] = np.maximum(1.0, (latest[open_] - origin) - starts[-1])
         # The whole pauses and the parts of pauses up to the moments, all at once.
-        since = np.concatenate((lengths, np.clip(at - starts[place], 0.0, own)))
+        since = np.concatenate((lengths, np.minimum(np.maximum(at - starts[place], 0.0), own)))
         # How far power outside regions has moved from one level to the other in a pause of this length: 0 to 1.
-        level = np.clip(np.log10(np.maximum(np.concatenate((lengths, own)), 1.0)) - _LONGER, 0.0, 1.0)
+        level = np.log10(np.maximum(np.concatenate((lengths, own)), 1.0)) - _LONGER
+        level = np.minimum(np.maximum(level, 0.0), 1.0)
         # The integral of `s / (s + constant)`: an effect that begins to settle when work ends.
         settled = since - _SETTLED_NS * np.log1p(since / _SETTLED_NS)
         parts = np.concatenate((level * since, settled))

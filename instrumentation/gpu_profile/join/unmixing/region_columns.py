@@ -6,7 +6,7 @@ second column once it has shared time with others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, KeysView, Mapping
 from typing import Final
 
 import numpy as np
@@ -58,9 +58,9 @@ class RegionColumns:
         return len(self._active_ns)
 
     @property
-    def names(self) -> list[str]:
+    def names(self) -> KeysView[str]:
         """The regions with columns."""
-        return list(self._index)
+        return self._index.keys()
 
     def name(self, region: str, *, new: bool = True) -> str:
         """The name under which a region is pooled: its own, or `OTHER`."""
@@ -124,23 +124,23 @@ class RegionColumns:
         alone = activities.columns[innermost.owners]
         time = ActiveTime.of(innermost, alone, alone)
         alone_ns, shared_ns = time.lengths()
-        if shared_ns.any():
+        overlap = len(time.times) > 0
+        if overlap:
             for column in np.unique(alone[shared_ns > 0]).tolist():
                 if not self._shared[column]:
                     self._shared[column] = self._grow(shared=True)
         shared, columns = self._shared[alone], self.columns
-        active_ns = np.bincount(alone, alone_ns, columns)
-        if shared_ns.any() or (activities.parents >= 0).any():
-            active_ns += np.bincount(shared, shared_ns, columns)
+        lasted_ns = active_ns = np.bincount(alone, alone_ns, columns)
+        if overlap or (activities.parents >= 0).any():
+            active_ns = active_ns + np.bincount(shared, shared_ns, columns)
+            lasted_ns = np.bincount(activities.columns, np.maximum(activities.ends - activities.starts, 0), columns)
             self._nest(activities, innermost.owners, time)
-            if shared_ns.any():
+            if overlap:
                 self._share(innermost, shared)
         else:
-            diagonal = np.arange(columns)
-            self._inside[diagonal, diagonal] += active_ns
+            self._inside.flat[:: columns + 1] += active_ns
         self._active_ns += active_ns
-        lasted_ns = np.maximum(activities.ends - activities.starts, 0)
-        self._lasted_ns += np.bincount(activities.columns, lasted_ns, columns)
+        self._lasted_ns += lasted_ns
         self._fresh.append((innermost, alone.astype(np.int16), shared.astype(np.int16)))
         if between is not None:
             self.stamps.take(activities, innermost, alone, columns, between)

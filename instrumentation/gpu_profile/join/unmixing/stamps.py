@@ -96,8 +96,8 @@ class Stamps:
             self._edges = np.pad(self._edges, ((0, 0), (0, 0), (0, more)))
         whole = (activities.starts > start_ns) & (activities.ends < end_ns)
         lengths, own = (activities.ends - activities.starts)[whole].astype(np.float64), activities.columns[whole]
-        for power in range(3):
-            self._lengths[power] += np.bincount(own, lengths**power, count)
+        for power, weights in enumerate((None, lengths, lengths**2)):
+            self._lengths[power] += np.bincount(own, weights, count)
         self._take_edges(pieces, columns, between)
         before, after = columns[:-1].astype(np.int64), columns[1:].astype(np.int64)
         pauses = pieces.starts[1:] - pieces.ends[:-1]
@@ -115,19 +115,21 @@ class Stamps:
         # The neighbouring region affects a stretch's length more than any stamp, so its mean is subtracted.
         n, total, _ = self._lengths
         usual = lengths - (total / np.maximum(n, 1.0))[columns]
-        for edge, stamped, other in ((0, slice(None, -1), slice(1, None)), (1, slice(1, None), slice(None, -1))):
-            # Up to the far end of the next one: a stamp that is very late also moves the near end.
-            beside = pauses + usual[other]
-            complete = whole[:-1] & whole[1:] & (pauses >= 0) & (pauses < _LONGEST_NS)
-            own = columns[stamped][complete].astype(np.int64)
-            order = np.argsort(own, kind="stable")
-            own, length, beside = own[order], lengths[stamped][complete][order], beside[complete][order]
-            # Slow changes, such as clocks, cancel in differences of executions soon after each other. Consecutive ones
-            # would be each other's neighbours; an execution and the next but one have no stretch in common.
-            pair = own[2:] == own[:-2]
-            length, beside, own = (length[2:] - length[:-2])[pair], (beside[2:] - beside[:-2])[pair], own[2:][pair]
-            for i, each in enumerate((None, length * beside, length**2, beside**2)):
-                self._edges[edge, i] += np.bincount(own, each, self._edges.shape[2])
+        before = np.flatnonzero(whole[:-1] & whole[1:] & (pauses >= 0) & (pauses < _LONGEST_NS))
+        # The last stamps of executions, and then the first stamps of the next ones.
+        stamped, other = np.concatenate((before, before + 1)), np.concatenate((before + 1, before))
+        own = columns[stamped].astype(np.int64)
+        own[len(before) :] += (count := self._edges.shape[2])
+        order = np.argsort(own, kind="stable")
+        # Up to the far end of the next one: a stamp that is very late also moves the near end.
+        beside = pauses[np.concatenate((before, before))] + usual[other]
+        own, length, beside = own[order], lengths[stamped[order]], beside[order]
+        # Slow changes, such as clocks, cancel in differences of executions soon after each other. Consecutive ones
+        # would be each other's neighbours; an execution and the next but one have no stretch in common.
+        pair = own[2:] == own[:-2]
+        length, beside, own = (length[2:] - length[:-2])[pair], (beside[2:] - beside[:-2])[pair], own[2:][pair]
+        for i, each in enumerate((None, length * beside, length**2, beside**2)):
+            self._edges[:, i] += np.bincount(own, each, 2 * count).reshape(2, count)
 
     def _by_edges(self) -> tuple[float, float | None, float]:
         """The least, the most likely and the largest variance of stamp errors by the covariance beside stamps, in ns².
@@ -154,7 +156,7 @@ class Stamps:
         p, n = len(equations.probes), equations.n
         before, _ = self._allowed.get(lead, (0, 0.0))
         spare = n - equations.columns
-        if before <= n < _GROWTH * before or n < _WINDOWS_PER_UNKNOWN * len(equations.gram) or spare <= 0:
+        if before <= n < _GROWTH * before or n < _WINDOWS_PER_UNKNOWN * len(equations.total) or spare <= 0:
             return
         variance, square = self.variance, float(equations.square[0])
         most = self.errors(equations.columns, n, kernel).most

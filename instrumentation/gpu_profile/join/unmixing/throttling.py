@@ -39,10 +39,10 @@ class Throttling:
         self._since_ns = 0
 
     def note(self, present: Activities) -> None:
-        """Queue the activities of a slice of time until the counters' rows arrive."""
+        """Queue the activities of a slice of time, later than earlier slices, until the counters' rows arrive."""
         if len(present.starts):
-            start_ns = int(present.starts.min())
-            self._since_ns = min(self._since_ns, start_ns) if self._waiting else start_ns
+            if not self._waiting:
+                self._since_ns = int(present.starts.min())
             self._waiting.append(present)
 
     def read(self, now_ns: int, *, final: bool) -> None:

@@ -84,8 +84,10 @@ class Fit:
         self.n, self.most = equations.n, most
         self._first = p = len(equations.probes)
         self._probes = equations.probes
-        self._seen = equations.seen[p:].copy()
+        self._seen = equations.seen.copy()
         gram, columns = equations.gram, equations.columns
+        #: The mean square of each unknown's column.
+        self.squares = np.diag(gram) / max(1, self.n)
         size = len(gram)
         self._gram = gram[p:, p:].copy()
         self._moment = equations.moment[p:, output].copy() if self.n else np.zeros(columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -23,6 +24,9 @@ _DRIFT: Final = 1.75
 _DRIFT_WINDOWS: Final = 200
 #: ... and is beyond doubt while it is below this multiple.
 _SOUND: Final = 1.25
+#: An unknown is negligible if it adds less than this share of a window's variance to a prediction's: then its
+#: covariances are rounding in single precision. This holds for a group that has shrunk to nothing.
+_NEGLIGIBLE: Final = 1e-13
 #: Variances are clipped to this, so that they fit single precision.
 _UNKNOWN: Final = 1e30
 #: The rates are solved again when the number of windows has grown by this factor.
@@ -41,9 +45,9 @@ class ResidualWatch:
         self._baseline_mse = self._recent_mse = 0.0
         #: Informative windows since the timing was last beyond doubt or locked, and the number of windows at that time.
         self._informative_n = self._since_n = 0
-        #: The latest solution: its windows, its values, the unknowns with errors and the covariance of these, the
-        #: variance of a window, and the columns that it covers. The covariance only bounds residuals, so single
-        #: precision suffices.
+        #: The latest solution: its windows, its values, the unknowns with errors that matter and the covariance of
+        #: these, the variance of a window, and the columns that it covers. The covariance only bounds residuals, so
+        #: single precision suffices.
         self._n = 0
         self._solution: Floats = np.zeros(0)
         self._uncertain = np.zeros(0, bool)
@@ -68,7 +72,7 @@ class ResidualWatch:
         self._n, self.variances = fit.n, fit.posterior.variances
         self._solution, self._noise, self._seen = fit.solution, fit.noise, fit.seen
         covariance = np.clip(fit.posterior.covariance, -_UNKNOWN, _UNKNOWN)
-        self._uncertain = uncertain = covariance.diagonal() > 0
+        self._uncertain = uncertain = covariance.diagonal() * fit.squares > _NEGLIGIBLE * min(fit.noise, _UNKNOWN)
         self._covariance = packed(covariance[uncertain][:, uncertain]).astype(np.float32)
         # Most windows must be evidence on the timing, not only on regions with uncertain rates.
         sound = self._recent_mse < _SOUND * self._baseline_mse and 2 * self._informative_n > fit.n - self._since_n
@@ -105,7 +109,7 @@ class ResidualWatch:
         rows = np.concatenate((probes, shares[:, :k]), axis=1)
         size = rows.shape[1]
         values: Floats = rows @ self._solution[:size]
-        if not np.isfinite(self._noise):
+        if not math.isfinite(self._noise):
             return values, np.full(len(shares), np.inf)
         seen = np.append(self._seen[:k], np.zeros(columns - k, bool))
         unseen = (shares[:, ~seen] > 0).any(axis=1)

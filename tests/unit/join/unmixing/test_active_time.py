@@ -39,6 +39,12 @@ def test_one_after_the_other_is_all_alone() -> None:
     assert between(active((1, 0, 10), (2, 10, 15), (1, 20, 30)), 0, 5, 12, 25, 99) == {1: [5, 5, 5, 5], 2: [0, 2, 3, 0]}
 
 
+def test_the_latest_ends_take_no_memory_where_no_pieces_coincide() -> None:
+    apart = active((1, 0, 10), (2, 10, 15), (1, 20, 30))
+    assert apart.reached is apart.ends
+    assert active((1, 0, 10), (2, 5, 8), (1, 20, 30)).reached.tolist() == [10, 10, 30]
+
+
 def test_what_coincides_is_shared_equally_and_the_rest_is_alone() -> None:
     time = active((1, 0, 30), (2, 10, 20), (3, 15, 40))
     found = {column: length for column, (length,) in between(time, 0, 40).items()}

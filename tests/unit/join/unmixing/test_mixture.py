@@ -93,11 +93,21 @@ def test_a_signal_that_ends_midway_leaves_and_the_others_go_on() -> None:
 # ---------------------------------------------------------------------- once the timing is known
 
 
-def test_a_timing_that_is_sure_is_locked_and_the_windows_are_let_go() -> None:
-    pool = World(seconds=40).run(50)
-    mixture = mixture_of(pool)
+def test_a_timing_that_is_sure_is_locked_and_the_windows_and_old_fits_are_dropped() -> None:
+    fits = []
+
+    def check(pool: Pool) -> None:
+        fits.append(len(mixture_of(pool)._fits))
+        if mixture_of(pool).timed:
+            busy(pool, NAMES[0])
+            assert mixture_of(pool)._fits
+
+    mixture = mixture_of(World(seconds=40).run(50, check))
     assert (mixture.locked, mixture.drifts) == (True, 0)
     assert not mixture._kept
+    assert fits[-1] == 0
+    # The solution that new windows are compared with is the one that blocks of windows refer to.
+    assert np.shares_memory(mixture._watch._solution, mixture._equations.reference)
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 40), (40, 0)])
