@@ -1,4 +1,4 @@
-"""The cost of the requests, tenants and tokens of an LLM server, from its iterations and the energy counter. Pure.
+"""The cost of the requests, tenants and tokens of an LLM server, from its iterations and the energy counter.
 
 An engine batches requests: an iteration works for all of them at once. A division by tokens or by live requests is
 wrong, because tokens differ in cost. Here, the counter's growth in many windows gives the prices of what iterations do,
@@ -12,6 +12,10 @@ by the equations of `join.unmixing` with quantities of work in place of time. Re
 - `sharing`: the parts of each window: idle, iterations, and the reasons for energy that is unallocated.
 - `account`: the totals by request, tenant and phase, and the costs of single requests.
 - `simulated`: an engine with exact costs, for tests, benchmarks and the demonstration.
+- `forward_pass`: messages of engines, decoded strictly; `pass_times`: when their iterations ran.
+- `request_spans`: requests from the engines' spans; `tenants`: bounded names.
+- `membership`: the requests of each iteration, with `prefill`; `pass_parts`: iterations with the parts of requests.
+- `joined`: all of it for one engine.
 
 Imports the history's types, `join.unmixing` and numpy. A new quantity of work is a member of `work.WorkQuantity` and a
 term in `terms`.

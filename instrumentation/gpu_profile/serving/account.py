@@ -159,6 +159,12 @@ class EngineAccount:
         self._iterations = self._iterations.since(first) if first else self._iterations
         self._spoiled.forget(before_ns)
 
+    @property
+    def shared_until_ns(self) -> int:
+        """The end of the windows that have been shared out or left out, by the iterations' time. 0 before the first
+        reading."""
+        return int(self._readings.times[0]) - self.model.lag.ns if len(self._readings.times) else 0
+
     # ------------------------------------------------------------------ sharing out
 
     def _share(self, readings: CounterReadings, *, add: bool) -> None:

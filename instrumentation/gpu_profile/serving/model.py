@@ -57,9 +57,10 @@ class CostModel:
 
     def terms(self, iterations: Iterations) -> Terms:
         """The terms of iterations."""
-        if not len(self._scales):
+        if not len(self._scales) and len(iterations.work):
             self._scales = scales_of(iterations.work)
-        return terms_of(iterations.seconds, iterations.work, self._durations.prices, self._scales)
+        scales = self._scales if len(self._scales) else np.ones(TERMS)
+        return terms_of(iterations.seconds, iterations.work, self._durations.prices, scales)
 
     def keep(self, iterations: Iterations, readings: CounterReadings, good: Bools) -> None:
         """Add iterations, and readings up to the time of the last one. `good[readings]` marks each reading at the end

@@ -1,0 +1,193 @@
+"""Forward-pass metrics: one message for each iteration of an engine, as SGLang, Dynamo and vLLM publish them. Pure.
+
+A message has three frames: a topic, a sequence number of 8 bytes, big-endian, and a map in msgpack. The definitions:
+SGLang's `python/sglang/srt/observability/forward_pass_metrics.py` (48ccb9a), Dynamo's
+`components/src/dynamo/common/forward_pass_metrics.py` (327e70f), and vLLM's proposal, which adds `version`, 1. Fields
+that are absent have the value 0 there. `gpu_profile.serving.Engine` adds `requests` and `ended`.
+
+Messages come from other processes. A message that is not as defined is refused with a reason, and costs bounded memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from gpu_profile.errors import UsageError
+from gpu_profile.serving.work import RequestPhase
+
+#: The most bytes of a topic and of a map. A map with the most requests has some 40 bytes for each.
+_MOST_TOPIC, _MOST_BYTES = 256, 262_144
+#: The most requests in an iteration, tokens in it, and tokens of context. The longest name, the longest iteration in s.
+_MOST_REQUESTS, _MOST_TOKENS, _MOST_CONTEXT, _MOST_NAME, _MOST_S = 4096, 10**8, 10**12, 128, 3600.0
+_MOST_RANK: Final = 65_535
+_VERSION: Final = 1
+_NOTHING: Final[dict[str, Any]] = {}
+
+
+class MessageFault(StrEnum):
+    """Why a message was refused. The values are those of the label `reason`."""
+
+    FRAMES = "frames"
+    SIZE = "size"
+    FORMAT = "format"
+    VERSION = "version"
+    TYPE = "type"
+    RANGE = "range"
+    STREAMS = "streams"
+    RATE = "rate"
+    REPEATED = "repeated"
+
+
+class MessageError(ValueError):
+    """A message that is not as defined. `fault` is the reason."""
+
+    def __init__(self, fault: MessageFault) -> None:
+        super().__init__(fault.value)
+        self.fault = fault
+
+
+class BatchedRequest(NamedTuple):
+    """A request in an iteration, from an engine that reports them. `tokens` are computed in the iteration, and
+    `context` are the tokens before them."""
+
+    id: str
+    tenant: str
+    phase: RequestPhase
+    tokens: int
+    context: int
+
+
+class ForwardPass(NamedTuple):
+    """One iteration, or a heartbeat. `wall_s` is 0 if the engine does not measure it.
+
+    `prefill_kv` are the tokens before the computed ones, `decode_kv` the tokens that requests in decode read. A
+    `decode_kv` of 0 with requests in decode was not reported. `length_variance` is that of the prompts' lengths.
+    `requests` is None if the engine does not report them; `ended` names requests that have ended.
+    """
+
+    worker: str
+    rank: int
+    sequence: int
+    wall_s: float
+    prefills: int
+    prefill_tokens: int
+    length_variance: float
+    prefill_kv: int
+    decodes: int
+    decode_kv: int
+    requests: tuple[BatchedRequest, ...] | None = None
+    ended: tuple[str, ...] = ()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing was scheduled: a heartbeat."""
+        return not self.prefills and not self.decodes
+
+
+def msgpack() -> Any:
+    """The module `msgpack`.
+
+    Raises:
+        UsageError: It is not installed.
+    """
+    try:
+        import msgpack as module
+    except ImportError as error:
+        raise UsageError("Messages of LLM servers need msgpack: pip install 'gpu-profile[serving]'") from error
+    return module
+
+
+def decoded(frames: Sequence[bytes]) -> ForwardPass:
+    """The message of these frames.
+
+    Raises:
+        MessageError: The message is not as defined.
+        UsageError: msgpack is not installed.
+    """
+    if len(frames) != 3:
+        raise MessageError(MessageFault.FRAMES)
+    topic, sequence, payload = frames
+    if len(topic) > _MOST_TOPIC or len(sequence) != 8 or len(payload) > _MOST_BYTES:
+        raise MessageError(MessageFault.SIZE)
+    module = msgpack()
+    try:
+        message = module.unpackb(
+            payload, max_str_len=_MOST_NAME, max_bin_len=0, max_ext_len=0, max_map_len=64, max_array_len=_MOST_REQUESTS
+        )
+    # Everything that msgpack raises for bad input is one of these.
+    except (ValueError, TypeError, RecursionError, module.UnpackException, module.exceptions.BufferFull) as error:
+        raise MessageError(MessageFault.FORMAT) from error
+    if not isinstance(message, dict):
+        raise MessageError(MessageFault.TYPE)
+    if message.get("version", _VERSION) != _VERSION:
+        raise MessageError(MessageFault.VERSION)
+    return _checked(message, int.from_bytes(sequence, "big"))
+
+
+def _checked(message: dict[str, Any], sequence: int) -> ForwardPass:
+    scheduled = message.get("scheduled_requests", _NOTHING)
+    worker = message.get("worker_id", "")
+    if not isinstance(scheduled, dict) or not isinstance(worker, str):
+        raise MessageError(MessageFault.TYPE)
+    prefills, prefill_tokens = (
+        _count(scheduled, "num_prefill_requests", _MOST_REQUESTS),
+        _count(scheduled, "sum_prefill_tokens", _MOST_TOKENS),
+    )
+    decodes, decode_kv = (
+        _count(scheduled, "num_decode_requests", _MOST_REQUESTS),
+        _count(scheduled, "sum_decode_kv_tokens", _MOST_CONTEXT),
+    )
+    prefill_kv = _count(scheduled, "sum_prefill_kv_tokens", _MOST_CONTEXT)
+    if ((prefill_tokens or prefill_kv) and not prefills) or (decode_kv and not decodes):
+        raise MessageError(MessageFault.RANGE)
+    requests = _requests(message["requests"]) if "requests" in message else None
+    ended = _names(message["ended"]) if "ended" in message else ()
+    if requests is not None and len(requests) != prefills + decodes:
+        raise MessageError(MessageFault.RANGE)
+    return ForwardPass(
+        worker, _count(message, "dp_rank", _MOST_RANK), sequence, _number(message, "wall_time", _MOST_S), prefills,
+        prefill_tokens, _number(scheduled, "var_prefill_length", float(_MOST_CONTEXT)), prefill_kv, decodes, decode_kv,
+        requests, ended,
+    )  # fmt: skip
+
+
+def _count(fields: dict[str, Any], name: str, most: int) -> int:
+    value = fields.get(name, 0)
+    if type(value) is not int:
+        raise MessageError(MessageFault.TYPE)
+    if not 0 <= value <= most:
+        raise MessageError(MessageFault.RANGE)
+    return value
+
+
+def _number(fields: dict[str, Any], name: str, most: float) -> float:
+    value = fields.get(name, 0.0)
+    if type(value) not in (float, int):
+        raise MessageError(MessageFault.TYPE)
+    # Rounding may make a variance of equal values slightly negative.
+    if not -1e-6 <= value <= most or math.isnan(value):
+        raise MessageError(MessageFault.RANGE)
+    return max(0.0, float(value))
+
+
+def _names(names: Any) -> tuple[str, ...]:
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise MessageError(MessageFault.TYPE)
+    return tuple(names)
+
+
+def _requests(rows: Any) -> tuple[BatchedRequest, ...]:
+    if not isinstance(rows, list):
+        raise MessageError(MessageFault.TYPE)
+    result = []
+    for row in rows:
+        if not isinstance(row, list) or [type(each) for each in row] != [str, str, int, int, int]:
+            raise MessageError(MessageFault.TYPE)
+        name, tenant, phase, tokens, context = row
+        if phase not in (0, 1) or not 1 <= tokens <= _MOST_TOKENS or not 0 <= context <= _MOST_CONTEXT:
+            raise MessageError(MessageFault.RANGE)
+        result.append(BatchedRequest(name, tenant, RequestPhase(phase), tokens, context))
+    return tuple(result)

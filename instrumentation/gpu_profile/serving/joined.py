@@ -1,0 +1,309 @@
+"""One engine: its messages, its requests' spans and its devices' energy, joined into costs. Pure.
+
+Messages arrive while iterations run, spans when requests end, readings of the energy at any time. Iterations wait until
+all of their requests have ended, or for `deadline_ns`. Then they enter the account. If iterations run and no request
+has ended for a minute, there are no spans: costs are given by phase, and for no tenant.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Hashable, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.serving.account import EngineAccount, RequestCost, Unallocated
+from gpu_profile.serving.forward_pass import BatchedRequest, MessageError, MessageFault, decoded
+from gpu_profile.serving.membership import MOST_REQUESTS, Membership, PlacingFault
+from gpu_profile.serving.pass_times import KEPT_BACK_NS, PublishedPasses, TimedPass
+from gpu_profile.serving.request_spans import Attributes, ServedRequest, SpanFault, served_request
+from gpu_profile.serving.tenants import NO_TENANT, Tenants
+from gpu_profile.serving.windows import CounterReadings
+
+_S: Final = 1_000_000_000
+DEADLINE_NS: Final = 120 * _S
+#: Without a request for this long while iterations run, there are no spans.
+_NO_SPANS_NS: Final = 60 * _S
+#: A span may describe iterations whose messages arrive a little later.
+_SPAN_EARLY_NS: Final = 200_000_000
+#: Another publisher takes over from one that has been silent for this long.
+_SILENT_NS: Final = 5 * _S
+#: An idle engine's next message may be this much later than the start of its iteration.
+_IDLE_BEHIND_NS: Final = 3 * _S
+#: The most requests whose costs wait to be collected.
+_MOST_FINISHED: Final = 10_000
+
+
+class CostRefusal(StrEnum):
+    """Why an engine's tenants have no costs now. The values are those of the label `reason`."""
+
+    NO_SPANS = "no_request_spans"
+    SPECULATIVE = "speculative_decoding"
+    PUBLISHERS = "several_publishers"
+
+
+class FinishedRequest(NamedTuple):
+    """A request that has ended: its name, its tenant's label, its model, its tokens and when it ended, in ns since the
+    epoch. The fields are empty or None where the engine does not report them."""
+
+    id: str
+    tenant: str
+    model: str = ""
+    prompt: int | None = None
+    completion: int | None = None
+    cached: int | None = None
+    end_ns: int | None = None
+
+
+class ServingEngine:
+    """The costs of one engine, which uses `devices` devices.
+
+    `tenant_attribute` names the attribute of requests' spans that has the tenant. None: all requests are of one tenant.
+    Energies of requests and tenants are in `account`. Call `settle` about once a second.
+    """
+
+    def __init__(
+        self,
+        tenant_attribute: str | None = None,
+        devices: int = 1,
+        *,
+        most_tenants: int = 64,
+        deadline_ns: int = DEADLINE_NS,
+    ) -> None:
+        self._tenant_attribute, self._deadline_ns = tenant_attribute, deadline_ns
+        self._tenants = Tenants(most_tenants)
+        self.account = EngineAccount(self._tenant_of, devices)
+        self._passes, self._membership = PublishedPasses(), Membership()
+        self._publisher: tuple[str, int] | None = None
+        #: When two publishers ran iterations last, the end of the last iteration, and the start of the first one.
+        self._shared_until_ns, self._last_ns, self._first_ns = 0, 0, 0
+        #: Requests by number, the numbers of those that the engine reports, and the ended ones that wait for a place or
+        #: for their cost.
+        self._requests: dict[int, FinishedRequest] = {}
+        self._numbers: dict[str, int] = {}
+        self._next = 0
+        self._unplaced: deque[tuple[int, ServedRequest]] = deque()
+        self._ending: deque[tuple[int, str]] = deque(maxlen=2 * MOST_REQUESTS)
+        self._ended: deque[tuple[int, int]] = deque()
+        self._finished: deque[tuple[FinishedRequest, RequestCost]] = deque(maxlen=_MOST_FINISHED)
+        self._last_request_ns: int | None = None
+        self._fresh = False
+        self._refusal: CostRefusal | None = None
+        #: The time of iterations that were dropped because there were no readings.
+        self._unread: tuple[int, int] | None = None
+        self._last_time_ns, self._last_j, self._reset_j = 0, 0.0, 0.0
+        #: Spans of requests that cannot be used, and requests without a place in the iterations, by reason.
+        self.refused_requests: dict[SpanFault | PlacingFault, int] = defaultdict(int)
+        #: Requests that ended without a cost.
+        self.without_cost = 0
+
+    @property
+    def refused_messages(self) -> dict[MessageFault, int]:
+        """Messages that were refused, by reason."""
+        return self._passes.refused
+
+    @property
+    def lost_messages(self) -> int:
+        """Messages that did not arrive, by their sequence, of the publishers that exist."""
+        return sum(stream.gaps for stream in self._passes.streams.values())
+
+    @property
+    def waiting(self) -> int:
+        """Iterations that wait for their requests."""
+        return len(self._membership)
+
+    def _tenant_of(self, number: int) -> Hashable:
+        request = self._requests.get(number)
+        return NO_TENANT if request is None else request.tenant
+
+    # ------------------------------------------------------------------ taking in
+
+    def message(self, frames: Sequence[bytes], arrival_ns: int) -> None:
+        """Add a message that arrived at a time. A wrong one is counted, never raised.
+
+        Raises:
+            UsageError: msgpack is not installed.
+        """
+        try:
+            message = decoded(frames)
+        except MessageError as error:
+            self._passes.refused[error.fault] += 1
+            return
+        self._passes.take(message, arrival_ns)
+        self._ending.extend((arrival_ns, name) for name in message.ended)
+
+    def request(self, name: str, start_ns: int, attributes: Attributes) -> bool:
+        """Add a span that has ended, by its name, its start and its attributes. Returns whether it was a request's."""
+        request = served_request(name, start_ns, attributes, self._tenant_attribute)
+        if request is None:
+            return False
+        if isinstance(request, SpanFault):
+            self.refused_requests[request] += 1
+        elif len(self._unplaced) >= MOST_REQUESTS or len(self._requests) >= 2 * MOST_REQUESTS:
+            self.refused_requests[PlacingFault.FULL] += 1
+        else:
+            number = self._numbered(
+                FinishedRequest(
+                    request.id, self._tenants.name(request.tenant), request.model, request.prompt, request.completion,
+                    request.cached, request.end_ns,
+                )
+            )  # fmt: skip
+            self._unplaced.append((number, request))
+            self._fresh = True
+        return True
+
+    def _numbered(self, request: FinishedRequest) -> int:
+        self._next += 1
+        self._requests[self._next] = request
+        return self._next
+
+    def _number_of(self, request: BatchedRequest) -> int:
+        """The number of a request that the engine reports."""
+        number = self._numbers.get(request.id)
+        if number is None:
+            if len(self._numbers) >= MOST_REQUESTS:
+                # An engine that never reports ends: the request that began first is taken to have ended.
+                self._drop(self._numbers.pop(next(iter(self._numbers))))
+            number = self._numbered(FinishedRequest(request.id, self._tenants.name(request.tenant)))
+            self._numbers[request.id] = number
+        return number
+
+    def read(self, times: Sequence[int] | Ints, joules: Sequence[float] | Floats) -> None:
+        """Add readings of the energy counters, in J, summed over the devices, at times in ns since the epoch. Readings
+        that are not later than all earlier ones are left out. A counter that falls has begun again."""
+        kept_times, kept = [], []
+        for time_ns, value in zip(times, joules, strict=True):
+            if time_ns > self._last_time_ns and np.isfinite(value):
+                if self._last_time_ns and value < self._last_j:
+                    self._reset_j += self._last_j - value
+                    self.account.spoil(self._last_time_ns, int(time_ns), Unallocated.UNEXPLAINED)
+                self._last_time_ns, self._last_j = int(time_ns), float(value)
+                kept_times.append(self._last_time_ns)
+                kept.append(self._last_j + self._reset_j)
+        if kept:
+            self.account.read(CounterReadings(np.array(kept_times, np.int64), np.array(kept)))
+
+    # ------------------------------------------------------------------ sharing out
+
+    @property
+    def refusal(self) -> CostRefusal | None:
+        """Why tenants have no costs now, None if they have."""
+        return self._refusal
+
+    def settle(self, now_ns: int) -> None:
+        """Share out the energy of the time whose iterations and requests have all arrived."""
+        passes = self._from_one_publisher(self._passes.settled(now_ns), now_ns)
+        self._membership.add(passes)
+        self._place(now_ns)
+        without_ns = self._without_spans_ns(now_ns)
+        phases_only = self._membership.speculative or without_ns is not None
+        before_ns = now_ns - self._deadline_ns if without_ns is None else without_ns
+        batch = self._membership.leave(before_ns, self._number_of, phases_only=phases_only)
+        self._refusal = (
+            CostRefusal.PUBLISHERS if self._shared_until_ns > now_ns - _NO_SPANS_NS
+            else CostRefusal.SPECULATIVE if self._membership.speculative
+            else CostRefusal.NO_SPANS if without_ns is not None
+            else None
+        )  # fmt: skip
+        iterations = batch.iterations()
+        if self._last_time_ns > now_ns - _NO_SPANS_NS:
+            for reason, times in ((Unallocated.LOST, batch.lost), (Unallocated.REQUEST, batch.unclear)):
+                for start_ns, end_ns in times:
+                    self.account.spoil(start_ns, end_ns, reason)
+            if self._unread is not None:
+                self.account.spoil(*self._unread, Unallocated.LOST)
+                self._unread = None
+            self.account.take(iterations)
+            self.account.settle(self._complete_ns(now_ns))
+        elif len(iterations.starts):
+            # Without readings, iterations would only use memory. Their time is left out if readings come later.
+            start_ns = int(iterations.starts[0]) if self._unread is None else self._unread[0]
+            self._unread = start_ns, int(iterations.ends[-1])
+        self._collect(now_ns)
+
+    def _from_one_publisher(self, settled: dict[tuple[str, int], list[TimedPass]], now_ns: int) -> list[TimedPass]:
+        """The iterations of the engine's publisher. Others have used the devices too, so that nothing is certain."""
+        if settled and self._publisher not in settled:
+            stream = self._passes.streams.get(self._publisher) if self._publisher else None
+            if stream is None or stream.arrival_ns < now_ns - _SILENT_NS:
+                self._publisher = max(settled, key=lambda key: len(settled[key]))
+        for key, passes in settled.items():
+            if key != self._publisher:
+                self._shared_until_ns = now_ns
+                self.account.spoil(passes[0].start_ns, passes[-1].end_ns, Unallocated.SHARED)
+        passes = [each for each in settled.get(self._publisher or ("", -1), ()) if each.start_ns >= self._last_ns]
+        if passes:
+            self._first_ns, self._last_ns = self._first_ns or passes[0].start_ns, passes[-1].end_ns
+        return passes
+
+    def _place(self, now_ns: int) -> None:
+        """Find the iterations of the requests that have ended, once all of these have arrived."""
+        if self._fresh:
+            self._fresh, self._last_request_ns = False, now_ns
+        for _ in range(len(self._unplaced)):
+            number, request = self._unplaced.popleft()
+            if request.end_ns > now_ns + self._deadline_ns:
+                self.refused_requests[SpanFault.RANGE] += 1
+                del self._requests[number]
+            elif request.end_ns > now_ns - KEPT_BACK_NS - _SPAN_EARLY_NS:
+                self._unplaced.append((number, request))
+            elif (fault := self._membership.place(number, request)) is not None:
+                self.refused_requests[fault] += 1
+                del self._requests[number]
+            else:
+                self._ended.append((request.end_ns, number))
+
+    def _without_spans_ns(self, now_ns: int) -> int | None:
+        """The time of the iterations that need not wait for spans, because there have been none for long. None: all
+        must wait."""
+        since_ns = max(self._last_request_ns or 0, self._first_ns)
+        if now_ns - since_ns < _NO_SPANS_NS or not len(self._membership):
+            return None
+        return now_ns if self._last_request_ns is None else now_ns - _NO_SPANS_NS
+
+    def _complete_ns(self, now_ns: int) -> int:
+        """The time up to which all iterations are in the account."""
+        waiting_ns = self._membership.first_start_ns
+        if waiting_ns is not None:
+            return waiting_ns
+        stream = self._passes.streams.get(self._publisher) if self._publisher else None
+        if stream is not None and stream.busy and stream.arrival_ns > now_ns - _SILENT_NS:
+            return self._last_ns
+        return now_ns - _IDLE_BEHIND_NS
+
+    # ------------------------------------------------------------------ requests that have ended
+
+    def _collect(self, now_ns: int) -> None:
+        """Collect the costs of the requests whose iterations have been shared out."""
+        waiting_ns = self._membership.first_start_ns or now_ns
+        for _ in range(len(self._ending)):
+            end_ns, name = self._ending.popleft()
+            if end_ns >= waiting_ns or end_ns > now_ns - KEPT_BACK_NS:
+                self._ending.append((end_ns, name))
+            elif (number := self._numbers.pop(name, None)) is not None:
+                self._ended.append((end_ns, number))
+        until_ns = self.account.shared_until_ns
+        for _ in range(len(self._ended)):
+            end_ns, number = self._ended.popleft()
+            if end_ns >= until_ns and len(self._ended) < MOST_REQUESTS:
+                self._ended.append((end_ns, number))
+                continue
+            cost = self.account.cost(number)
+            if cost is None:
+                self.without_cost += 1
+            else:
+                self._finished.append((self._requests[number], cost))
+            self._drop(number)
+
+    def _drop(self, number: int) -> None:
+        self.account.forget([number])
+        self._requests.pop(number, None)
+
+    def finished(self) -> list[tuple[FinishedRequest, RequestCost]]:
+        """The requests that have ended and whose energy has been shared out, each once, with their costs."""
+        result = list(self._finished)
+        self._finished.clear()
+        return result

@@ -1,0 +1,290 @@
+"""Which requests were in which iteration, from the requests' spans and the iterations' counts. Pure.
+
+A request is in decode in as many iterations as it has tokens after the first one, in a row. They are chosen by the
+times of its first and its last token. Stamps are uncertain by some ms, so that a choice may be off by one. Then one
+iteration has a request too many and another one too few, and the request moves. Iterations leave in order, with parts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from gpu_profile.history.timeline import Ints
+from gpu_profile.serving.forward_pass import BatchedRequest
+from gpu_profile.serving.pass_parts import DecodeRows, PassBatch, prefill_work
+from gpu_profile.serving.pass_times import TimedPass
+from gpu_profile.serving.prefill import Prefilling
+from gpu_profile.serving.request_spans import ServedRequest
+from gpu_profile.serving.work import RequestPhase
+
+#: A request's first token may be this much earlier than the first iteration that waits.
+_TOLERANCE_NS = 20_000_000
+#: Tokens after the first one, per iteration in which a request could have been in decode: above the first ratio,
+#: several tokens come from one iteration. Below the second one, the request was interrupted. A few are uncertain.
+_SPECULATIVE, _INTERRUPTED, _EDGES = 1.2, 0.8, 3
+#: Requests with this many tokens count for the detection of speculative decoding, from this many requests on.
+_LONG_ENOUGH, _ENOUGH = 12, 10
+#: The most that an iteration's context may differ from its requests': engines count the current token or not.
+_CONTEXT_PER_REQUEST, _CONTEXT_SHARE = 2, 0.02
+#: The least share of an iteration's tokens of prefill that its requests have.
+_COMPUTED = 0.99
+#: The most requests and iterations that wait.
+MOST_REQUESTS, MOST_PASSES = 20_000, 100_000
+
+
+class PlacingFault(StrEnum):
+    """Why a request has no place in the iterations. The values are those of the label `reason`."""
+
+    TOO_OLD = "iterations_gone"
+    SPECULATIVE = "speculative_decoding"
+    INTERRUPTED = "interrupted"
+    FULL = "too_many_requests"
+
+
+class _Placed(NamedTuple):
+    """A request, and its iterations of decode: positions from `first` to `last`."""
+
+    number: int
+    prompt: int
+    first: int
+    last: int
+
+
+class Membership:
+    """The iterations that wait for their requests. Requests are numbered by the caller, each with its own number."""
+
+    def __init__(self) -> None:
+        self._passes: deque[TimedPass] = deque()
+        #: The position of the first of them among all iterations, and the same among those with decode.
+        self._gone, self._decodes_gone = 0, 0
+        #: By iteration with decode: its end, its position, its requests in decode (-1: lost), the number of the placed
+        #: ones, and the sum of their contexts.
+        self._ends: list[int] = []
+        self._at: list[int] = []
+        self._counts: list[int] = []
+        self._placed: list[int] = []
+        self._contexts: list[int] = []
+        #: The placed requests by number, and by their first and last position.
+        self._running: dict[int, _Placed] = {}
+        self._by_first: dict[int, set[_Placed]] = defaultdict(set)
+        self._by_last: dict[int, set[_Placed]] = defaultdict(set)
+        self._prefills = Prefilling()
+        self._delays: deque[int] = deque(maxlen=101)
+        self._ratios: deque[tuple[int, int]] = deque(maxlen=101)
+        #: Iterations whose requests disagree with their counts, and so have no parts for decode.
+        self.disagreeing = 0
+
+    def __len__(self) -> int:
+        return len(self._passes)
+
+    @property
+    def first_start_ns(self) -> int | None:
+        """The start of the first iteration that waits."""
+        return self._passes[0].start_ns if self._passes else None
+
+    @property
+    def speculative(self) -> bool:
+        """Whether requests get several tokens from one iteration."""
+        tokens, iterations = sum(each[0] for each in self._ratios), sum(each[1] for each in self._ratios)
+        return len(self._ratios) >= _ENOUGH and tokens > _SPECULATIVE * iterations
+
+    def add(self, passes: Iterable[TimedPass]) -> None:
+        """Add iterations, later than all earlier ones."""
+        for each in passes:
+            at = self._gone + len(self._passes)
+            self._passes.append(each)
+            if each.message is None or each.message.decodes:
+                self._ends.append(each.end_ns)
+                self._at.append(at)
+                self._counts.append(-1 if each.message is None else each.message.decodes)
+                self._placed.append(0)
+                self._contexts.append(0)
+            self._prefills.add(at, each)
+
+    # ------------------------------------------------------------------ placing
+
+    def place(self, number: int, request: ServedRequest) -> PlacingFault | None:
+        """Find the iterations of a request, all of which have been added."""
+        delay_ns = round(median(self._delays)) if self._delays else 0
+        first_ns, end_ns = request.first_token_ns - delay_ns, request.end_ns - delay_ns
+        if len(self._running) >= MOST_REQUESTS:
+            return PlacingFault.FULL
+        prefill_at = self._prefills.ended_at(first_ns)
+        if prefill_at is None or first_ns < self._passes[0].start_ns - _TOLERANCE_NS:
+            return PlacingFault.TOO_OLD
+        tokens = request.completion - 1
+        if tokens:
+            # The first decode follows the prefill directly, unless the prefill has left or has no message.
+            low, last = bisect_right(self._at, prefill_at), self._nearest(end_ns)
+            possible = max(1, last - low + 1)
+            if tokens >= _LONG_ENOUGH:
+                self._ratios.append((tokens, possible))
+            if self.speculative or tokens > _SPECULATIVE * possible + _EDGES:
+                return PlacingFault.SPECULATIVE
+            if tokens < _INTERRUPTED * possible - _EDGES:
+                return PlacingFault.INTERRUPTED
+            # The last one is later if there is room for it after the prefill only.
+            last = min(max(last, tokens - 1), len(self._ends) - 1)
+            if last < tokens - 1:
+                return PlacingFault.TOO_OLD
+            self._delays.append(request.end_ns - self._ends[last])
+            last += self._decodes_gone
+            self._put(_Placed(number, request.prompt, last - tokens + 1, last), 1)
+        self._prefills.put(number, request, prefill_at)
+        return None
+
+    def _nearest(self, end_ns: int) -> int:
+        """The index of the iteration with decode that ended nearest to a time."""
+        after = bisect_left(self._ends, end_ns)
+        near = [each for each in (after - 1, after) if 0 <= each < len(self._ends)]
+        return min(near, key=lambda each: abs(self._ends[each] - end_ns), default=-1)
+
+    def _put(self, placed: _Placed, sign: int) -> None:
+        """Add a request to its iterations, or take it away (-1)."""
+        gone = self._decodes_gone
+        for place in range(max(placed.first - gone, 0), placed.last - gone + 1):
+            self._placed[place] += sign
+            self._contexts[place] += sign * (placed.prompt + place + gone - placed.first)
+        if sign > 0:
+            self._by_first[placed.first].add(placed)
+            self._by_last[placed.last].add(placed)
+            self._running[placed.number] = placed
+        else:
+            self._remove(placed)
+
+    def _excess(self, at: int) -> int:
+        """Placed requests beyond the count of an iteration, 0 if it has none."""
+        place = at - self._decodes_gone
+        if not 0 <= place < len(self._counts) or self._counts[place] < 0:
+            return 0
+        return self._placed[place] - self._counts[place]
+
+    def _repaired(self, at: int) -> bool:
+        """Move a request by one iteration if that meets the count of this iteration and of another one better. No
+        iteration before `at` changes."""
+        excess = self._excess(at)
+        if excess > 0:
+            # A request that begins here moves later, into an iteration that has too few.
+            for placed in self._by_first.get(at, ()):
+                if self._excess(placed.last + 1) < 0:
+                    return self._move(placed, 1)
+            # One that ends here could move earlier only into an iteration that has left, unless it begins later.
+            for placed in self._by_last.get(at, ()):
+                if placed.first > at and self._excess(placed.first - 1) < 0:
+                    return self._move(placed, -1)
+        for placed in self._by_first.get(at + 1, ()) if excess < 0 else ():
+            if self._excess(placed.last) > 0:
+                return self._move(placed, -1)
+        return False
+
+    def _move(self, placed: _Placed, shift: int) -> bool:
+        if placed.last + shift - self._decodes_gone >= len(self._ends):
+            return False
+        self._put(placed, -1)
+        self._put(placed._replace(first=placed.first + shift, last=placed.last + shift), 1)
+        return True
+
+    def _fitted(self, at: int) -> int:
+        """Repair the requests of an iteration, the first one that waits. Returns the excess that remains."""
+        while (excess := self._excess(at)) and (self._repaired(at) or self._recut(at)):
+            pass
+        return excess
+
+    def _recut(self, at: int) -> bool:
+        """Make a request shorter or longer by one iteration, if moves do not help. A missing request is one that ended
+        just before or begins just after, if the next iteration has all of its requests: others would be in that too."""
+        excess, place = self._excess(at), at - self._decodes_gone
+        if excess > 0:
+            for placed in (*self._by_last.get(at, ()), *self._by_first.get(at, ())):
+                self._put(placed, -1)
+                cut = placed._replace(last=at - 1) if placed.last == at else placed._replace(first=at + 1)
+                if cut.first <= cut.last:
+                    self._put(cut, 1)
+                return True
+        elif place + 1 < len(self._counts) and self._counts[place + 1] > 0 and self._excess(at + 1) == 0:
+            for placed in (*self._by_last.get(at - 1, ()), *self._by_first.get(at + 1, ())):
+                self._put(placed, -1)
+                self._put(placed._replace(first=min(placed.first, at), last=max(placed.last, at)), 1)
+                return True
+        return False
+
+    # ------------------------------------------------------------------ leaving
+
+    def leave(self, before_ns: int, number_of: Callable[[BatchedRequest], int], *, phases_only: bool) -> PassBatch:
+        """The first iterations whose requests all have a place, and all iterations that ended before a time.
+
+        `number_of` numbers requests that the engine reports. `phases_only`: there are no requests, so that each
+        iteration has a part for each phase.
+        """
+        batch = PassBatch()
+        usable: list[int] = []
+        while self._passes:
+            each, index = self._passes[0], -1
+            message, at, chunks = each.message, self._decodes_gone + len(usable), []
+            if message is None:
+                batch.lost.append((each.start_ns, each.end_ns))
+            elif message.requests is not None:
+                explicit = batch.add(each, whole=True)
+                for request in message.requests:
+                    batch.request(explicit, number_of(request), request)
+            elif phases_only:
+                if each.end_ns > before_ns:
+                    break
+                batch.phases(batch.add(each, whole=False), message)
+            else:
+                late = each.end_ns <= before_ns or len(self._passes) > MOST_PASSES
+                excess = self._fitted(at) if message.decodes else 0
+                agrees = excess != 0 or not message.decodes or self._agrees(at, message.decode_kv)
+                chunks = self._prefills.chunks(self._gone, each)
+                computed = sum(chunk.tokens for chunk in chunks)
+                prefilled = len(chunks) == message.prefills and computed >= _COMPUTED * message.prefill_tokens
+                if not late and (excess or not prefilled):
+                    break
+                self.disagreeing += not agrees or excess > 0
+                index = batch.add(each, whole=agrees and not excess and prefilled)
+                for chunk in chunks:
+                    work = prefill_work(chunk.tokens, chunk.context)
+                    batch.part(index, chunk.number, RequestPhase.PREFILL, work)
+                if not agrees or excess > 0:
+                    index = -1
+            if message is None or message.decodes:
+                usable.append(index)
+            self._prefills.leave(self._gone, chunks)
+            self._passes.popleft()
+            self._gone += 1
+        self._add_decodes(batch, np.array(usable, np.int64))
+        return batch
+
+    def _agrees(self, at: int, context: int) -> bool:
+        place = at - self._decodes_gone
+        most = _CONTEXT_PER_REQUEST * self._counts[place] + _CONTEXT_SHARE * context
+        return not context or abs(context - self._contexts[place]) <= most
+
+    def _add_decodes(self, batch: PassBatch, usable: Ints) -> None:
+        """Add the requests in decode to the iterations with these indices (-1: not to be used), and drop these."""
+        gone, left = self._decodes_gone, len(usable)
+        for placed in list(self._running.values()):
+            low, high = max(placed.first, gone), min(placed.last, gone + left - 1)
+            if low <= high:
+                places = usable[low - gone : high - gone + 1]
+                contexts = placed.prompt + np.arange(low - placed.first, high - placed.first + 1, dtype=np.float64)
+                batch.decode(DecodeRows(placed.number, places[places >= 0], contexts[places >= 0]))
+            if placed.last < gone + left:
+                self._remove(placed)
+        for each in (self._ends, self._at, self._counts, self._placed, self._contexts):
+            del each[:left]
+        self._decodes_gone += left
+
+    def _remove(self, placed: _Placed) -> None:
+        del self._running[placed.number]
+        for places, at in ((self._by_first, placed.first), (self._by_last, placed.last)):
+            places[at].discard(placed)
+            if not places[at]:
+                del places[at]

@@ -1,0 +1,167 @@
+"""When the iterations of an engine ran, from the arrivals of messages without a time. Pure.
+
+Messages give durations, and arrive late by varying delays. With `c` as the sum of durations so far, iteration `i` ended
+at `c[i]` plus the least `arrival[j] - c[j]` of all later messages `j`. So messages are kept back for a short time, and
+prompt ones correct late ones. A constant delay remains: the account's search for the counter's lag includes it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from gpu_profile.serving.forward_pass import ForwardPass, MessageError, MessageFault
+
+#: A message is kept back for this long, so that later ones correct its time.
+KEPT_BACK_NS: Final = 500_000_000
+#: A shorter time to the next iteration is the host's work for it. A longer one is idle.
+_HOST_GAP_NS: Final = 5_000_000
+#: The most messages kept back: 8,000 iterations per second.
+_MOST_KEPT: Final = 4096
+#: The most lost iterations in a row that get places. More are one loss.
+_MOST_LOST: Final = 1024
+#: An iteration without a duration began when the one before ended, if that was at most this long ago.
+_UNTIMED_NS: Final = 1_000_000_000
+
+
+class TimedPass(NamedTuple):
+    """An iteration and its time, in ns since the epoch. `message` is None for an iteration whose message was lost."""
+
+    start_ns: int
+    end_ns: int
+    message: ForwardPass | None
+
+
+class _Kept(NamedTuple):
+    """A message that is kept back, the duration of its iteration, and the number of lost messages before it."""
+
+    arrival_ns: int
+    wall_ns: int
+    lost: int
+    message: ForwardPass
+
+
+class PassTimes:
+    """The iterations of one publisher, with times. A sequence that falls is a restart of the publisher."""
+
+    def __init__(self) -> None:
+        self._kept: deque[_Kept] = deque()
+        self._sequence = -1
+        self._lost = 0
+        self._last_end_ns, self._typical_ns, self._idle = 0, 0, True
+        #: Lost messages so far, and when the last one arrived.
+        self.gaps, self.arrival_ns = 0, 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether requests ran at the last message."""
+        return not self._idle
+
+    def take(self, message: ForwardPass, arrival_ns: int) -> None:
+        """Add a message.
+
+        Raises:
+            MessageError: The message is a copy of the last one, or too many are kept back.
+        """
+        if message.sequence == self._sequence:
+            raise MessageError(MessageFault.REPEATED)
+        skipped = message.sequence - self._sequence - 1
+        if message.sequence < self._sequence:
+            skipped = message.sequence
+        elif self._sequence < 0:
+            skipped = 0
+        self._sequence = message.sequence
+        self._lost = min(self._lost + skipped, _MOST_LOST)
+        self.gaps += skipped
+        if len(self._kept) >= _MOST_KEPT:
+            self._lost = min(self._lost + 1, _MOST_LOST)
+            raise MessageError(MessageFault.RATE)
+        arrival_ns = max(arrival_ns, self.arrival_ns)
+        self._kept.append(_Kept(arrival_ns, self._duration(message, arrival_ns), self._lost, message))
+        self.arrival_ns, self._lost, self._idle = arrival_ns, 0, message.idle
+
+    def _duration(self, message: ForwardPass, arrival_ns: int) -> int:
+        """The duration of an iteration. One that the engine did not measure lasted since the one before, or as long as
+        usual if that is not clear."""
+        if message.wall_s or message.idle:
+            return round(message.wall_s * 1e9)
+        since_ns = arrival_ns - self.arrival_ns
+        if self._idle or self._lost or since_ns > _UNTIMED_NS:
+            return min(self._typical_ns, since_ns)
+        self._typical_ns = round(0.9 * self._typical_ns + 0.1 * since_ns) if self._typical_ns else since_ns
+        return since_ns
+
+    def settled(self, now_ns: int) -> list[TimedPass]:
+        """The iterations whose times are final, each once."""
+        n = sum(1 for each in self._kept if each.arrival_ns <= now_ns - KEPT_BACK_NS)
+        if not n:
+            return []
+        starts, ends = self._times()
+        result: list[TimedPass] = []
+        for place in range(n):
+            _, _, lost, message = self._kept.popleft()
+            start_ns, end_ns = max(starts[place], self._last_end_ns), max(ends[place], self._last_end_ns + 1)
+            if message.idle:
+                if lost:
+                    result += _lost(self._last_end_ns or end_ns, end_ns, lost)
+                continue
+            if lost:
+                result += _lost(self._last_end_ns or start_ns, start_ns, lost)
+            if place + 1 < len(starts) and 0 < starts[place + 1] - end_ns < _HOST_GAP_NS and not self._kept[0].lost:
+                end_ns = starts[place + 1] if not self._kept[0].message.idle else end_ns
+            result.append(TimedPass(min(start_ns, end_ns - 1), end_ns, message))
+            self._last_end_ns = end_ns
+        return result
+
+    def _times(self) -> tuple[list[int], list[int]]:
+        """The start and the end of each message that is kept back."""
+        least, starts, ends = None, [], []
+        total = sum(each.wall_ns for each in self._kept)
+        for arrival_ns, wall_ns, _, _ in reversed(self._kept):
+            late_ns = arrival_ns - total
+            least = late_ns if least is None else min(least, late_ns)
+            ends.append(total + least)
+            total -= wall_ns
+            starts.append(total + least)
+        return starts[::-1], ends[::-1]
+
+
+def _lost(start_ns: int, end_ns: int, count: int) -> list[TimedPass]:
+    """Places for lost iterations, spread evenly over a time."""
+    length_ns = max(end_ns - start_ns, 0)
+    edges = [start_ns + length_ns * place // count for place in range(count + 1)]
+    return [TimedPass(low, high, None) for low, high in pairwise(edges)]
+
+
+class PublishedPasses:
+    """The iterations of all publishers at one address, by worker and rank. Refused messages are counted by reason."""
+
+    #: The most publishers at one address. A publisher that has been silent for the longest time leaves its place.
+    MOST: Final = 64
+
+    def __init__(self) -> None:
+        self.streams: dict[tuple[str, int], PassTimes] = {}
+        self.refused: dict[MessageFault, int] = defaultdict(int)
+
+    def take(self, message: ForwardPass, arrival_ns: int) -> None:
+        """Add a message to the iterations of its publisher."""
+        key = message.worker, message.rank
+        stream = self.streams.get(key)
+        if stream is None:
+            if len(self.streams) >= self.MOST:
+                self.refused[MessageFault.STREAMS] += 1
+                return
+            stream = self.streams[key] = PassTimes()
+        try:
+            stream.take(message, arrival_ns)
+        except MessageError as error:
+            self.refused[error.fault] += 1
+
+    def settled(self, now_ns: int) -> dict[tuple[str, int], list[TimedPass]]:
+        """By publisher: iterations whose times are final, each once. Publishers that are silent for 60 s end."""
+        result = {key: passes for key, stream in self.streams.items() if (passes := stream.settled(now_ns))}
+        for key in [key for key, stream in self.streams.items() if stream.arrival_ns < now_ns - 60_000_000_000]:
+            if key not in result:
+                del self.streams[key]
+        return result
