@@ -11,7 +11,6 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +23,6 @@ from gpu_profile.serving.prefill import Prefilling
 from gpu_profile.serving.request_spans import ServedRequest
 from gpu_profile.serving.work import RequestPhase
 
-#: A request's first token may be this much earlier than the first iteration that waits.
-_TOLERANCE_NS = 20_000_000
 #: Tokens after the first one, per iteration in which a request could have been in decode: above the first ratio,
 #: several tokens come from one iteration. Below the second one, the request was interrupted. A few are uncertain.
 _SPECULATIVE, _INTERRUPTED, _EDGES = 1.2, 0.8, 3
@@ -33,6 +30,10 @@ _SPECULATIVE, _INTERRUPTED, _EDGES = 1.2, 0.8, 3
 _LONG_ENOUGH, _ENOUGH = 12, 10
 #: The most that an iteration's context may differ from its requests': engines count the current token or not.
 _CONTEXT_PER_REQUEST, _CONTEXT_SHARE = 2, 0.02
+#: The delays of requests' stamps behind the iterations' that are tried, those that are alike, and the share of the
+#: earlier requests' weight that remains after each one.
+_DELAYS_NS = range(-20_000_000, 80_000_001, 2_000_000)
+_NEIGHBOURS, _FORGET = 5, 0.98
 #: The least share of an iteration's tokens of prefill that its requests have.
 _COMPUTED = 0.99
 #: The most requests and iterations that wait.
@@ -76,7 +77,7 @@ class Membership:
         self._by_first: dict[int, set[_Placed]] = defaultdict(set)
         self._by_last: dict[int, set[_Placed]] = defaultdict(set)
         self._prefills = Prefilling()
-        self._delays: deque[int] = deque(maxlen=101)
+        self._delay_ns, self._scores = 0, np.zeros(len(_DELAYS_NS))
         self._ratios: deque[tuple[int, int]] = deque(maxlen=101)
         #: Iterations whose requests disagree with their counts, and so have no parts for decode.
         self.disagreeing = 0
@@ -112,33 +113,47 @@ class Membership:
 
     def place(self, number: int, request: ServedRequest) -> PlacingFault | None:
         """Find the iterations of a request, all of which have been added."""
-        delay_ns = round(median(self._delays)) if self._delays else 0
+        if request.completion > 1:
+            self._learn_delay(request.end_ns)
+        delay_ns = self._delay_ns
         first_ns, end_ns = request.first_token_ns - delay_ns, request.end_ns - delay_ns
         if len(self._running) >= MOST_REQUESTS:
             return PlacingFault.FULL
-        prefill_at = self._prefills.ended_at(first_ns)
-        if prefill_at is None or first_ns < self._passes[0].start_ns - _TOLERANCE_NS:
+        if not self._passes or end_ns < self._passes[0].start_ns:
             return PlacingFault.TOO_OLD
+        # If the prefill has left, it can be nobody's any more. Decode still has its place.
+        left = first_ns < (self._passes[0].start_ns + self._passes[0].end_ns) // 2
+        prefill_at = None if left else self._prefills.ended_at(first_ns)
         tokens = request.completion - 1
         if tokens:
-            # The first decode follows the prefill directly, unless the prefill has left or has no message.
-            low, last = bisect_right(self._at, prefill_at), self._nearest(end_ns)
-            possible = max(1, last - low + 1)
-            if tokens >= _LONG_ENOUGH:
-                self._ratios.append((tokens, possible))
-            if self.speculative or tokens > _SPECULATIVE * possible + _EDGES:
-                return PlacingFault.SPECULATIVE
-            if tokens < _INTERRUPTED * possible - _EDGES:
-                return PlacingFault.INTERRUPTED
-            # The last one is later if there is room for it after the prefill only.
-            last = min(max(last, tokens - 1), len(self._ends) - 1)
-            if last < tokens - 1:
+            last = self._nearest(end_ns)
+            if prefill_at is not None:
+                possible = max(1, last + 1 - bisect_right(self._at, prefill_at))
+                if tokens >= _LONG_ENOUGH:
+                    self._ratios.append((tokens, possible))
+                if self.speculative or tokens > _SPECULATIVE * possible + _EDGES:
+                    return PlacingFault.SPECULATIVE
+                if tokens < _INTERRUPTED * possible - _EDGES:
+                    return PlacingFault.INTERRUPTED
+                last = min(max(last, tokens - 1), len(self._ends) - 1)
+            if last < 0:
                 return PlacingFault.TOO_OLD
-            self._delays.append(request.end_ns - self._ends[last])
             last += self._decodes_gone
             self._put(_Placed(number, request.prompt, last - tokens + 1, last), 1)
-        self._prefills.put(number, request, prefill_at)
+        if prefill_at is not None:
+            self._prefills.put(number, request, prefill_at)
         return None
+
+    def _learn_delay(self, end_ns: int) -> None:
+        """Correct the delay of stamps: where a request ends, the next iteration has fewer requests."""
+        for place, delay_ns in enumerate(_DELAYS_NS):
+            last = self._nearest(end_ns - delay_ns)
+            fewer = 0 <= last < len(self._counts) - 1 and 0 <= self._counts[last + 1] < self._counts[last]
+            self._scores[place] = _FORGET * self._scores[place] + fewer
+        # Neighbours of the best delay have the same iterations, so that the middle of them is best.
+        smooth = np.convolve(self._scores, np.ones(_NEIGHBOURS), mode="same")
+        if smooth.max() > 0:
+            self._delay_ns = _DELAYS_NS[int(smooth.argmax())]
 
     def _nearest(self, end_ns: int) -> int:
         """The index of the iteration with decode that ended nearest to a time."""

@@ -20,7 +20,7 @@ _HOST_GAP_NS: Final = 5_000_000
 #: The most messages kept back: 8,000 iterations per second.
 _MOST_KEPT: Final = 4096
 #: The most lost iterations in a row that get places. More are one loss.
-_MOST_LOST: Final = 1024
+_MOST_LOST: Final = 256
 #: An iteration without a duration began when the one before ended, if that was at most this long ago.
 _UNTIMED_NS: Final = 1_000_000_000
 
@@ -68,7 +68,7 @@ class PassTimes:
             raise MessageError(MessageFault.REPEATED)
         skipped = message.sequence - self._sequence - 1
         if message.sequence < self._sequence:
-            skipped = message.sequence
+            skipped = min(message.sequence, 1)
         elif self._sequence < 0:
             skipped = 0
         self._sequence = message.sequence

@@ -14,8 +14,6 @@ from typing import Final, NamedTuple
 from gpu_profile.serving.pass_times import TimedPass
 from gpu_profile.serving.request_spans import ServedRequest
 
-#: A stamp of a request may be this much later than the iteration.
-_TOLERANCE_NS: Final = 20_000_000
 #: The most requests that wait for their prefill to leave.
 _MOST: Final = 20_000
 
@@ -96,7 +94,8 @@ class Prefilling:
         for prompt in self._prompts:
             if tokens <= 0 or len(result) >= each.message.prefills:
                 break
-            if prompt.at > at and prompt.request.scheduled_ns <= each.end_ns + _TOLERANCE_NS:
+            # A request is scheduled before its first iteration, and stamps are uncertain by some ms.
+            if prompt.at > at and prompt.request.scheduled_ns <= (each.start_ns + each.end_ns) // 2:
                 cached = prompt.cached
                 if cached is None:
                     cached = min(max(0, context), prompt.request.prompt - 1)

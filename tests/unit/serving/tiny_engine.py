@@ -135,7 +135,10 @@ def run(
             running.remove(each)
             result.spans.append(_span(each, end_ns, span_late_ms, draw))
         now_ns = end_ns + round(draw.uniform(0.2, 1.5) * MS)
-    result.messages.sort(key=lambda each: each[0])
+    # Messages keep their order.
+    for place in range(1, len(result.messages)):
+        arrival_ns, frames = result.messages[place]
+        result.messages[place] = max(arrival_ns, result.messages[place - 1][0]), frames
     return result
 
 
