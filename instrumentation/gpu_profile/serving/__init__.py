@@ -16,7 +16,14 @@ by the equations of `join.unmixing` with quantities of work in place of time. Re
 - `request_spans`: requests from the engines' spans; `tenants`: bounded names.
 - `membership`: the requests of each iteration, with `prefill`; `pass_parts`: iterations with the parts of requests.
 - `joined`: all of it for one engine.
+- `engine`: reports one's own engine's iterations; `vllm`: vLLM's plug-in. Both send; all others are pure.
 
 Imports the history's types, `join.unmixing` and numpy. A new quantity of work is a member of `work.WorkQuantity` and a
 term in `terms`.
 """
+
+from gpu_profile.serving.engine import Engine
+from gpu_profile.serving.forward_pass import BatchedRequest
+from gpu_profile.serving.work import RequestPhase
+
+__all__ = ["BatchedRequest", "Engine", "RequestPhase"]

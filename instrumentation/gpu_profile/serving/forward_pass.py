@@ -3,7 +3,8 @@
 A message has three frames: a topic, a sequence number of 8 bytes, big-endian, and a map in msgpack. The definitions:
 SGLang's `python/sglang/srt/observability/forward_pass_metrics.py` (48ccb9a), Dynamo's
 `components/src/dynamo/common/forward_pass_metrics.py` (327e70f), and vLLM's proposal, which adds `version`, 1. Fields
-that are absent have the value 0 there. `gpu_profile.serving.Engine` adds `requests` and `ended`.
+that are absent have the value 0 there. `gpu_profile.serving.Engine` adds `requests`, `ended`, and `age`, the time in s
+since the iteration's end.
 
 Messages come from other processes. A message that is not as defined is refused with a reason, and costs bounded memory.
 """
@@ -65,6 +66,7 @@ class ForwardPass(NamedTuple):
 
     `prefill_kv` are the tokens before the computed ones, `decode_kv` the tokens that requests in decode read. A
     `decode_kv` of 0 with requests in decode was not reported. `length_variance` is that of the prompts' lengths.
+    `age_s` is the time from the iteration's end to the sending, 0 if it is not reported.
     `requests` is None if the engine does not report them; `ended` names requests that have ended.
     """
 
@@ -80,6 +82,7 @@ class ForwardPass(NamedTuple):
     decode_kv: int
     requests: tuple[BatchedRequest, ...] | None = None
     ended: tuple[str, ...] = ()
+    age_s: float = 0.0
 
     @property
     def idle(self) -> bool:
@@ -98,6 +101,11 @@ def msgpack() -> Any:
     except ImportError as error:
         raise UsageError("Messages of LLM servers need msgpack: pip install 'gpu-profile[serving]'") from error
     return module
+
+
+def frames_of(datagram: bytes) -> tuple[bytes, bytes, bytes]:
+    """The frames of a message that came as a datagram, as `engine` sends it over a Unix socket."""
+    return b"", datagram[:8], datagram[8:]
 
 
 def decoded(frames: Sequence[bytes]) -> ForwardPass:
@@ -150,7 +158,7 @@ def _checked(message: dict[str, Any], sequence: int) -> ForwardPass:
     return ForwardPass(
         worker, _count(message, "dp_rank", _MOST_RANK), sequence, _number(message, "wall_time", _MOST_S), prefills,
         prefill_tokens, _number(scheduled, "var_prefill_length", float(_MOST_CONTEXT)), prefill_kv, decodes, decode_kv,
-        requests, ended,
+        requests, ended, _number(message, "age", _MOST_S),
     )  # fmt: skip
 
 

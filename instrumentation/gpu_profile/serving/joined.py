@@ -132,6 +132,7 @@ class ServingEngine:
         except MessageError as error:
             self._passes.refused[error.fault] += 1
             return
+        arrival_ns -= round(message.age_s * 1e9)
         self._passes.take(message, arrival_ns)
         self._ending.extend((arrival_ns, name) for name in message.ended)
 
