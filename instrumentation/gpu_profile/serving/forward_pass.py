@@ -29,7 +29,7 @@ _NOTHING: Final[dict[str, Any]] = {}
 
 
 class MessageFault(StrEnum):
-    """Why a message was refused. The values are those of the label `reason`."""
+    """Why a message was refused. Values of the label `reason`."""
 
     FRAMES = "frames"
     SIZE = "size"

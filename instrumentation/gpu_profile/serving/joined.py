@@ -38,7 +38,7 @@ _MOST_FINISHED: Final = 10_000
 
 
 class CostRefusal(StrEnum):
-    """Why an engine's tenants have no costs now. The values are those of the label `reason`."""
+    """Why an engine's tenants have no costs now. Values of the label `reason`."""
 
     NO_SPANS = "no_request_spans"
     SPECULATIVE = "speculative_decoding"
@@ -80,8 +80,8 @@ class ServingEngine:
         self._publisher: tuple[str, int] | None = None
         #: When two publishers ran iterations last, the end of the last iteration, and the start of the first one.
         self._shared_until_ns, self._last_ns, self._first_ns = 0, 0, 0
-        #: Requests by number, the numbers of those that the engine reports, and the ended ones that wait for a place or
-        #: for their cost.
+        #: Requests by number, and numbers by the names that the engine reports. Ended requests wait for a place, and
+        #: then for their cost.
         self._requests: dict[int, FinishedRequest] = {}
         self._numbers: dict[str, int] = {}
         self._next = 0
@@ -195,7 +195,7 @@ class ServingEngine:
         return self._refusal
 
     def settle(self, now_ns: int) -> None:
-        """Share out the energy of the time whose iterations and requests have all arrived."""
+        """Share out the energy of all time before the first iteration that waits."""
         passes = self._from_one_publisher(self._passes.settled(now_ns), now_ns)
         self._membership.add(passes)
         self._place(now_ns)
@@ -278,7 +278,7 @@ class ServingEngine:
     # ------------------------------------------------------------------ requests that have ended
 
     def _collect(self, now_ns: int) -> None:
-        """Collect the costs of the requests whose iterations have been shared out."""
+        """Collect the costs of requests that have ended, once their iterations are shared out."""
         waiting_ns = self._membership.first_start_ns or now_ns
         for _ in range(len(self._ending)):
             end_ns, name = self._ending.popleft()
@@ -304,7 +304,7 @@ class ServingEngine:
         self._requests.pop(number, None)
 
     def finished(self) -> list[tuple[FinishedRequest, RequestCost]]:
-        """The requests that have ended and whose energy has been shared out, each once, with their costs."""
+        """Requests that have ended, each once, with their costs: after the energy of their last iteration is shared out."""
         result = list(self._finished)
         self._finished.clear()
         return result

@@ -30,10 +30,10 @@ _SPECULATIVE, _INTERRUPTED, _EDGES = 1.2, 0.8, 3
 _LONG_ENOUGH, _ENOUGH = 12, 10
 #: The most that an iteration's context may differ from its requests': engines count the current token or not.
 _CONTEXT_PER_REQUEST, _CONTEXT_SHARE = 2, 0.02
-#: The delays of requests' stamps behind the iterations' that are tried, those that are alike, and the share of the
-#: earlier requests' weight that remains after each one.
-_DELAYS_NS = range(-20_000_000, 80_000_001, 2_000_000)
-_NEIGHBOURS, _FORGET = 5, 0.98
+#: Trial delays of requests' stamps behind stamps of iterations, the number of delays that are alike, and the weight of
+#: earlier requests after each new one.
+_DELAYS_NS = range(-20_000_000, 79_000_000, 3_000_000)
+_NEIGHBOURS, _FORGET = 3, 0.98
 #: The least share of an iteration's tokens of prefill that its requests have.
 _COMPUTED = 0.99
 #: The most requests and iterations that wait.
@@ -41,7 +41,7 @@ MOST_REQUESTS, MOST_PASSES = 20_000, 100_000
 
 
 class PlacingFault(StrEnum):
-    """Why a request has no place in the iterations. The values are those of the label `reason`."""
+    """Why a request has no place in the iterations. Values of the label `reason`."""
 
     TOO_OLD = "iterations_gone"
     SPECULATIVE = "speculative_decoding"
@@ -63,7 +63,7 @@ class Membership:
 
     def __init__(self) -> None:
         self._passes: deque[TimedPass] = deque()
-        #: The position of the first of them among all iterations, and the same among those with decode.
+        #: The position of the first of them among all iterations, and among iterations with decode.
         self._gone, self._decodes_gone = 0, 0
         #: By iteration with decode: its end, its position, its requests in decode (-1: lost), the number of the placed
         #: ones, and the sum of their contexts.
@@ -79,7 +79,7 @@ class Membership:
         self._prefills = Prefilling()
         self._delay_ns, self._scores = 0, np.zeros(len(_DELAYS_NS))
         self._ratios: deque[tuple[int, int]] = deque(maxlen=101)
-        #: Iterations whose requests disagree with their counts, and so have no parts for decode.
+        #: Iterations without parts for decode, because their requests disagree with their counts.
         self.disagreeing = 0
 
     def __len__(self) -> int:
@@ -113,14 +113,14 @@ class Membership:
 
     def place(self, number: int, request: ServedRequest) -> PlacingFault | None:
         """Find the iterations of a request, all of which have been added."""
+        if not self._passes or request.end_ns < self._passes[0].start_ns:
+            return PlacingFault.TOO_OLD
         if request.completion > 1:
             self._learn_delay(request.end_ns)
         delay_ns = self._delay_ns
         first_ns, end_ns = request.first_token_ns - delay_ns, request.end_ns - delay_ns
         if len(self._running) >= MOST_REQUESTS:
             return PlacingFault.FULL
-        if not self._passes or end_ns < self._passes[0].start_ns:
-            return PlacingFault.TOO_OLD
         # If the prefill has left, it can be nobody's any more. Decode still has its place.
         left = first_ns < (self._passes[0].start_ns + self._passes[0].end_ns) // 2
         prefill_at = None if left else self._prefills.ended_at(first_ns)
@@ -233,7 +233,7 @@ class Membership:
     # ------------------------------------------------------------------ leaving
 
     def leave(self, before_ns: int, number_of: Callable[[BatchedRequest], int], *, phases_only: bool) -> PassBatch:
-        """The first iterations whose requests all have a place, and all iterations that ended before a time.
+        """The first iterations with all their requests, and all iterations that ended before a time.
 
         `number_of` numbers requests that the engine reports. `phases_only`: there are no requests, so that each
         iteration has a part for each phase.

@@ -36,8 +36,8 @@ class DecodeRows(NamedTuple):
 
 
 class PassBatch:
-    """Iterations that leave together. `lost` are the times of iterations without a message, and `unclear` those of
-    iterations whose work is not clear."""
+    """Iterations that leave together. `lost` are the times of iterations without a message, and `unclear` the times of
+    iterations without reported work."""
 
     def __init__(self) -> None:
         self.passes: list[TimedPass] = []
@@ -48,7 +48,7 @@ class PassBatch:
         self._whole: list[bool] = []
 
     def add(self, each: TimedPass, *, whole: bool) -> int:
-        """Add an iteration. `whole`: its parts are those of all its requests. Returns its index."""
+        """Add an iteration. `whole`: all its requests have parts. Returns its index."""
         self.passes.append(each)
         self._whole.append(whole)
         return len(self.passes) - 1
@@ -79,7 +79,7 @@ class PassBatch:
             self.part(iteration, UNKNOWN_REQUEST, RequestPhase.DECODE, work)
 
     def iterations(self) -> Iterations:
-        """All iterations whose work is clear. The times of the others are added to `unclear`."""
+        """All iterations with clear work. The times of the others are added to `unclear`."""
         if not self.passes:
             return Iterations.none()
         parts = self._parts()

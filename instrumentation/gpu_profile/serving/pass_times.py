@@ -26,14 +26,14 @@ _UNTIMED_NS: Final = 1_000_000_000
 
 
 class TimedPass(NamedTuple):
-    """An iteration and its time, in ns since the epoch. `message` is None for an iteration whose message was lost."""
+    """An iteration and its time, in ns since the epoch. `message` is None if it was lost."""
 
     start_ns: int
     end_ns: int
     message: ForwardPass | None
 
 
-class _Kept(NamedTuple):
+class _KeptPass(NamedTuple):
     """A message that is kept back, the duration of its iteration, and the number of lost messages before it."""
 
     arrival_ns: int
@@ -46,7 +46,7 @@ class PassTimes:
     """The iterations of one publisher, with times. A sequence that falls is a restart of the publisher."""
 
     def __init__(self) -> None:
-        self._kept: deque[_Kept] = deque()
+        self._kept: deque[_KeptPass] = deque()
         self._sequence = -1
         self._lost = 0
         self._last_end_ns, self._typical_ns, self._idle = 0, 0, True
@@ -78,7 +78,7 @@ class PassTimes:
             self._lost = min(self._lost + 1, _MOST_LOST)
             raise MessageError(MessageFault.RATE)
         arrival_ns = max(arrival_ns, self.arrival_ns)
-        self._kept.append(_Kept(arrival_ns, self._duration(message, arrival_ns), self._lost, message))
+        self._kept.append(_KeptPass(arrival_ns, self._duration(message, arrival_ns), self._lost, message))
         self.arrival_ns, self._lost, self._idle = arrival_ns, 0, message.idle
 
     def _duration(self, message: ForwardPass, arrival_ns: int) -> int:
@@ -93,7 +93,7 @@ class PassTimes:
         return since_ns
 
     def settled(self, now_ns: int) -> list[TimedPass]:
-        """The iterations whose times are final, each once."""
+        """The iterations with final times, each once."""
         n = sum(1 for each in self._kept if each.arrival_ns <= now_ns - KEPT_BACK_NS)
         if not n:
             return []
@@ -159,7 +159,7 @@ class PublishedPasses:
             self.refused[error.fault] += 1
 
     def settled(self, now_ns: int) -> dict[tuple[str, int], list[TimedPass]]:
-        """By publisher: iterations whose times are final, each once. Publishers that are silent for 60 s end."""
+        """By publisher: iterations with final times, each once. Publishers that are silent for 60 s end."""
         result = {key: passes for key, stream in self.streams.items() if (passes := stream.settled(now_ns))}
         for key in [key for key, stream in self.streams.items() if stream.arrival_ns < now_ns - 60_000_000_000]:
             if key not in result:

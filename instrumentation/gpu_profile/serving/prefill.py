@@ -1,7 +1,7 @@
 """Which requests were in prefill in which iteration, and with how many tokens. Pure.
 
 Engines compute prompts in the order in which requests were scheduled, and cut the last one if an iteration is full. So
-the requests whose first token came from an iteration have all their remaining tokens in it, and the rest of its tokens
+a request has all its remaining tokens in the iteration that gave its first token. The rest of the iteration's tokens
 belongs to the next request in order.
 """
 
@@ -20,7 +20,7 @@ _MOST: Final = 20_000
 
 @dataclass(slots=True)
 class _Prompt:
-    """A request's prompt: the iteration that ended it, the tokens computed so far, and those that were cached."""
+    """A request's prompt: the iteration that ended it, the tokens computed so far, and the cached tokens."""
 
     number: int
     request: ServedRequest
@@ -43,7 +43,7 @@ class Chunk(NamedTuple):
 
 
 class Prefilling:
-    """The iterations with prefill that have not left, and the requests whose prefill is in them."""
+    """The iterations with prefill that have not left, and the requests in them."""
 
     def __init__(self) -> None:
         self._at: list[int] = []
@@ -64,7 +64,7 @@ class Prefilling:
         return None if best is None else self._at[best]
 
     def put(self, number: int, request: ServedRequest, at: int) -> None:
-        """Add a request whose prefill ended with the iteration at this position."""
+        """Add a request. Its prefill ended with the iteration at this position."""
         prompt = _Prompt(number, request, at, 0, request.cached)
         order = (at, request.scheduled_ns)
         place = next((n for n, each in enumerate(self._prompts) if (each.at, each.request.scheduled_ns) > order), None)
@@ -84,7 +84,7 @@ class Prefilling:
                 computed = min(max(0, prompt.request.prompt - prompt.cached - prompt.computed), tokens)
                 result.append(Chunk(prompt, computed, prompt.cached + prompt.computed))
                 tokens, context = tokens - computed, context - prompt.cached - prompt.computed
-        # Prompts whose cached tokens are not reported share the other tokens by their length.
+        # Prompts without reported cached tokens share the other tokens by their length.
         length = sum(prompt.request.prompt - prompt.computed for prompt in unclear)
         for prompt in unclear:
             left = prompt.request.prompt - prompt.computed

@@ -28,7 +28,7 @@ Attributes = Mapping[str, object]
 
 
 class SpanFault(StrEnum):
-    """Why the span of a request cannot be used. The values are those of the label `reason`."""
+    """Why the span of a request cannot be used. Values of the label `reason`."""
 
     INCOMPLETE = "incomplete"
     RANGE = "range"

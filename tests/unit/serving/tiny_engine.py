@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgpack
+
 from gpu_profile.serving.work import RequestPhase
 
 EPOCH_NS = 1_700_000_000_000_000_000
@@ -55,7 +56,7 @@ class _Live:
 TENANTS = {"rag": (3000, 60, 0.0), "chat": (300, 150, 0.2), "agent": (4000, 40, 0.85)}
 
 
-def run(
+def run(  # noqa: PLR0912
     seconds: float,
     *,
     seed: int = 0,
@@ -69,7 +70,7 @@ def run(
 ) -> Run:
     """Run an engine. `jitter_ms`: the mean delay of messages; `span_late_ms`: the delay of spans' stamps, which vary by
     as much again. `per_iteration`: tokens from each decode. `prefill_apart`: no decode in iterations with prefill."""
-    draw, result = random.Random(seed), Run()
+    draw, result = random.Random(seed), Run()  # noqa: S311
     now_ns, sequence, count = EPOCH_NS, 0, 0
     next_ns = now_ns
     waiting: list[_Live] = []

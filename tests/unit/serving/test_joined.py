@@ -1,0 +1,175 @@
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from unit.serving.tiny_engine import EPOCH_NS, MS, Run, encoded, run
+
+from gpu_profile.serving.account import RequestCost, Unallocated
+from gpu_profile.serving.forward_pass import BatchedRequest, MessageFault
+from gpu_profile.serving.joined import CostRefusal, FinishedRequest, ServingEngine
+from gpu_profile.serving.membership import PlacingFault
+from gpu_profile.serving.request_spans import SpanFault
+from gpu_profile.serving.work import RequestPhase
+
+S = 1_000_000_000
+IDLE_W = 90.0
+
+
+def counter(engine_run: Run, until_ns: int) -> tuple[list[int], list[float]]:
+    """Readings every 100 ms of the energy of the iterations, and of the idle power between them."""
+    times = np.arange(EPOCH_NS, until_ns, 100 * MS)
+    edges = np.array(engine_run.times).ravel()
+    busy_j = np.array(engine_run.joules) - IDLE_W * np.diff(edges)[::2] / 1e9
+    sums = np.repeat(np.cumsum([0.0, *busy_j]), 2)[1:-1]
+    iterations = np.interp((times - EPOCH_NS).astype(float), (edges - EPOCH_NS).astype(float), sums)
+    return times.tolist(), (iterations + IDLE_W * (times - EPOCH_NS) / 1e9).tolist()
+
+
+def play(
+    engine: ServingEngine, engine_run: Run, *, spans: bool = True, tail_s: int = 25
+) -> list[tuple[FinishedRequest, RequestCost]]:
+    """Let an engine see everything at the time of its arrival, and settle each second."""
+    until_ns = engine_run.times[-1][1] + tail_s * S
+    times, joules = counter(engine_run, until_ns)
+    messages, ended = iter(engine_run.messages), iter(sorted(engine_run.spans) if spans else ())
+    message, span, finished = next(messages, None), next(ended, None), []
+    for now_ns in range(EPOCH_NS + S, until_ns, S):
+        while message and message[0] <= now_ns:
+            engine.message(message[1], message[0])
+            message = next(messages, None)
+        while span and span.arrival_ns <= now_ns:
+            assert engine.request("llm_request", span.start_ns, span.attributes)
+            span = next(ended, None)
+        new = [place for place, at in enumerate(times) if now_ns - S < at <= now_ns]
+        engine.read([times[place] for place in new], [joules[place] for place in new])
+        engine.settle(now_ns)
+        finished += engine.finished()
+    return finished
+
+
+@pytest.fixture(scope="module")
+def served() -> Run:
+    return run(45, seed=1)
+
+
+def test_costs_of_tenants_and_requests_agree_with_the_truth_and_add_up_to_the_counter(served: Run) -> None:
+    engine = ServingEngine("tenant", deadline_ns=20 * S)
+    finished = play(engine, served)
+    account = engine.account
+    whole = sum(account.microjoules.values()) + sum(account.unallocated.values())
+    times, joules = counter(served, served.times[-1][1] + 25 * S)
+    shared = [j for at, j in zip(times, joules, strict=True) if at <= account.shared_until_ns + account.model.lag.ns]
+    assert whole == round(shared[-1] * 1e6) - round(joules[1] * 1e6)
+    assert len({request.id for request, _ in finished}) == len(finished) > 60
+    off = sorted(
+        abs(sum(cost.joules) / served.of_request[request.id] - 1) for request, cost in finished if cost.reason is None
+    )
+    assert len(off) > 50
+    # The host's time between iterations is part of the cost: 90 W for 0.85 ms of 17 ms.
+    assert off[len(off) // 2] < 0.035
+    assert {request.tenant for request, _ in finished} == {"rag", "chat", "agent"}
+    assert engine.waiting == 0
+
+
+def test_without_spans_phases_have_costs_and_tenants_none(served: Run) -> None:
+    engine = ServingEngine("tenant")
+    finished = play(engine, served, spans=False)
+    assert finished == []
+    assert {tenant for tenant, _ in engine.account.microjoules} == {None}
+    assert {phase for _, phase in engine.account.microjoules} == set(RequestPhase)
+
+
+def test_two_publishers_on_the_devices_leave_the_time_out() -> None:
+    engine = ServingEngine()
+    for place in range(100):
+        scheduled = {"num_decode_requests": 1, "sum_decode_kv_tokens": 100 + place}
+        for worker in ("a", "b"):
+            frames = encoded(place, worker, wall_time=0.01, scheduled_requests=scheduled)
+            engine.message(frames, EPOCH_NS + place * 20 * MS)
+    engine.settle(EPOCH_NS + 10 * S)
+    assert engine.refusal is CostRefusal.PUBLISHERS
+    assert [reason for *_, reason in engine.account._spoiled] == [Unallocated.SHARED]
+
+
+def test_wrong_input_is_counted_and_memory_is_bounded() -> None:
+    engine = ServingEngine("tenant", most_tenants=3)
+    engine.message((b"", b"x", b""), EPOCH_NS)
+    for place in range(200):
+        engine.message(encoded(0, f"w{place}"), EPOCH_NS)
+    attributes: dict[str, object] = {
+        "gen_ai.usage.prompt_tokens": 10, "gen_ai.usage.completion_tokens": 5,
+        "gen_ai.latency.time_to_first_token": 0.1, "gen_ai.latency.e2e": 0.2,
+    }  # fmt: skip
+    for place in range(25_000):
+        engine.request("llm_request", EPOCH_NS, {**attributes, "tenant": f"tenant {place}"})
+    engine.request("llm_request", EPOCH_NS, {})
+    engine.request("llm_request", EPOCH_NS + 10**15, {**attributes})
+    assert not engine.request("GET /", EPOCH_NS, attributes)
+    engine.settle(EPOCH_NS + 10 * S)
+    assert engine.refused_messages == {MessageFault.SIZE: 1, MessageFault.STREAMS: 200 - 64}
+    assert engine.refused_requests[PlacingFault.FULL] > 4000
+    assert engine.refused_requests[PlacingFault.TOO_OLD] == 20_000
+    assert engine.refused_requests[SpanFault.INCOMPLETE] == 1
+
+
+def test_an_engine_without_readings_keeps_no_iterations() -> None:
+    engine = ServingEngine()
+    for place in range(500):
+        scheduled = {"num_decode_requests": 1, "sum_decode_kv_tokens": 100}
+        frames = encoded(place, wall_time=0.01, scheduled_requests=scheduled)
+        engine.message(frames, EPOCH_NS + place * 500 * MS)
+        engine.settle(EPOCH_NS + place * 500 * MS)
+    taken = engine.account._iterations.starts
+    assert len(taken) == 0
+
+
+def test_readings_that_fall_or_repeat_never_count_backwards(served: Run) -> None:
+    engine = ServingEngine()
+    engine.read([EPOCH_NS, EPOCH_NS + S, EPOCH_NS + S, EPOCH_NS + 2 * S], [5.0, 9.0, 10.0, float("nan")])
+    engine.read([EPOCH_NS + 3 * S, EPOCH_NS + 4 * S], [1.0, 3.0])
+    readings = engine.account._readings
+    assert (np.diff(readings.joules) >= 0).all()
+    assert readings.joules.tolist() == [5.0, 9.0, 9.0, 11.0]
+
+
+def test_requests_that_the_engine_reports_need_no_spans() -> None:
+    engine, sequence = ServingEngine(), 0
+    now_ns, joules = EPOCH_NS, 0.0
+    cost: dict[str, float] = defaultdict(float)
+    finished: list[tuple[FinishedRequest, RequestCost]] = []
+    for place in range(6000):
+        batch = [
+            BatchedRequest("a", "big", RequestPhase.DECODE, 1, 1000 + place % 900),
+            BatchedRequest("b", "small", RequestPhase.DECODE, 1, 10),
+        ][: 1 + (place // 7) % 2]
+        if place % 11 == 0:
+            batch.append(BatchedRequest(f"p{place % 3}", "other", RequestPhase.PREFILL, 200 + place % 300, 0))
+        decodes = [each for each in batch if each.phase is RequestPhase.DECODE]
+        tokens = sum(each.tokens for each in batch)
+        wall_s = 0.01 + 1e-5 * tokens
+        scheduled = {
+            "num_prefill_requests": len(batch) - len(decodes), "sum_prefill_tokens": tokens - len(decodes),
+            "num_decode_requests": len(decodes), "sum_decode_kv_tokens": sum(each.context for each in decodes),
+        }  # fmt: skip
+        now_ns += round(wall_s * 1e9)
+        for each in batch:
+            each_j = 1.0 / len(batch) + 0.002 * each.tokens + 1e-4 * each.context
+            cost[each.tenant] += each_j
+            joules += each_j
+        engine.message(encoded(sequence, wall_time=wall_s, scheduled_requests=scheduled, requests=batch), now_ns)
+        sequence += 1
+        if place % 8 == 7:
+            engine.read([now_ns], [joules])
+        if place % 80 == 79:
+            engine.settle(now_ns)
+    engine.message(encoded(sequence, ended=["a"]), now_ns)
+    for later in range(1, 8):
+        engine.read([now_ns + later * S], [joules])
+        engine.settle(now_ns + later * S)
+        finished += engine.finished()
+    assert [(request.id, request.tenant) for request, _ in finished] == [("a", "big")]
+    shares: dict[object, int] = defaultdict(int)
+    for (tenant, _), value in engine.account.microjoules.items():
+        shares[tenant] += value
+    assert set(shares) == {"big", "small", "other"}
+    assert shares["big"] / sum(shares.values()) == pytest.approx(cost["big"] / sum(cost.values()), rel=0.03)

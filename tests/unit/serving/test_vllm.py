@@ -1,0 +1,96 @@
+import socket
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpu_profile.serving.forward_pass import decoded, frames_of
+from gpu_profile.serving.vllm import ADDRESS, ServingStatLogger
+
+CONFIG = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_batched_tokens=2048), instance_id="v1")
+
+
+def stats(
+    running: int, decodes: int, prompts: tuple[int, int] | None = None, firsts: int = 0, ended: int = 0
+) -> tuple[Any, Any]:
+    """The fields of vLLM 0.15's `SchedulerStats` and `IterationStats` that are read."""
+    computed, cached = prompts or (0, 0)
+    iteration = SimpleNamespace(
+        iteration_timestamp=1.0, num_generation_tokens=decodes + firsts, num_preempted_reqs=0,
+        prompt_token_stats=SimpleNamespace(computed=computed, cached_tokens=cached, total=computed + cached),
+        inter_token_latencies_iter=[0.01] * decodes, time_to_first_tokens_iter=[0.2] * firsts,
+        finished_requests=[object()] * ended,
+    )  # fmt: skip
+    return SimpleNamespace(num_running_reqs=running, num_waiting_reqs=0, kv_cache_usage=0.1), iteration
+
+
+def scheduled(logger: ServingStatLogger, *arguments: Any, **named: Any) -> tuple[int, ...]:
+    return tuple(logger.scheduled(*stats(*arguments, **named)).values())
+
+
+def test_prefill_and_decode_follow_from_the_fields_of_vllm() -> None:
+    logger = ServingStatLogger(CONFIG)
+    assert scheduled(logger, 1, 0, (300, 50), firsts=1) == (1, 300, 50, 0)
+    assert scheduled(logger, 1, 1) == (0, 0, 0, 1)
+    # A prompt of 3,000 tokens: a chunk that fills the iteration, and the rest in the next one.
+    assert scheduled(logger, 2, 1) == (1, 2047, 0, 1)
+    assert scheduled(logger, 2, 1, (3000, 0), firsts=1) == (1, 953, 2047, 1)
+    assert scheduled(logger, 0, 2, ended=2) == (0, 0, 0, 2)
+
+
+def test_the_older_fields_are_read_too() -> None:
+    scheduler = SimpleNamespace(num_running_reqs=2)
+    iteration = SimpleNamespace(
+        num_prompt_tokens=70, time_per_output_tokens_iter=[0.1], time_to_first_tokens_iter=[0.2], finished_requests=[]
+    )
+    assert tuple(ServingStatLogger(CONFIG).scheduled(scheduler, iteration).values()) == (1, 70, 0, 1)
+    assert tuple(ServingStatLogger(CONFIG).scheduled(SimpleNamespace(num_running_reqs=0), None).values()) == (
+        0,
+        0,
+        0,
+        0,
+    )
+
+
+def test_iterations_are_forwarded_and_an_idle_engine_sends_a_heartbeat(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(ADDRESS, f"unix://{tmp_path}/serving")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiving:
+        receiving.bind(str(tmp_path / "serving"))
+        receiving.settimeout(60)
+        logger = ServingStatLogger(CONFIG, 1)
+        logger.record(*stats(2, 2))
+        logger.record(*stats(0, 2, ended=2), None, 1)
+        messages = [decoded(frames_of(receiving.recv(65536))) for _ in range(3)]
+    assert [(each.worker, each.rank, each.decodes, each.idle) for each in messages] == [
+        ("v1", 1, 2, False), ("v1", 1, 2, False), ("v1", 1, 0, True),
+    ]  # fmt: skip
+
+
+def test_without_an_address_and_after_an_error_nothing_reaches_vllm(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv(ADDRESS, raising=False)
+    ServingStatLogger(CONFIG).record(*stats(1, 1))
+    monkeypatch.setenv(ADDRESS, "nonsense")
+    ServingStatLogger(CONFIG).record(*stats(1, 1))
+    assert "are not reported" in caplog.text
+    monkeypatch.setenv(ADDRESS, f"unix://{tmp_path}/serving")
+    logger = ServingStatLogger(CONFIG)
+    wrong: Any = SimpleNamespace(num_running_reqs="many")
+    logger.record(wrong, SimpleNamespace(time_to_first_tokens_iter=3))
+    logger.record(*stats(1, 1))
+    assert caplog.text.count("not reported any more") == 1
+    logger.log()
+    logger.log_engine_initialized()
+    logger.record_sleep_state(True, 1)
+
+
+def test_the_entry_point_names_the_class() -> None:
+    pyproject = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    (value,) = pyproject["project"]["entry-points"]["vllm.stat_logger_plugins"].values()
+    assert EntryPoint("gpu_profile", value, "vllm.stat_logger_plugins").load() is ServingStatLogger
