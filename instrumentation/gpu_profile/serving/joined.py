@@ -304,7 +304,7 @@ class ServingEngine:
         self._requests.pop(number, None)
 
     def finished(self) -> list[tuple[FinishedRequest, RequestCost]]:
-        """Requests that have ended, each once, with their costs: after the energy of their last iteration is shared out."""
+        """Requests that have ended, each once, with their costs, once the energy of their iterations is shared out."""
         result = list(self._finished)
         self._finished.clear()
         return result
