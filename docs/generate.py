@@ -46,6 +46,7 @@ from gpu_profile.regions.session.process import DISABLED_VARIABLE
 from gpu_profile.regions.session.recorder import SAMPLED_VARIABLE
 from gpu_profile.regions.session.session import RECORD_VARIABLE
 from gpu_profile.regions.telemetry.server_spans import VARIABLE as SPANS_VARIABLE
+from gpu_profile.serving.vllm import ADDRESS as SERVING_VARIABLE
 from gpu_profile.units import si
 from gpu_profile.user_cache import VARIABLE as CACHE_VARIABLE
 from gpu_profile_exporter.config.printed import table as exporter_table
@@ -201,6 +202,10 @@ VARIABLES: Final[Mapping[str, tuple[str, str]]] = {
     DISABLED_VARIABLE: ("", "with `1` every region is a plain call, without spans and samples"),
     RECORD_VARIABLE: ("", "the directory that a process [records](recording-format.md) its samples and regions into"),
     SAMPLED_VARIABLE: ("", "set by `gpu-profile run` and `record`: the driver that samples for their processes"),
+    SERVING_VARIABLE: (
+        "",
+        "where vLLM's plug-in sends the iterations of the engine: `unix://PATH` or ZeroMQ's address",
+    ),
     SPANS_VARIABLE: (
         "`server,consumer`",
         "the [spans](opentelemetry.md) that get GPU attributes besides those of regions",

@@ -15,11 +15,12 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.serving.account import EngineAccount, RequestCost, Unallocated
+from gpu_profile.serving.account import EngineAccount, RequestCost
 from gpu_profile.serving.forward_pass import BatchedRequest, MessageError, MessageFault, decoded
 from gpu_profile.serving.membership import MOST_REQUESTS, Membership, PlacingFault
 from gpu_profile.serving.pass_times import KEPT_BACK_NS, PublishedPasses, TimedPass
 from gpu_profile.serving.request_spans import Attributes, ServedRequest, SpanFault, served_request
+from gpu_profile.serving.sharing import Unallocated
 from gpu_profile.serving.tenants import NO_TENANT, Tenants
 from gpu_profile.serving.windows import CounterReadings
 
@@ -94,7 +95,7 @@ class ServingEngine:
         self._refusal: CostRefusal | None = None
         #: The time of iterations that were dropped because there were no readings.
         self._unread: tuple[int, int] | None = None
-        self._last_time_ns, self._last_j, self._reset_j = 0, 0.0, 0.0
+        self._last_time_ns = 0
         #: Spans of requests that cannot be used, and requests without a place in the iterations, by reason.
         self.refused_requests: dict[SpanFault | PlacingFault, int] = defaultdict(int)
         #: Requests that ended without a cost.
@@ -174,18 +175,15 @@ class ServingEngine:
 
     def read(self, times: Sequence[int] | Ints, joules: Sequence[float] | Floats) -> None:
         """Add readings of the energy counters, in J, summed over the devices, at times in ns since the epoch. Readings
-        that are not later than all earlier ones are left out. A counter that falls has begun again."""
-        kept_times, kept = [], []
+        that are not later than all earlier ones are left out, as are values that are not finite."""
+        later = []
         for time_ns, value in zip(times, joules, strict=True):
             if time_ns > self._last_time_ns and np.isfinite(value):
-                if self._last_time_ns and value < self._last_j:
-                    self._reset_j += self._last_j - value
-                    self.account.spoil(self._last_time_ns, int(time_ns), Unallocated.UNEXPLAINED)
-                self._last_time_ns, self._last_j = int(time_ns), float(value)
-                kept_times.append(self._last_time_ns)
-                kept.append(self._last_j + self._reset_j)
-        if kept:
-            self.account.read(CounterReadings(np.array(kept_times, np.int64), np.array(kept)))
+                self._last_time_ns = int(time_ns)
+                later.append((self._last_time_ns, float(value)))
+        if later:
+            kept_times, kept_j = zip(*later, strict=True)
+            self.account.read(CounterReadings(np.array(kept_times, np.int64), np.array(kept_j)))
 
     # ------------------------------------------------------------------ sharing out
 
