@@ -1,3 +1,4 @@
+import sys
 from itertools import pairwise
 from typing import Any
 
@@ -5,6 +6,7 @@ import msgpack
 import pytest
 from unit.serving.tiny_engine import EPOCH_NS, MS, Frames, encoded
 
+from gpu_profile.errors import UsageError
 from gpu_profile.serving.forward_pass import MessageError, MessageFault, decoded, frames_of
 from gpu_profile.serving.pass_times import KEPT_BACK_NS, PassTimes, PublishedPasses
 
@@ -73,6 +75,13 @@ def test_a_message_that_is_not_as_defined_is_refused_with_a_reason(wrong: Frames
     with pytest.raises(MessageError) as error:
         decoded(wrong)
     assert error.value.fault is fault
+
+
+def test_without_msgpack_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = frames(SGLANG)
+    monkeypatch.setitem(sys.modules, "msgpack", None)
+    with pytest.raises(UsageError, match=r"pip install 'gpu-profile\[serving\]'"):
+        decoded(message)
 
 
 def decode(sequence: int, wall_s: float = 0.01, decodes: int = 1, worker: str = "w") -> Any:
