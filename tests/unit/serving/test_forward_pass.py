@@ -124,6 +124,14 @@ def test_lost_messages_have_places_and_a_restart_begins_anew() -> None:
         times.take(decode(1), EPOCH_NS + 200 * MS)
 
 
+def test_times_begin_anew_when_the_clock_is_set_back() -> None:
+    times = PassTimes()
+    for sequence, end_ms in ((0, 100_000), (1, 10), (2, 20)):
+        times.take(decode(sequence), EPOCH_NS + end_ms * MS)
+    passes = times.settled(EPOCH_NS + LATER_NS)
+    assert [(each.end_ns - EPOCH_NS) // MS for each in passes] == [10, 20]
+
+
 def test_an_iteration_without_a_duration_lasts_since_the_one_before_unless_the_engine_was_idle() -> None:
     times = PassTimes()
     for sequence, (end_ms, decodes) in enumerate([(10, 1), (20, 1), (32, 1), (33, 0), (500, 1)]):
