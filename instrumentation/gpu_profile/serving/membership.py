@@ -26,14 +26,16 @@ from gpu_profile.serving.work import RequestPhase
 #: Tokens after the first one, per iteration in which a request could have been in decode: above the first ratio,
 #: several tokens come from one iteration. Below the second one, the request was interrupted. A few are uncertain.
 _SPECULATIVE, _INTERRUPTED, _EDGES = 1.2, 0.8, 3
+#: The most iterations by which the first decode after a prefill may contradict the place of the last token.
+_NEAR = 2
 #: Requests with this many tokens count for the detection of speculative decoding, from this many requests on.
 _LONG_ENOUGH, _ENOUGH = 12, 10
 #: The most that an iteration's context may differ from its requests': engines count the current token or not.
 _CONTEXT_PER_REQUEST, _CONTEXT_SHARE = 2, 0.02
-#: Trial delays of requests' stamps behind stamps of iterations, the number of delays that are alike, and the weight of
-#: earlier requests after each new one.
+#: Trial delays of requests' stamps behind stamps of iterations, the weights of a delay and its neighbours in the choice,
+#: and the weight of earlier requests after each new one.
 _DELAYS_NS = range(-20_000_000, 79_000_000, 3_000_000)
-_NEIGHBOURS, _FORGET = 3, 0.98
+_WEIGHTS, _FORGET = (1.0, 2.0, 1.0), 0.98
 #: The least share of an iteration's tokens of prefill that its requests have.
 _COMPUTED = 0.99
 #: The most requests and iterations that wait.
@@ -138,8 +140,13 @@ class Membership:
                 last = min(max(last, tokens - 1), len(self._ends) - 1)
             if last < 0:
                 return PlacingFault.TOO_OLD
-            last += self._decodes_gone
-            self._put(_Placed(number, request.prompt, last - tokens + 1, last), 1)
+            first = last - tokens + 1
+            if prefill_at is not None:
+                # Decode follows the prefill directly. Few iterations have prefill, so that its place is surer.
+                follows = bisect_right(self._at, prefill_at)
+                first = follows if abs(follows - first) <= _NEAR and follows + tokens <= len(self._ends) else first
+            first += self._decodes_gone
+            self._put(_Placed(number, request.prompt, first, first + tokens - 1), 1)
         if prefill_at is not None:
             self._prefills.put(number, request, prefill_at)
         return None
@@ -150,8 +157,8 @@ class Membership:
             last = self._nearest(end_ns - delay_ns)
             fewer = 0 <= last < len(self._counts) - 1 and 0 <= self._counts[last + 1] < self._counts[last]
             self._scores[place] = _FORGET * self._scores[place] + fewer
-        # Neighbours of the best delay have the same iterations, so that the middle of them is best.
-        smooth = np.convolve(self._scores, np.ones(_NEIGHBOURS), mode="same")
+        # Neighbours of the best delay often have the same iterations: then the middle of them is best.
+        smooth = np.convolve(self._scores, _WEIGHTS, mode="same")
         if smooth.max() > 0:
             self._delay_ns = _DELAYS_NS[int(smooth.argmax())]
 

@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 from gpu_profile.serving.pass_times import TimedPass
 from gpu_profile.serving.request_spans import ServedRequest
 
+#: An iteration with at least this share of the most tokens of any is full: chunks may be whole blocks of tokens.
+_FULL: Final = 0.95
 #: The most requests that wait for their prefill to leave.
 _MOST: Final = 20_000
 
@@ -48,6 +50,9 @@ class Prefilling:
     def __init__(self) -> None:
         self._at: list[int] = []
         self._ends: list[int] = []
+        #: Their tokens of prefill and decode together, None if a message was lost, and the most so far.
+        self._sizes: list[int | None] = []
+        self._budget = 0
         self._prompts: list[_Prompt] = []
 
     def add(self, at: int, each: TimedPass) -> None:
@@ -55,6 +60,14 @@ class Prefilling:
         if each.message is None or each.message.prefills:
             self._at.append(at)
             self._ends.append(each.end_ns)
+            size = None if each.message is None else each.message.prefill_tokens + each.message.decodes
+            self._sizes.append(size)
+            self._budget = max(self._budget, size or 0)
+
+    def _full_between(self, at: int, end: int) -> bool:
+        """Whether all iterations with prefill between two positions may be full: only then a prompt needs more."""
+        low, high = bisect_left(self._at, at + 1), bisect_left(self._at, end)
+        return all(size is None or size >= _FULL * self._budget for size in self._sizes[low:high])
 
     def ended_at(self, first_ns: int) -> int | None:
         """The position of the iteration from which a first token came at this time, None if there is none."""
@@ -70,6 +83,20 @@ class Prefilling:
         place = next((n for n, each in enumerate(self._prompts) if (each.at, each.request.scheduled_ns) > order), None)
         self._prompts.insert(len(self._prompts) if place is None else place, prompt)
         del self._prompts[:-_MOST]
+
+    def _continuing(self, at: int, each: TimedPass, tokens: int) -> list[_Prompt]:
+        """The prompts that may have a part of the remaining tokens of an iteration, and end later: the likeliest first.
+
+        A prompt is cut where the iteration is full, so that it takes all of the rest. A request is scheduled before
+        its first iteration, and stamps are uncertain by some ms.
+        """
+        middle_ns = (each.start_ns + each.end_ns) // 2
+        some = [
+            prompt
+            for prompt in self._prompts
+            if prompt.at > at and prompt.request.scheduled_ns <= middle_ns and self._full_between(at, prompt.at)
+        ]
+        return sorted(some, key=lambda prompt: prompt.request.prompt - (prompt.cached or 0) - prompt.computed <= tokens)
 
     def chunks(self, at: int, each: TimedPass) -> list[Chunk]:
         """The parts of prompts in the iteration at a position, which is the first that has not left."""
@@ -91,18 +118,16 @@ class Prefilling:
             computed = min(left, tokens * left // max(1, length))
             result.append(Chunk(prompt, computed, prompt.request.prompt - computed))
             tokens, length, context = tokens - computed, length - left, context - prompt.request.prompt + computed
-        for prompt in self._prompts:
+        for prompt in self._continuing(at, each, tokens):
             if tokens <= 0 or len(result) >= each.message.prefills:
                 break
-            # A request is scheduled before its first iteration, and stamps are uncertain by some ms.
-            if prompt.at > at and prompt.request.scheduled_ns <= (each.start_ns + each.end_ns) // 2:
-                cached = prompt.cached
-                if cached is None:
-                    cached = min(max(0, context), prompt.request.prompt - 1)
-                computed = min(prompt.request.prompt - cached - prompt.computed, tokens)
-                if computed > 0:
-                    result.append(Chunk(prompt, computed, cached + prompt.computed))
-                    tokens, context = tokens - computed, context - cached - prompt.computed
+            cached = prompt.cached
+            if cached is None:
+                cached = min(max(0, context), prompt.request.prompt - 1)
+            computed = min(prompt.request.prompt - cached - prompt.computed, tokens)
+            if computed > 0:
+                result.append(Chunk(prompt, computed, cached + prompt.computed))
+                tokens, context = tokens - computed, context - cached - prompt.computed
         return result
 
     def leave(self, at: int, chunks: list[Chunk]) -> None:
@@ -113,4 +138,4 @@ class Prefilling:
             prompt.computed += tokens
         self._prompts = [each for each in self._prompts if each.at > at]
         gone = bisect_left(self._at, at + 1)
-        del self._at[:gone], self._ends[:gone]
+        del self._at[:gone], self._ends[:gone], self._sizes[:gone]
