@@ -37,6 +37,7 @@ from gpu_profile.catalogue.metrics import REGION_METRICS
 from gpu_profile.catalogue.push import PUSH_METRICS
 from gpu_profile.catalogue.receive import RECEIVE_METRICS
 from gpu_profile.catalogue.self_metrics import SELF_METRICS
+from gpu_profile.catalogue.serving import REQUEST_ATTRIBUTES, SERVING_METRICS
 from gpu_profile.catalogue.signals import INTEGRATED, THROTTLES_SEEN
 from gpu_profile.cli import commands as command_line
 from gpu_profile.driver.grammar import BACKEND_VARIABLE
@@ -75,7 +76,7 @@ def code(text: str) -> str:
 #: The metrics of the exporter's own reading; XID errors belong to the devices.
 READING: Final = tuple(metric for metric in SELF_METRICS if metric.otel.startswith("gpu_profile."))
 _ELSEWHERE: Final = frozenset(
-    (*REGION_METRICS, *READING, *ALLOCATION_METRICS, *HTTP_METRICS, *PUSH_METRICS, *RECEIVE_METRICS)
+    (*REGION_METRICS, *READING, *ALLOCATION_METRICS, *HTTP_METRICS, *PUSH_METRICS, *RECEIVE_METRICS, *SERVING_METRICS)
 )
 
 
@@ -157,6 +158,11 @@ def attributes() -> str:
 def kernel_attributes() -> str:
     """Every attribute of the kernel events."""
     return _attributes(KERNEL_ATTRIBUTES)
+
+
+def request_attributes() -> str:
+    """Every attribute of a span of an LLM server's request."""
+    return _attributes(REQUEST_ATTRIBUTES)
 
 
 def _attributes(rows: Iterable[Attribute]) -> str:
@@ -353,7 +359,18 @@ def runbook() -> str:
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     maker.__name__.replace("_", " "): maker
     for maker in (
-        *(signals, groups, attributes, kernel_attributes, regimes, rules, thresholds, bases, simulator),
+        *(
+            signals,
+            groups,
+            attributes,
+            kernel_attributes,
+            request_attributes,
+            regimes,
+            rules,
+            thresholds,
+            bases,
+            simulator,
+        ),
         *(variables, settings, commands, exporter, sizes, runbook),
     )
 } | {
@@ -364,6 +381,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "http metrics": partial(metrics, HTTP_METRICS),
     "push metrics": partial(metrics, PUSH_METRICS),
     "receive metrics": partial(metrics, RECEIVE_METRICS),
+    "serving metrics": partial(metrics, SERVING_METRICS),
     **{f"{group} benchmarks": partial(benchmarks, group) for group in _BENCHMARKS},
     "library packages": partial(packages, "instrumentation/gpu_profile", "floors"),
     "exporter packages": partial(packages, "exporter/gpu_profile_exporter", "exporter"),

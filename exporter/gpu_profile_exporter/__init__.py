@@ -9,6 +9,7 @@ From the driver to a scrape:
 - `exposition/`: readings as Prometheus' text; `push/`: readings over OTLP.
 - `server/`: the listener, its routes and the landing page.
 - `sidecar/`: receives the spans of any program, adds the GPUs' activity to them and forwards them.
+- `serving/`: shares the energy of LLM engines out to their requests.
 
 The rest: `config/` (settings), `operating/` (signals, systemd, health checks, releasing the GPUs), `logs` (lines of
 text or JSON), `demo/`. `node` assembles all of it; `cli` is the command. The exporter imports the library, never the

@@ -1,4 +1,4 @@
-"""Assembles an exporter: the readers of the node's devices, attribution, the server, the push and the sidecar."""
+"""Assembles an exporter: the readers of the devices, attribution, the server, the push, the sidecar, and LLM costs."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from gpu_profile_exporter.attribution import Attribution
     from gpu_profile_exporter.push import Pusher
     from gpu_profile_exporter.readings.readings import MetricReading
+    from gpu_profile_exporter.serving import ServingCosts
     from gpu_profile_exporter.sidecar import Sidecar
 
 _log = logging.getLogger("gpu_profile_exporter")
@@ -91,6 +92,7 @@ class ExporterNode:
         self._exposition = Exposition(
             read if config.names == "semconv" else lambda: totals(read()), naming, budget=config.series_budget
         )
+        self._serving = self._serve_costs()
         self._sidecar = self._receive()
         if self._sidecar is not None:
             self._live.regions = self._sidecar.pipeline.join.live
@@ -160,12 +162,25 @@ class ExporterNode:
         self.readers.event_sinks.append(pusher.event)
         return pusher
 
+    def _serve_costs(self) -> ServingCosts | None:
+        if not self.config.serving.engines:
+            return None
+        # Imported here because it takes 40 MiB of RAM, most of it numpy's.
+        from gpu_profile_exporter.serving import ServingCosts
+
+        serving = ServingCosts(self.config.serving, self.readers, self.clock)
+        self.readers.sample_sinks.append(serving.take_samples)
+        self.readings.reporters.append(serving)
+        return serving
+
     def _receive(self) -> Sidecar | None:
         if not self.config.receive.any:
             return None
         from gpu_profile_exporter.sidecar import Sidecar
 
-        sidecar = Sidecar(self.config, version=version(), clock=self.clock, environ=dict(os.environ))
+        sidecar = Sidecar(
+            self.config, version=version(), clock=self.clock, environ=dict(os.environ), serving=self._serving
+        )
         self.readings.reporters.append(sidecar)
         return sidecar
 
@@ -189,6 +204,8 @@ class ExporterNode:
             self._attribution.start()
         if self._pusher is not None:
             self._pusher.start()
+        if self._serving is not None:
+            self._serving.start()
         if self._sidecar is not None:
             self._sidecar.start()
         self._release_socket = ReleaseSocket.open(self._server.address.port, self.release)
@@ -199,6 +216,8 @@ class ExporterNode:
             self._release_socket.close()
         if self._sidecar is not None:
             self._sidecar.stop(1.0)
+        if self._serving is not None:
+            self._serving.stop()
         if self._pusher is not None:
             self._pusher.stop(1.0)
         if self._server is not None:

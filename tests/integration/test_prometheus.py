@@ -16,6 +16,7 @@ from gpu_profile.catalogue.metrics import REGION_METRICS
 from gpu_profile.catalogue.push import PUSH_METRICS
 from gpu_profile.catalogue.receive import RECEIVE_METRICS
 from gpu_profile.catalogue.self_metrics import XID_ERRORS, XID_LAST, XID_LAST_TIME
+from gpu_profile.catalogue.serving import SERVING_METRICS
 from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver
 
@@ -37,6 +38,7 @@ ELSEWHERE = {
     *ALLOCATION_METRICS,
     *PUSH_METRICS,
     *RECEIVE_METRICS,
+    *SERVING_METRICS,
     CERTIFICATE_END,
     XID_ERRORS,
     XID_LAST,

@@ -29,6 +29,7 @@ from gpu_profile.catalogue import ATTRIBUTES, METRICS, SIGNALS, Instrument
 from gpu_profile.catalogue.attributes import KERNEL_ATTRIBUTES, KERNEL_EVENT
 from gpu_profile.catalogue.events import EVENT_ATTRIBUTES, EVENT_NAMES, REGIME_CHANGED
 from gpu_profile.catalogue.metric import label
+from gpu_profile.catalogue.serving import REQUEST_ATTRIBUTES
 from gpu_profile.cli import commands
 from gpu_profile.regions.session import process
 from gpu_profile_exporter.cli import exporter
@@ -208,7 +209,7 @@ def test_every_series_and_label_that_a_page_names_is_in_the_catalogue(page: Path
 def test_every_dotted_name_on_a_page_is_an_attribute_a_metric_or_importable(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     known = {a.name for a in (*ATTRIBUTES, *EVENT_ATTRIBUTES)} | {*EVENT_NAMES.values(), REGIME_CHANGED}
-    known |= {a.name for a in KERNEL_ATTRIBUTES} | {KERNEL_EVENT}
+    known |= {a.name for a in (*KERNEL_ATTRIBUTES, *REQUEST_ATTRIBUTES)} | {KERNEL_EVENT}
     known |= {m.otel for m in METRICS} | {k for m in METRICS for k in m.labels}
     dotted = re.findall(r"\b((?:gpu_profile|nvidia\.gpu|hw)(?:\.[a-zA-Z_0-9]*[a-zA-Z0-9])+)(?!\.\*)", text)
     unknown = {name for name in dotted if name not in known | OTHER_NAMES and not importable(name)}

@@ -64,6 +64,8 @@ class Text(click.ParamType):  # type: ignore[type-arg]  # it takes arguments sin
     wrong = "is not text in quotation marks"
     #: The permitted values in a sentence; empty if every text is permitted.
     bounds = ""
+    #: Whether the flag may be repeated, with a part of the value each time.
+    several = False
 
     def __init__(self, word: str = "") -> None:
         self.word = word or self.word
@@ -215,6 +217,8 @@ class ListenIfAny(Text):
 class Words(Text):
     """A list of words from `choices()`, without duplicates, in the given order."""
 
+    several = True
+
     def __init__(self, choices: Callable[[], Sequence[str]], word: str) -> None:
         super().__init__(word)
         self.choices = choices
@@ -243,6 +247,7 @@ class Headers(Text):
     """HTTP headers. They may be secret, so no error message contains a value."""
 
     word = "NAME=VALUE,..."
+    several = True
 
     def of_toml(self, raw: object) -> None:
         """A table of strings."""

@@ -32,6 +32,7 @@ from gpu_profile_exporter.config.kinds import (
     shown,
 )
 from gpu_profile_exporter.config.receive import Receive
+from gpu_profile_exporter.config.serving import ServingSettings
 from gpu_profile_exporter.config.setting import Alias, Setting, check, milliseconds, places, setting, settings_of
 from gpu_profile_exporter.exposition.budget import SERIES_BUDGET
 
@@ -315,6 +316,7 @@ class Config:
     otlp: Otlp = field(default_factory=Otlp)
     receive: Receive = field(default_factory=Receive)
     forward: Forward = field(default_factory=Forward)
+    serving: ServingSettings = field(default_factory=ServingSettings)
     log: Log = field(default_factory=Log)
 
     def __post_init__(self) -> None:
@@ -329,6 +331,8 @@ class Config:
             yield f"{self.dcgm.csv} is not used: names = semconv has none of dcgm-exporter's names"
         if self.forward.endpoint and not self.receive.any:
             yield "forward changes nothing without receive_http or receive_grpc"
+        if self.serving.tenant and not self.receive.any:
+            yield "serving_tenant changes nothing without receive_http or receive_grpc, which bring the requests"
         if self.process_names and not self.processes:
             yield "process_names changes nothing without processes"
 

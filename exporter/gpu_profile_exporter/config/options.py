@@ -24,7 +24,8 @@ def options() -> Iterator[click.Option]:
         for alias in row.aliases:
             if alias.flags:
                 names = [*alias.flags, alias.parameter]
-                yield click.Option(names, is_flag=bool(alias.says), expose_value=False, hidden=True)
+                flag, several = bool(alias.says), row.type.several
+                yield click.Option(names, is_flag=flag, multiple=several, expose_value=False, hidden=True)
     yield click.Option(
         ["--config"],
         type=click.Path(path_type=Path, readable=False),

@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 
 from gpu_profile.errors import UsageError
-from gpu_profile_exporter.config.kinds import Headers, Switch, Text, Words, shown
+from gpu_profile_exporter.config.kinds import Switch, Text, shown
 
 #: The prefix of this exporter's environment variables. A context with this `auto_envvar_prefix` reads the environment;
 #: a context without it reads the command line alone.
@@ -103,7 +103,7 @@ class Setting(click.Option):
             type=kind,
             default=default,
             is_flag=self.switch,
-            multiple=isinstance(kind, Words | Headers),
+            multiple=kind.several,
             help=help_,
         )
 
@@ -111,15 +111,15 @@ class Setting(click.Option):
         self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
     ) -> tuple[Any, list[str]]:
         """As click, after converting other programs' flags. Raises UsageError if two flags set the same setting."""
-        given = {self.flag: opts[self.name]} if self.name in opts else {}
+        given = {self.flag: _joined(opts[self.name])} if self.name in opts else {}
         for alias in self.aliases:
             if alias.parameter in opts:
-                given[alias.flag] = alias.ours(str(opts[alias.parameter]), alias.flag)
+                given[alias.flag] = alias.ours(str(_joined(opts[alias.parameter])), alias.flag)
         if len(given) > 1:
             raise UsageError(f"{' and '.join(given)} set the same setting; leave one out")
         for flag, value in given.items():
             places(ctx)[self.name] = flag
-            opts = {**opts, self.name: ",".join(value) if isinstance(value, list | tuple) else value}
+            opts = {**opts, self.name: value}
         return super().handle_parse_result(ctx, opts, args)
 
     def value_from_envvar(self, ctx: click.Context) -> str | None:
@@ -149,6 +149,11 @@ class Setting(click.Option):
         """The value for the configuration. Raises UsageError with the place if it is invalid."""
         place = places(ctx).get(self.name)
         return value if place is None else read(self.type, value, place)
+
+
+def _joined(value: Any) -> Any:
+    """The value of a flag. The parts of one that may be repeated become one text."""
+    return ",".join(value) if isinstance(value, list | tuple) else value
 
 
 def flag_of(topic: str, name: str) -> str:

@@ -1,8 +1,8 @@
 """The series budget of a scrape: ranks series, and selects the ones to leave out.
 
 The rule depends on names only, so that every scrape leaves out the same series. The order is: processes, single links,
-allocations, regions, signals of opt-in groups, signals of default groups. Within a rank, the last in the catalogue go
-first, then the last by text.
+allocations, regions and costs of serving, signals of opt-in groups, signals of default groups. Within a rank, the last
+in the catalogue go first, then the last by text.
 
 Core series always stay, even if they alone exceed the budget. They belong to no single signal: device information,
 health and errors, busy time, XID errors, and the exporter's own metrics. Durations of regions stay too: they are few,
@@ -21,7 +21,7 @@ from gpu_profile.catalogue.group import DEFAULT_GROUPS
 #: Series of one scrape, unless the settings say otherwise.
 SERIES_BUDGET: Final = 10_000
 
-_REGION: Final = "gpu_profile.region."
+_REGION: Final = ("gpu_profile.region.", "gpu_profile.serving.")
 _LINK: Final = (".link", ".port")
 _ALLOCATION: Final = ("k8s.", "container.", "slurm.")
 

@@ -10,10 +10,12 @@ Read in this order:
 - `placing`: the devices of a span. `peers`: proves the process that sent it. `ancestry`: the parents of spans.
 - `joining`: joins spans as executions of regions. `attributes`: encodes the resulting attributes.
 - `region_metrics`: the metrics of the regions of received spans.
+- `request_costs`: passes the spans of an LLM server's requests to `serving`, and encodes their costs.
 - `pipeline`: keeps requests until the samples of their spans have arrived, then passes them to a sender.
 - `sidecar`: builds all parts from the settings.
 
-Imports the server, the push, and the library's regions. Loaded only if the exporter receives spans.
+Imports the server, the push, the costs of serving, and the library's regions. Loaded only if the exporter receives
+spans.
 """
 
 from gpu_profile_exporter.sidecar.sidecar import Sidecar

@@ -16,6 +16,7 @@ from gpu_profile_exporter.push.disk_queue import DiskQueue, QueuedItem
 from gpu_profile_exporter.push.sender import Sender
 from gpu_profile_exporter.readings.readings import MetricReading
 from gpu_profile_exporter.sidecar.joining import JoinedRequest, SpanJoin
+from gpu_profile_exporter.sidecar.request_costs import RequestCosts, SpanTicket
 from gpu_profile_exporter.sidecar.trace_request import TraceRequest
 
 _log = logging.getLogger("gpu_profile_exporter")
@@ -30,7 +31,13 @@ MOST_SENT: Final = 2 * MIB
 _LARGEST: Final = 4 * MIB - (1 << 16)
 #: Most bytes of a span's attributes. Room for them is reserved in advance.
 _MOST_ADDED: Final = 1_024
+#: The same for the cost of an LLM server's request.
+_MOST_COST: Final = 512
 _IDLE_S: Final = 3600.0
+#: Pause between two looks at the requests that wait for costs.
+_COSTS_S: Final = 0.25
+#: Above this share of the room, requests do not wait for costs.
+_MOST_FOR_COSTS: Final = 0.5
 #: Pause of receiving after the sender's disk queue was full.
 _FULL_S: Final = 1.0
 _OUTCOMES: Final = ("joined", "unjoined", "passed")
@@ -41,6 +48,7 @@ class _WaitingRequest(NamedTuple):
     deadline_ns: int
     reserved: int
     record: QueuedItem | None
+    tickets: list[SpanTicket]
 
 
 class _Ready(NamedTuple):
@@ -58,14 +66,26 @@ class _Ready(NamedTuple):
 class SpanPipeline:
     """Passes received requests with GPU attributes to `sender`. `gzip`: whether the sender compresses.
 
+    With `costs`, requests with spans of an LLM server's requests also wait for their costs, and others overtake them.
+
     With `disk`, each request stays on disk until it is in the sender's queue. Requests that an earlier process left on
     disk are processed again.
     """
 
     def __init__(
-        self, join: SpanJoin, sender: Sender, clock: Clock, *, gzip: bool, disk: DiskQueue | None = None
+        self,
+        join: SpanJoin,
+        sender: Sender,
+        clock: Clock,
+        *,
+        gzip: bool,
+        disk: DiskQueue | None = None,
+        costs: RequestCosts | None = None,
     ) -> None:
         self.join = join
+        self._costs = costs
+        #: Requests that wait for costs alone.
+        self._uncosted: list[_WaitingRequest] = []
         self.sender = sender
         self.outcomes: Counter[str] = Counter(dict.fromkeys(_OUTCOMES, 0))
         self._clock = clock
@@ -101,15 +121,16 @@ class SpanPipeline:
         """The bytes to reserve for a request; 0 if there is no room."""
         if 0 < self._full_until_ns - self._clock.now_ns() <= nanoseconds(_FULL_S):
             return 0
-        reserved = len(request.data) + _MOST_ADDED * len(request)
+        reserved = len(request.data) + (_MOST_ADDED + (_MOST_COST if self._costs else 0)) * len(request)
         held = self._reserved + reserved
         return reserved if held <= MOST_HELD and self.sender.has_room(held) else 0
 
     def _hold(self, request: TraceRequest, reserved: int, record: QueuedItem | None) -> None:
         joined = self.join.take(request)
+        tickets = self._costs.take(request) if self._costs is not None else []
         with self._lock:
             deadline_ns = self._clock.now_ns() + nanoseconds(DEADLINE_S)
-            self._held.append(_WaitingRequest(joined, deadline_ns, reserved, record))
+            self._held.append(_WaitingRequest(joined, deadline_ns, reserved, record, tickets))
             self._reserved += reserved  # `step` may have released a part meanwhile
             self._spans += len(request)
 
@@ -137,7 +158,8 @@ class SpanPipeline:
     # ------------------------------------------------------------------ out
 
     def step(self, *, final: bool = False) -> float:
-        """Forward the requests that need not wait, in order of arrival. Returns the seconds until the next ones."""
+        """Forward the requests that need not wait, in order of arrival except for those that wait for costs. Returns
+        the seconds until the next ones."""
         if self._left and not final:
             self._restore()
         now_ns = self._clock.now_ns()
@@ -151,12 +173,19 @@ class SpanPipeline:
                 if not final and now_ns < until_ns <= now_ns + nanoseconds(DEADLINE_S):
                     wait_s = min(wait_s, (until_ns - now_ns) / NS_PER_S)
                     break
-                ready.append(self._held.popleft())
-                size += len(held.joined.request.data)
+                self._held.popleft()
+                if held.tickets and not final:
+                    self._uncosted.append(held)
+                else:
+                    ready.append(held)
+                    size += len(held.joined.request.data)
+            ready += self._costed(final=final)
+            if self._uncosted:
+                wait_s = min(wait_s, _COSTS_S)
         if not ready:
             return wait_s
         together: list[_Ready] = []
-        for one in (_Ready(held, *self._with_attributes(held.joined)) for held in ready):
+        for one in (_Ready(held, *self._with_attributes(held.joined, held.tickets)) for held in ready):
             # A request in parts is sent alone: it is done when all its parts are.
             if together and (len(one.parts) > 1 or sum(each.size for each in (*together, one)) > MOST_SENT):
                 self._send(together)
@@ -171,6 +200,19 @@ class SpanPipeline:
             self._reserved -= sum(held.reserved for held in ready)
             self._spans -= sum(len(held.joined.request) for held in ready)
         return 0.0 if self._held else wait_s
+
+    def _costed(self, *, final: bool) -> list[_WaitingRequest]:
+        """Take the requests that need not wait for costs any more: all, if they fill too much of the room."""
+        waiting = self._uncosted
+        crowded = sum(held.reserved for held in waiting) > _MOST_FOR_COSTS * MOST_HELD
+        if final or crowded or self._costs is None:
+            self._uncosted = []
+            return waiting
+        ready: list[_WaitingRequest] = []
+        self._uncosted = []
+        for held in waiting:
+            (ready if self._costs.are_ready(held.tickets) else self._uncosted).append(held)
+        return ready
 
     def _send(self, together: list[_Ready]) -> None:
         """Pass requests to the sender. Requests that its disk queue rejects stay on disk and are sent later."""
@@ -194,18 +236,22 @@ class SpanPipeline:
         self.sender.put(batch)
         return True
 
-    def _with_attributes(self, joined: JoinedRequest) -> tuple[list[tuple[bytes, int]], Counter[str]]:
+    def _with_attributes(
+        self, joined: JoinedRequest, tickets: list[SpanTicket]
+    ) -> tuple[list[tuple[bytes, int]], Counter[str]]:
         """The request with attributes as (bytes, number of spans), in parts if it is too large; spans by outcome."""
         request = joined.request
         try:
             added = self.join.added(joined)
+            passed = sum(scope.count(b"") for scope in added.by_scope)
+            if self._costs is not None:
+                self._costs.add(added.by_scope, tickets)
             parts = request.parts(added.by_scope, _LARGEST)
         except Exception as error:  # noqa: BLE001 - a defect must not lose spans
             if not self.join.counts["join errors"]:
                 _log.exception("received spans could not be joined: %s", error)
             self.join.counts["join errors"] += 1
             return [(request.data, len(request))], Counter(passed=len(request))
-        passed = sum(scope.count(b"") for scope in added.by_scope)
         joined_n = len(request) - passed - added.unjoined
         return parts, Counter(joined=joined_n, unjoined=added.unjoined, passed=passed)
 
@@ -240,7 +286,7 @@ class SpanPipeline:
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join(timeout_s / 2)
-        while self._held and self._clock.now_ns() < end_ns:
+        while (self._held or self._uncosted) and self._clock.now_ns() < end_ns:
             self.step(final=True)
         if (waiting := self._waiting) and self._disk is None:
             _log.warning("%d received spans are dropped: there was no time to send them on", waiting)

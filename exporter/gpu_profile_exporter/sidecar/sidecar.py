@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from gpu_profile.catalogue import receive as rows
@@ -29,6 +29,10 @@ from gpu_profile_exporter.sidecar.grpc_receiver import GrpcReceiver
 from gpu_profile_exporter.sidecar.joining import SpanJoin
 from gpu_profile_exporter.sidecar.pipeline import MOST_HELD, MOST_SENT, SpanPipeline
 from gpu_profile_exporter.sidecar.receiver import REASONS, Receiver, passed_to, spans_to
+from gpu_profile_exporter.sidecar.request_costs import RequestCosts
+
+if TYPE_CHECKING:
+    from gpu_profile_exporter.serving import ServingCosts
 
 #: Most bytes and batches per signal that wait for the next receiver in memory.
 _MOST_BYTES: Final = 256 * MIB
@@ -42,11 +46,19 @@ _FILES: Final = 32 * MIB
 class Sidecar:
     """Receives spans, joins them with the node's timeline, and forwards them, from `start` to `stop`.
 
-    Forwards other signals of `receive.also` unchanged. Raises UsageError if the settings lack the next receiver or the
-    samples, or if packages are missing.
+    Forwards other signals of `receive.also` unchanged. With `serving`, spans of an LLM server's requests get their
+    costs. Raises UsageError if the settings lack the next receiver or the samples, or if packages are missing.
     """
 
-    def __init__(self, config: Config, *, version: str, clock: Clock, environ: dict[str, str]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        version: str,
+        clock: Clock,
+        environ: dict[str, str],
+        serving: ServingCosts | None = None,
+    ) -> None:
         settings = config.receive
         flag = "--receive-http" if settings.http is not None else "--receive-grpc"
         if not config.forward.endpoint:
@@ -71,7 +83,8 @@ class Sidecar:
         self._senders = {
             signal: _sender(config.forward, signal, version, clock) for signal in ("traces", *settings.also)
         }
-        self.pipeline = SpanPipeline(join, self._senders["traces"], clock, gzip=self._gzip, disk=received)
+        costs = RequestCosts(serving) if serving is not None else None
+        self.pipeline = SpanPipeline(join, self._senders["traces"], clock, gzip=self._gzip, disk=received, costs=costs)
         takes = {"traces": spans_to(self.pipeline.take)} | {
             signal: passed_to(self._senders[signal], signal, gzip=self._gzip) for signal in settings.also
         }

@@ -6,7 +6,8 @@ Read in this order:
 - `signal` and `group` define a row. `signals` is the table, of the families `activity`, `board`, `memory` and `links`.
   `families` has the parts that many rows share.
 - `metric` and `metrics`: the published metrics and their names. Besides the signals' metrics there are those of
-  `allocation` (pods, jobs and processes on a device), `push`, `receive`, `http` and `self_metrics` (the exporter).
+  `allocation` (pods, jobs and processes on a device), `push`, `receive`, `http`, `self_metrics` (the exporter) and
+  `serving` (the costs of LLM serving, with the attributes of requests' spans).
 - `attributes`: the attributes of regions' spans. `events`: log records.
 
 Imports the units alone; no clock, driver or wire. To add a signal, add a row to its family and a reader to

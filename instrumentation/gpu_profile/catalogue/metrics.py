@@ -16,6 +16,7 @@ from gpu_profile.catalogue.metric import Family, Instrument, Metric
 from gpu_profile.catalogue.push import PUSH_METRICS
 from gpu_profile.catalogue.receive import RECEIVE_METRICS
 from gpu_profile.catalogue.self_metrics import SELF_METRICS
+from gpu_profile.catalogue.serving import SERVING_METRICS
 from gpu_profile.catalogue.signal import Kind, Signal
 from gpu_profile.catalogue.signals import INTEGRATED, MEMORY_USED, SIGNALS
 
@@ -234,6 +235,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     *HTTP_METRICS,
     *PUSH_METRICS,
     *RECEIVE_METRICS,
+    *SERVING_METRICS,
     *REGION_METRICS,
 )
 _BY_SIGNAL: Final = {row.key: metric for metric in _from_signals() for row in metric.signals}

@@ -26,6 +26,7 @@ from gpu_profile.catalogue import (
 )
 from gpu_profile.catalogue.attributes import KERNEL_ATTRIBUTES, KERNEL_EVENT
 from gpu_profile.catalogue.metric import label
+from gpu_profile.catalogue.serving import REQUEST_ATTRIBUTES
 from gpu_profile.catalogue.signals import PCIE_RX, POWER, UTILIZATION
 from gpu_profile.units import NS_PER_S, PROMETHEUS_SUFFIX
 
@@ -245,7 +246,7 @@ def test_only_margins_can_be_below_0() -> None:
 # ---------------------------------------------------------------------- span attributes
 
 
-@pytest.mark.parametrize("attribute", [*ATTRIBUTES, *KERNEL_ATTRIBUTES], ids=lambda a: a.name)
+@pytest.mark.parametrize("attribute", [*ATTRIBUTES, *KERNEL_ATTRIBUTES, *REQUEST_ATTRIBUTES], ids=lambda a: a.name)
 def test_span_attributes_are_ours_and_explained(attribute: object) -> None:
     name, brief = getattr(attribute, "name", ""), getattr(attribute, "brief", "")
     assert re.fullmatch(r"gpu_profile(\.[a-z][a-z_]*)+", name)
@@ -269,7 +270,7 @@ def page() -> str:
     lines += ["", "| span attribute | type | unit |", "|---|---|---|"]
     lines += [f"| {a.name} | {a.type} | {a.unit} |" for a in sorted(ATTRIBUTES, key=lambda a: a.name)]
     lines += ["", f"| attribute of {KERNEL_EVENT} | type | unit |", "|---|---|---|"]
-    lines += [f"| {a.name} | {a.type} | {a.unit} |" for a in KERNEL_ATTRIBUTES]
+    lines += [f"| {a.name} | {a.type} | {a.unit} |" for a in (*KERNEL_ATTRIBUTES, *REQUEST_ATTRIBUTES)]
     return "\n".join(lines) + "\n"
 
 

@@ -25,6 +25,7 @@ from gpu_profile_exporter.config.kinds import (
     Switch,
     Words,
 )
+from gpu_profile_exporter.config.serving import Named
 
 MISSING = Path("/nonexistent/exporter.toml")
 #: Characters that a path or a name may have, those that TOML or Markdown give a meaning to among them.
@@ -101,6 +102,10 @@ def values(row: Setting) -> st.SearchStrategy[Any]:  # noqa: PLR0911 - a strateg
     if isinstance(kind, Headers):
         name, value = st.from_regex(r"x-[a-z]{1,6}", fullmatch=True), st.text("ab ,=%\"'\\", min_size=1, max_size=6)
         return st.dictionaries(name, value, min_size=1, max_size=3).map(lambda found: tuple(found.items()))
+    if isinstance(kind, Named):
+        name = st.from_regex(r"[a-z]{1,6}", fullmatch=True)
+        value = st.sampled_from([one for one in ("tcp://h:1", "unix:/a.sock", "0,1") if not kind.wrong_value(one)])
+        return st.dictionaries(name, value, min_size=1, max_size=3).map(lambda found: tuple(found.items()))
     return text
 
 
@@ -112,6 +117,8 @@ def text_of(row: Setting, value: Any) -> str:
         return ",".join(value)
     if isinstance(row.type, Headers):
         return ",".join(f"{name}={quote(text)}" for name, text in value)
+    if isinstance(row.type, Named):
+        return ",".join(f"{name}={text}" for name, text in value)
     return repr(value) if isinstance(value, float) else str(value)
 
 

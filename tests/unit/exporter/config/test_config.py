@@ -19,6 +19,7 @@ from gpu_profile_exporter.config import (
     Log,
     Otlp,
     Receive,
+    ServingSettings,
 )
 from gpu_profile_exporter.config.address import address
 from gpu_profile_exporter.config.model import BY_NAME
@@ -28,6 +29,10 @@ ANY = "0.0.0.0"  # noqa: S104 - the exporter's default
 #: Two settings that only make sense together.
 #: Settings that need another one beside them.
 HALVES = {f"{topic}.client_{half}" for topic in ("otlp", "forward") for half in ("cert", "key")}
+
+
+#: Two engines as `--serving` names them.
+ENGINES = {"a": "tcp://h:1", "b": "unix:/b"}
 
 
 # ---------------------------------------------------------------------- addresses
@@ -119,6 +124,9 @@ def test_an_interval_out_of_bounds_is_the_users_error(interval: float) -> None:
         (lambda: Receive(late_s=0), "--receive-late: must lie between 0.1 and 300 seconds, not 0"),
         (lambda: Forward(endpoint="collector"), "--forward-endpoint: 'collector'"),
         (lambda: Forward(endpoint="http://c:1", client_key=Path("k")), "--forward-client-key: needs its other half"),
+        (lambda: ServingSettings(engines=(("a", "h:1"),)), "--serving-engines: a: 'h:1' is no address such as tcp://"),
+        (lambda: ServingSettings(engines=(("a b", "tcp://h:1"),)), "--serving-engines: 'a b' is no name of letters"),
+        (lambda: ServingSettings(devices=(("a", "0,,1"),)), "--serving-devices: a: '0,,1' is no list of indices"),
         (lambda: Log(level="loud"), "--log-level: 'loud' is not one of debug, info, warning, error"),
     ],
 )
@@ -157,6 +165,8 @@ def test_what_may_not_be_as_it_was_meant_is_remarked() -> None:
     assert "my.csv is not used" in unused
     (nowhere,) = Config(forward=Forward(endpoint="http://c:1")).remarks()
     assert "forward changes nothing without receive_http" in nowhere
+    (tenants,) = Config(serving=ServingSettings(tenant="user.id")).remarks()
+    assert tenants.startswith("serving_tenant changes nothing")
     (nothing,) = Config(process_names=True).remarks()
     assert nothing.startswith("process_names")
 
@@ -290,6 +300,7 @@ def test_a_list_is_taken_from_one_place_and_may_come_in_parts() -> None:
         (["--hpc-job-mapping-dir", "d"], "attribution.job_mapping_dir", Path("d")),
         (["--debug"], "log.level", "debug"),
         (["--forward", "http://c:4318"], "forward.endpoint", "http://c:4318"),
+        (["--serving", "a=tcp://h:1", "--serving", "b=unix:/b"], "serving.engines", tuple(ENGINES.items())),
     ],
 )
 def test_a_flag_of_dcgm_exporter_means_here_what_it_means_there(arguments: list[str], name: str, value: Any) -> None:

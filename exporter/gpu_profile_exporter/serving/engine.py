@@ -1,0 +1,190 @@
+"""One engine: its messages, its requests and the energy of its GPUs on their way to the estimator, and its metrics."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
+
+from gpu_profile.catalogue import serving as rows
+from gpu_profile.clock import Clock
+from gpu_profile.serving.account import EngineAccount
+from gpu_profile.serving.joined import ServingEngine
+from gpu_profile.serving.request_spans import ServedRequest
+from gpu_profile.serving.sharing import Unallocated
+from gpu_profile.serving.tenants import Tenants
+from gpu_profile.serving.work import RequestPhase
+from gpu_profile.units import nanoseconds
+from gpu_profile_exporter.readings.readings import MetricReading
+from gpu_profile_exporter.serving.energy import EnergySum
+from gpu_profile_exporter.serving.listener import EngineListener
+from gpu_profile_exporter.serving.tickets import CostTicket
+
+#: Most requests that wait for the next step, and most models with a series.
+_MOST_PENDING, _MOST_MODELS = 20_000, 16
+#: Costs are known at most this long after the last iteration has left: two steps, and the counter's lag.
+_BEHIND_S: Final = 5.0
+_UJ: Final = 1e6
+_PHASES: Final = {RequestPhase.PREFILL: "prefill", RequestPhase.DECODE: "decode"}
+
+
+class RequestSpan(NamedTuple):
+    """The span of a request: its name, its start in ns since the epoch, its attributes, and the request in it."""
+
+    name: str
+    start_ns: int
+    attributes: Mapping[str, object]
+    request: ServedRequest
+
+
+class ServedEngine:
+    """The costs of one engine. One thread calls `step`; any thread may call `add`, `energy.take` and read `latest`.
+
+    `tenant` names the attribute of spans that has the tenant, None for none. Spans wait for `wait_s`.
+    """
+
+    def __init__(
+        self, name: str, listener: EngineListener, clock: Clock, *, tenant: str | None, most_tenants: int, wait_s: float
+    ) -> None:
+        self.name = name
+        #: The energy of its GPUs. None until the GPUs have answered.
+        self.energy: EnergySum | None = None
+        #: The metrics, as of the last step.
+        self.latest: list[MetricReading] = []
+        self._listener, self._clock = listener, clock
+        self._tenant, self._most_tenants = tenant, most_tenants
+        # A span must not leave while the last iteration of its request may still wait for others.
+        self._deadline_ns = nanoseconds(wait_s - _BEHIND_S)
+        # The same names as the estimator's, because both see the same spans in the same order.
+        self._tenants, self._models = Tenants(most_tenants), Tenants(_MOST_MODELS)
+        self._estimator: ServingEngine | None = None
+        self._uuids: tuple[str, ...] = ()
+        self._pending: deque[tuple[RequestSpan, CostTicket]] = deque()
+        self._lock = threading.Lock()
+        #: The tickets of waiting spans, by the request's id, or by its end without an id.
+        self._tickets: WeakValueDictionary[str, CostTicket] = WeakValueDictionary()
+        self._refused: Counter[str] = Counter()
+        self._messages = 0
+        self._tokens: Counter[tuple[str, RequestPhase]] = Counter()
+        self._cached: Counter[str] = Counter()
+        self._ended: Counter[str] = Counter()
+        self._seen_models: set[str] = set()
+        self._attributes: dict[tuple[str, ...], dict[str, str]] = {}
+
+    def begin(self, uuids: tuple[str, ...]) -> None:
+        """Set the engine's GPUs."""
+        self._uuids = uuids
+        self._estimator = ServingEngine(
+            self._tenant, len(uuids), most_tenants=self._most_tenants, deadline_ns=self._deadline_ns
+        )
+        self.energy = EnergySum(uuids)
+
+    # ------------------------------------------------------------------ requests
+
+    def add(self, span: RequestSpan, ticket: CostTicket) -> None:
+        """Add a request that has ended."""
+        with self._lock:
+            if len(self._pending) < _MOST_PENDING:
+                self._pending.append((span, ticket))
+                return
+            self._refused["no_room"] += 1
+        ticket.reason = "no_room"
+
+    def refuse(self, reason: str) -> None:
+        """Count a span of a request that cannot be used."""
+        with self._lock:
+            self._refused[reason] += 1
+
+    def _pass_on(self, estimator: ServingEngine) -> None:
+        with self._lock:
+            pending = [self._pending.popleft() for _ in range(len(self._pending))]
+        for span, ticket in pending:
+            request = span.request
+            estimator.request(span.name, span.start_ns, span.attributes)
+            self._tickets[request.id or str(request.end_ns)] = ticket
+            tenant = self._tenants.name(request.tenant)
+            self._ended[tenant] += 1
+            self._tokens[tenant, RequestPhase.PREFILL] += request.prompt - (request.cached or 0)
+            self._tokens[tenant, RequestPhase.DECODE] += request.completion
+            if request.cached is not None:
+                self._cached[tenant] += request.cached
+            if request.model:
+                self._seen_models.add(self._models.name(request.model))
+
+    # ------------------------------------------------------------------ the step
+
+    def step(self) -> None:
+        """Pass on the arrivals, share out the energy of the time that is complete, and renew the metrics."""
+        estimator, energy = self._estimator, self.energy
+        if estimator is None or energy is None:
+            return
+        for frames, arrival_ns in self._listener.take(self.name):
+            self._messages += 1
+            estimator.message(frames, arrival_ns)
+        self._pass_on(estimator)
+        times, joules, resets = energy.readings()
+        for start_ns, end_ns in resets:
+            estimator.account.spoil(start_ns, end_ns, Unallocated.UNEXPLAINED)
+        if len(times):
+            estimator.read(times, joules)
+        estimator.settle(self._clock.now_ns())
+        for request, cost in estimator.finished():
+            ticket = self._tickets.pop(request.id or str(request.end_ns), None)
+            if ticket is not None:
+                ticket.cost = cost
+        if estimator.refusal is not None:
+            for ticket in list(self._tickets.values()):
+                ticket.likely = str(estimator.refusal)
+        self.latest = list(self._readings(estimator))
+
+    # ------------------------------------------------------------------ metrics
+
+    def _about(self, *pairs: str) -> dict[str, str]:
+        """The engine, and names and values in turn: the same mapping each time. Empty values are left out."""
+        made = self._attributes.get(pairs)
+        if made is None:
+            values = zip(pairs[::2], pairs[1::2], strict=True)
+            made = self._attributes[pairs] = {"engine": self.name} | {name: value for name, value in values if value}
+        return made
+
+    def _of(self, tenant: Hashable, *pairs: str) -> dict[str, str]:
+        """Attributes with a tenant. Work without a span has none."""
+        return self._about("tenant", "" if tenant is None else str(tenant), *pairs)
+
+    def _readings(self, estimator: ServingEngine) -> Iterator[MetricReading]:
+        yield from self._costs(estimator.account)
+        for (tenant, phase), n in self._tokens.items():
+            yield MetricReading(rows.SERVING_TOKENS, self._of(tenant, "phase", _PHASES[phase]), n)
+        for metric, counts in ((rows.SERVING_CACHED, self._cached), (rows.SERVING_REQUESTS, self._ended)):
+            for tenant, n in counts.items():
+                yield MetricReading(metric, self._of(tenant), n)
+        yield MetricReading(rows.SERVING_MESSAGES, self._about(), self._messages)
+        yield MetricReading(rows.SERVING_LOST, self._about(), estimator.lost_messages)
+        yield MetricReading(rows.SERVING_WAITING, self._about(), estimator.waiting)
+        refused = Counter(self._listener.dropped(self.name))
+        with self._lock:
+            refused.update(self._refused)
+        refused.update({str(reason): n for reason, n in estimator.refused_messages.items()})
+        refused.update({str(reason): n for reason, n in estimator.refused_requests.items()})
+        for reason, n in sorted(refused.items()):
+            yield MetricReading(rows.SERVING_REFUSED, self._about("reason", reason), n)
+        for uuid in self._uuids:
+            yield MetricReading(rows.SERVING_DEVICE, self._about("hw.id", uuid), 1)
+        for model in sorted(self._seen_models):
+            yield MetricReading(rows.SERVING_MODEL, self._about("model", model), 1)
+
+    def _costs(self, account: EngineAccount) -> Iterator[MetricReading]:
+        for (tenant, phase), microjoules in account.microjoules.items():
+            yield MetricReading(rows.SERVING_ENERGY, self._of(tenant, "phase", _PHASES[phase]), microjoules / _UJ)
+        for (tenant, phase), seconds in account.device_s.items():
+            yield MetricReading(rows.SERVING_DEVICE_TIME, self._of(tenant, "phase", _PHASES[phase]), seconds)
+        for tenant in dict.fromkeys(tenant for tenant, _ in account.microjoules):
+            half_width = account.half_width(tenant)
+            if half_width is not None:
+                yield MetricReading(rows.SERVING_HALF_WIDTH, self._of(tenant), half_width)
+        for reason in Unallocated:
+            # From 0, so that increase() sees the first joules.
+            joules = account.unallocated.get(reason, 0) / _UJ
+            yield MetricReading(rows.SERVING_UNALLOCATED, self._about("reason", str(reason)), joules)

@@ -1,0 +1,103 @@
+"""The metrics of the costs of LLM serving, by engine, and the attributes of its requests' spans."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gpu_profile.catalogue.attributes import Attribute
+from gpu_profile.catalogue.metric import Family
+
+_SERVING: Final = Family("engine")
+SERVING_ENERGY: Final = _SERVING.counter(
+    "gpu_profile.serving.energy",
+    "J",
+    "Energy of an engine's GPUs by the requests' tenant and phase: with the unallocated energy, the growth of "
+    "the energy counters",
+    "tenant",
+    "phase",
+)
+SERVING_DEVICE_TIME: Final = _SERVING.counter(
+    "gpu_profile.serving.device.time",
+    "s",
+    "GPU-seconds of an engine's iterations by the requests' tenant and phase",
+    "tenant",
+    "phase",
+)
+SERVING_UNALLOCATED: Final = _SERVING.counter(
+    "gpu_profile.serving.energy.unallocated",
+    "J",
+    "Energy of an engine's GPUs that no tenant has, by reason: `idle`, or why it could not be shared out",
+    "reason",
+)
+SERVING_HALF_WIDTH: Final = _SERVING.gauge(
+    "gpu_profile.serving.half_width",
+    "1",
+    "Half of the 95 % interval of a tenant's energy, as a share of the energy; absent without a value",
+    "tenant",
+)
+SERVING_TOKENS: Final = _SERVING.counter(
+    "gpu_profile.serving.tokens",
+    "{token}",
+    "Tokens that an engine computed, by tenant and phase; tokens from the prefix cache are not computed",
+    "tenant",
+    "phase",
+)
+SERVING_CACHED: Final = _SERVING.counter(
+    "gpu_profile.serving.cached",
+    "{token}",
+    "Tokens of prompts that the prefix cache had, by tenant, as far as the engine reports them",
+    "tenant",
+)
+SERVING_REQUESTS: Final = _SERVING.counter(
+    "gpu_profile.serving.requests", "{request}", "Requests that ended, by tenant", "tenant"
+)
+SERVING_MESSAGES: Final = _SERVING.counter(
+    "gpu_profile.serving.messages",
+    "{message}",
+    "Messages of an engine that arrived: one for each iteration, and some without work",
+)
+SERVING_LOST: Final = _SERVING.counter(
+    "gpu_profile.serving.iterations.lost", "{iteration}", "Iterations of an engine that are missing in the sequence"
+)
+SERVING_WAITING: Final = _SERVING.gauge(
+    "gpu_profile.serving.waiting", "{iteration}", "Iterations of an engine that wait for the end of their requests"
+)
+SERVING_REFUSED: Final = _SERVING.counter(
+    "gpu_profile.serving.rejected",
+    "{message}",
+    "Messages of an engine, or requests, that were not used, by reason",
+    "reason",
+)
+SERVING_DEVICE: Final = _SERVING.gauge(
+    "gpu_profile.serving.device", "", "1 for each GPU of an engine; join it on hw_id", "hw.id"
+)
+
+SERVING_MODEL: Final = _SERVING.gauge(
+    "gpu_profile.serving.model", "", "1 for each model in the spans of an engine's requests", "model"
+)
+
+SERVING_METRICS: Final = tuple(_SERVING)
+
+REQUEST_ENERGY: Final = Attribute(
+    "gpu_profile.request.energy", "double", "Energy of the GPUs for the request, its parts of fixed costs included", "J"
+)
+REQUEST_MARGINAL: Final = Attribute(
+    "gpu_profile.request.energy.marginal", "double", "The same without its parts of fixed costs", "J"
+)
+REQUEST_HALF_WIDTH: Final = Attribute(
+    "gpu_profile.request.energy.half_width", "double", "Half of the 95 % interval of the energy", "J"
+)
+REQUEST_DEVICE_TIME: Final = Attribute(
+    "gpu_profile.request.device_time", "double", "The request's share of the time of iterations, summed over GPUs", "s"
+)
+REQUEST_REASON: Final = Attribute(
+    "gpu_profile.request.reason", "string", "Why the request has no values, such as `not_identifiable_yet`"
+)
+#: The attributes of spans of requests.
+REQUEST_ATTRIBUTES: Final[tuple[Attribute, ...]] = (
+    REQUEST_ENERGY,
+    REQUEST_MARGINAL,
+    REQUEST_HALF_WIDTH,
+    REQUEST_DEVICE_TIME,
+    REQUEST_REASON,
+)

@@ -1,0 +1,121 @@
+"""Engines, their GPUs and their requests, as the settings name them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpu_profile.catalogue.samples import Device, DeviceKind
+from gpu_profile.catalogue.signals import ENERGY
+from gpu_profile.driver import Capability
+from gpu_profile.errors import UsageError
+from gpu_profile.testing import FakeClock
+from gpu_profile_exporter.config import ServingSettings
+from gpu_profile_exporter.serving import ServingCosts
+from gpu_profile_exporter.serving.devices import chosen
+
+SPAN = {
+    "gen_ai.request.id": "1", "gen_ai.usage.prompt_tokens": 100, "gen_ai.usage.completion_tokens": 7,
+    "gen_ai.usage.cached_tokens": 40, "gen_ai.latency.time_in_queue": 0.1, "gen_ai.latency.time_to_first_token": 0.2,
+    "gen_ai.latency.e2e": 0.5, "gen_ai.response.model": "m", "user": "alice",
+}  # fmt: skip
+
+
+def gpus(*uuids: str, counted: bool = True) -> Any:
+    """A source of devices, with or without an energy counter."""
+    capability = {ENERGY: Capability(counted, "" if counted else "not supported")}
+    states = {u: SimpleNamespace(device=Device(u, index=i), capabilities=capability) for i, u in enumerate(uuids)}
+    return SimpleNamespace(states=states)
+
+
+@contextmanager
+def serving(source: Any, tmp_path: Path, *engines: str, **settings: Any) -> Iterator[ServingCosts]:
+    addresses = tuple((name, f"unix:{tmp_path}/{name}.sock") for name in engines)
+    costs = ServingCosts(ServingSettings(engines=addresses, tenant="user", **settings), source, FakeClock())
+    try:
+        yield costs
+    finally:
+        costs.stop()
+
+
+def told(costs: ServingCosts) -> dict[tuple[str, ...], float]:
+    """The readings by the name and the attributes' values."""
+    return {(r.metric.otel.removeprefix("gpu_profile.serving."), *r.attributes.values()): r.value
+            for r in costs.readings(0)}  # fmt: skip
+
+
+def test_a_request_is_counted_for_its_tenant_and_its_ticket_waits(tmp_path: Path) -> None:
+    with serving(gpus("GPU-1", "GPU-2"), tmp_path, "e") as costs:
+        assert costs.request("any", "GET /", 5, {}) is None
+        costs.step()
+        ticket = costs.request("any", "llm_request", 5, SPAN)
+        assert ticket is not None
+        assert not ticket.is_ready
+        broken = costs.request("any", "llm_request", 5, {**SPAN, "gen_ai.usage.prompt_tokens": -1})
+        assert broken is not None
+        assert (broken.is_ready, broken.attributes()) == (True, {"gpu_profile.request.reason": "range"})
+        costs.step()
+        found = told(costs)
+        assert found["requests", "e", "alice"] == 1
+        assert found["tokens", "e", "alice", "prefill"] == 60
+        assert found["tokens", "e", "alice", "decode"] == 7
+        assert found["cached", "e", "alice"] == 40
+        assert found["rejected", "e", "range"] == 1
+        assert found["model", "e", "m"] == found["device", "e", "GPU-1"] == found["device", "e", "GPU-2"] == 1
+        assert found["energy.unallocated", "e", "idle"] == 0
+        assert not [key for key in found if key[0] in ("energy", "device.time", "half_width")]
+
+
+def test_with_several_engines_the_service_names_the_requests_engine(tmp_path: Path) -> None:
+    with serving(gpus("GPU-1", "GPU-2"), tmp_path, "a", "b", devices=(("a", "0"), ("b", "GPU-2"))) as costs:
+        costs.step()
+        costs.request("b", "llm_request", 5, SPAN)
+        stray = costs.request("c", "llm_request", 5, SPAN)
+        assert stray is not None
+        assert stray.attributes() == {"gpu_profile.request.reason": "engine_not_known"}
+        costs.step()
+        assert [key for key in told(costs) if key[0] in ("requests", "device")] == [
+            ("device", "a", "GPU-1"), ("requests", "b", "alice"), ("device", "b", "GPU-2"),
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("engines", "devices", "says"),
+    [
+        (("a",), (("x", "0"),), "--serving-devices: x is no engine of --serving: a"),
+        (("a", "b"), (("a", "0"),), "--serving-devices: names no GPU of b; with several engines, each needs its own"),
+        (("a", "b"), (("a", "0,1"), ("b", "1")), "--serving-devices: a and b share 1; such engines have no costs"),
+    ],
+)
+def test_engines_need_gpus_of_their_own(engines: tuple[str, ...], devices: Any, says: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught, serving(gpus("GPU-1"), tmp_path, *engines, devices=devices):
+        pass
+    assert str(caught.value) == says
+
+
+def test_gpus_are_found_by_index_or_uuid_and_slices_are_left_out() -> None:
+    found = [Device("GPU-a", index=0), Device("MIG-x", "GPU-a", DeviceKind.MIG, index=0), Device("GPU-b", index=1)]
+    assert chosen("", found) == (("GPU-a", "GPU-b"), "")
+    assert chosen("1,GPU-a,1", found) == (("GPU-b", "GPU-a"), "")
+    assert chosen("7", found) == ((), "this node has no GPU 7")
+    assert chosen("0", ()) == ((), "no GPU has answered yet")
+
+
+@pytest.mark.parametrize(
+    ("source", "devices", "says"),
+    [
+        (gpus("GPU-1", counted=False), (), "GPU GPU-1 has no energy counter: not supported"),
+        (gpus("GPU-1"), (("e", "1"),), "this node has no GPU 1"),
+    ],
+)
+def test_an_engine_without_usable_gpus_is_logged_once_and_has_no_series(
+    source: Any, devices: Any, says: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(source, tmp_path, "e", devices=devices) as costs:
+        costs.step()
+        costs.step()
+        assert [record.message for record in caplog.records] == [f"engine e has no costs: {says}"]
+        assert told(costs) == {}

@@ -1,0 +1,66 @@
+"""The energy of several GPUs as one sum: no joule is lost or counted twice, whatever the order of the readings."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_profile.catalogue import SIGNALS
+from gpu_profile.catalogue.signals import ENERGY, POWER
+from gpu_profile_exporter.serving.energy import EnergySum
+
+ENERGY_NUMBER, POWER_NUMBER = SIGNALS.index(ENERGY), SIGNALS.index(POWER)
+
+
+def samples(*readings: tuple[int, int]) -> list[int]:
+    """Readings of the counter at (ms, mJ), each beside one of the power, as readers send them."""
+    found: list[int] = []
+    for at_ms, quanta in readings:
+        end_ns = at_ms * 1_000_000
+        found += [POWER_NUMBER, end_ns, end_ns, 1, ENERGY_NUMBER, end_ns, end_ns, quanta]
+    return found
+
+
+def test_the_second_gpu_is_interpolated_at_the_firsts_readings() -> None:
+    energy = EnergySum(["a", "b"])
+    energy.take("a", samples((100, 5_000), (200, 6_000), (300, 8_000)))
+    energy.take("other", samples((100, 1), (300, 900_000)))
+    assert not len(energy.readings()[0])  # nothing of b yet
+    energy.take("b", samples((50, 70_000), (150, 71_000), (250, 73_000)))
+    times, joules, resets = energy.readings()
+    assert times.tolist() == [100_000_000, 200_000_000]
+    assert np.diff(joules).tolist() == [1.0 + 1.5]
+    assert not resets
+    energy.take("b", samples((350, 74_000)))
+    more, later, _ = energy.readings()
+    assert more.tolist() == [300_000_000]
+    assert later[0] - joules[-1] == 2.0 + 1.5
+
+
+def test_a_reset_counter_goes_on_and_its_time_is_named() -> None:
+    energy = EnergySum(["a"])
+    energy.take("a", samples((100, 9_000), (200, 9_500), (300, 100), (400, 700)))
+    times, joules, resets = energy.readings()
+    assert len(times) == 4
+    assert (joules - joules[0]).tolist() == [0, 0.5, 0.5, 1.1]
+    assert resets == [(200_000_000, 300_000_000)]
+    assert energy.readings()[2] == []
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.integers(1, 400), st.integers(0, 50)), min_size=3, max_size=40), st.integers(1, 5))
+def test_the_growth_of_one_counter_is_kept_in_whatever_portions_it_comes(
+    steps: list[tuple[int, int]], portion: int
+) -> None:
+    at, total, readings = 0, 0, []
+    for ms, quanta in steps:
+        at, total = at + ms, total + quanta
+        readings.append((at, total))
+    energy, times, joules = EnergySum(["a"]), [], []
+    for first in range(0, len(readings), portion):
+        # Readers may repeat their last reading.
+        energy.take("a", samples(*readings[max(0, first - 1) : first + portion]))
+        more_times, more_joules, _ = energy.readings()
+        times += more_times.tolist()
+        joules += more_joules.tolist()
+    assert times == [each * 1_000_000 for each, _ in readings]
+    assert [round(each * 1000) for each in joules] == [each - readings[0][1] for _, each in readings]
