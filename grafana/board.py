@@ -12,6 +12,7 @@ from queries import by, named, series, with_slice
 
 from gpu_profile.catalogue.metrics import DEVICE_INFO, REGION_CALLS, REGION_DURATION
 from gpu_profile.catalogue.self_metrics import XID_LAST_TIME
+from gpu_profile.catalogue.serving import SERVING_TOKENS
 
 #: Grafana lists the dashboards with this tag in the menu of each of them.
 TAG: Final = "gpu-profile"
@@ -128,6 +129,17 @@ def programs(*labels: str) -> tuple[Json, ...]:
     return tuple(
         choice(name, name.title(), f"label_values({query}, {label_})")
         for (name, query), label_ in zip(named, labels, strict=True)
+    )
+
+
+def engines() -> tuple[Json, ...]:
+    """Cluster, exporter, engine and tenant of LLM servers."""
+    labels = {"cluster": "Cluster", "instance": "Exporter", "engine": "Engine", "tenant": "Tenant"}
+    chosen = [f'{name}=~"${name}"' for name in labels]
+    asked = (series(SERVING_TOKENS, scope=", ".join(chosen[:i])) for i in range(len(labels)))
+    return tuple(
+        choice(name, title, f"label_values({query}, {name})")
+        for (name, title), query in zip(labels.items(), asked, strict=True)
     )
 
 

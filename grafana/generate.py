@@ -19,11 +19,12 @@ import one_gpu
 import recordings
 import regions
 import rulefiles
+import serving
 import training
 import trust
 
 #: In the order in which a reader goes from the question to its cause.
-BOARDS: Final = (fleet.BOARD, node.BOARD, one_gpu.BOARD, regions.BOARD, training.BOARD, trust.BOARD)
+BOARDS: Final = (fleet.BOARD, node.BOARD, one_gpu.BOARD, regions.BOARD, training.BOARD, serving.BOARD, trust.BOARD)
 
 
 def files(sites: rulefiles.Sites) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import costs
 from queries import ANY_VERSION, Once, by, known, physical, rate, series
 from rulefiles import Group, Recording
 
@@ -80,4 +81,8 @@ REGIONS: Final = Group(
     ),
 )
 
-FILES: Final = {"gpu-profile.yaml": (DEVICES, REGIONS)}
+FILES: Final = {
+    "gpu-profile.yaml": (DEVICES, REGIONS),
+    "gpu-profile-costs.yaml": (costs.RULES,),
+    "gpu-profile-prices.yaml": (costs.INPUTS,),
+}

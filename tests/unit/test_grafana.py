@@ -23,6 +23,7 @@ from gpu_profile.catalogue.metrics import REGION_METRICS, SPINNING
 from gpu_profile.catalogue.push import PUSH_METRICS
 from gpu_profile.catalogue.receive import RECEIVE_METRICS
 from gpu_profile.catalogue.self_metrics import READER_CPU, READER_MEMORY, READER_RESTARTS
+from gpu_profile.catalogue.serving import SERVING_METRICS
 from gpu_profile.catalogue.signals import THROTTLES
 from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver
@@ -56,6 +57,8 @@ NAMED_RULES = [(rule.get("alert") or rule["record"], rule) for rule in RULES]
 TARGET_LABELS = {"job", "instance", "cluster", "namespace", "version"}
 #: Series of Prometheus itself, and of each process that it scrapes.
 BUILT_IN = {"up", "ALERTS", "process_start_time_seconds"}
+#: Series of other rules. Inputs, such as prices, are among them.
+RECORDED = {rule["record"] for rule in RULES if "record" in rule}
 #: Series of a group that is off by default: their alert needs `--collect nvlink-detail`.
 REQUESTED = {"nvidia_gpu_nvlink_link_state"}
 #: Units in Grafana's own ids, as far as the dashboards use them.
@@ -313,7 +316,7 @@ def test_counters_and_only_counters_are_shown_as_growth(expr: str) -> None:
 def test_a_rule_uses_only_names_and_labels_of_the_catalogue(rule: dict[str, Any]) -> None:
     known = set(TARGET_LABELS)
     for selector, under in selectors(rule["expr"]):
-        if selector.name in BUILT_IN:
+        if selector.name in BUILT_IN | RECORDED:
             continue
         metric = PUBLISHED[selector.name]
         labels = labels_of(metric)
@@ -358,6 +361,7 @@ ELSEWHERE = {
     *ALLOCATION_METRICS,
     *PUSH_METRICS,
     *RECEIVE_METRICS,
+    *SERVING_METRICS,
     *HTTP_METRICS,
     READER_CPU,
     READER_MEMORY,
@@ -368,7 +372,7 @@ ELSEWHERE = {
 @pytest.mark.parametrize("expr", [*QUERIES, *(pytest.param(rule["expr"], id=name) for name, rule in NAMED_RULES)])
 def test_all_that_is_queried_of_devices_is_published_by_default(expr: str, by_default: list[dict[str, str]]) -> None:
     for selector, _ in selectors(expr):
-        if selector.name in {*BUILT_IN, *REQUESTED} or PUBLISHED[selector.name] in ELSEWHERE:
+        if selector.name in {*BUILT_IN, *REQUESTED, *RECORDED} or PUBLISHED[selector.name] in ELSEWHERE:
             continue
         published = [labels for labels in by_default if labels["__name__"] == selector.name]
         assert published, selector.name
