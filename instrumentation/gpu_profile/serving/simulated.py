@@ -120,11 +120,12 @@ class EnginePhysics:
             seconds, joules = seconds + more_s, joules + more_j
         return seconds, joules
 
-    def _kernel(self, kernel: int, work: Floats) -> tuple[Floats, Floats]:
-        """Seconds and J of the dense layers (0), or of attention in prefill (1) or in decode (2)."""
-        model, device, tokens = self.model, self.device, work.T
+    def kernel_work(self, kernel: int, work: Floats) -> tuple[Floats, Floats, float]:
+        """FLOPs, bytes and the share of multiprocessors of the dense layers (0), or of attention in prefill (1) or in
+        decode (2), of all devices together."""
+        model, tokens = self.model, work.T
         attention = 4.0 * model.layers * model.width
-        flops, size, sms = (
+        return (
             (*model.dense(tokens[WorkQuantity.TOKENS]), 1.0),
             (attention * tokens[WorkQuantity.PREFILL_CONTEXT], model.kv_bytes * tokens[WorkQuantity.PREFILL_KV], 1.0),
             (
@@ -133,6 +134,11 @@ class EnginePhysics:
                 _DECODE_SMS,
             ),
         )[kernel]
+
+    def _kernel(self, kernel: int, work: Floats) -> tuple[Floats, Floats]:
+        """Seconds and J of a kernel."""
+        model, device, tokens = self.model, self.device, work.T
+        flops, size, sms = self.kernel_work(kernel, work)
         peak, rate = device.peak_flops["bf16"] * self.devices, device.dram_bytes_per_s * self.devices
         seconds = np.maximum(flops / (peak * COMPUTE_EFFICIENCY), size / (rate * MEMORY_EFFICIENCY))
         if kernel == 0 and self.devices > 1 and device.nvlink_bytes_per_s:
@@ -224,13 +230,13 @@ class ServingRun(NamedTuple):
 
 def simulate(
     physics: EnginePhysics, tenants: Sequence[TenantLoad] = TENANTS, *, seconds: float = 300.0, seed: int = 0,
-    bursts: bool = False, noise: float = 0.04, start_ns: int = 1_700_000_000 * 10**9,
+    bursts: bool = False, noise: float = 0.04, start_ns: int = 1_700_000_000 * 10**9, drained: bool = False,
 ) -> ServingRun:  # fmt: skip
     """Run the engine for a time. `bursts`: requests of a tenant arrive in groups, some 12 s apart. `noise` is the
-    relative standard deviation of an iteration's energy around the physics."""
+    relative standard deviation of an iteration's energy around the physics. `drained`: until the last request ends."""
     drawn = np.random.default_rng(seed)
     schedule = Schedule(physics, tenants, _arrivals(tenants, seconds, drawn, bursts=bursts), drawn)
-    schedule.run(seconds)
+    schedule.run(math.inf if drained else seconds)
     return schedule.result(noise, start_ns)
 
 
