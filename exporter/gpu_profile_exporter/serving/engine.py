@@ -20,7 +20,7 @@ from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.readings.readings import MetricReading
 from gpu_profile_exporter.serving.energy import EnergySum
 from gpu_profile_exporter.serving.listener import EngineListener
-from gpu_profile_exporter.serving.tickets import CostTicket
+from gpu_profile_exporter.serving.tickets import LATE, CostTicket
 
 #: Most requests that wait for the next step, and most models with a series.
 _MOST_PENDING, _MOST_MODELS = 20_000, 16
@@ -134,9 +134,9 @@ class ServedEngine:
             ticket = self._tickets.pop(request.id or str(request.end_ns), None)
             if ticket is not None:
                 ticket.cost = cost
-        if estimator.refusal is not None:
-            for ticket in list(self._tickets.values()):
-                ticket.likely = str(estimator.refusal)
+        likely = Unallocated.NOT_YET if not estimator.account.model.ready else LATE
+        for ticket in list(self._tickets.values()):
+            ticket.likely = str(estimator.refusal or likely)
         self.latest = list(self._readings(estimator))
 
     # ------------------------------------------------------------------ metrics

@@ -58,6 +58,7 @@ def test_a_request_is_counted_for_its_tenant_and_its_ticket_waits(tmp_path: Path
         assert broken is not None
         assert (broken.is_ready, broken.attributes()) == (True, {"gpu_profile.request.reason": "range"})
         costs.step()
+        assert ticket.attributes() == {"gpu_profile.request.reason": "not_identifiable_yet"}
         found = told(costs)
         assert found["requests", "e", "alice"] == 1
         assert found["tokens", "e", "alice", "prefill"] == 60
