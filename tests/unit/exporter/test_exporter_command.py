@@ -107,6 +107,7 @@ def test_help_begins_as_it_always_does() -> None:
         "OTLP push:",
         "Receiving spans over OTLP:",
         "Forwarding of received telemetry:",
+        "Costs of LLM serving:",
         "Logging:",
         "The command:",
         "Commands:",
