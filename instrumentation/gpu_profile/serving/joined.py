@@ -258,8 +258,9 @@ class ServingEngine:
     def _without_spans_ns(self, now_ns: int) -> int | None:
         """The time of the iterations that need not wait for spans, because there have been none for long. None: all
         must wait."""
-        since_ns = max(self._last_request_ns or 0, self._first_ns)
-        if now_ns - since_ns < _NO_SPANS_NS or not len(self._membership):
+        last_ns, waiting_ns = self._last_request_ns or 0, self._membership.first_start_ns
+        if waiting_ns is None or waiting_ns < last_ns or now_ns - max(last_ns, self._first_ns) < _NO_SPANS_NS:
+            # Of iterations before the last span, the requests are as complete as they will be.
             return None
         return now_ns if self._last_request_ns is None else now_ns - _NO_SPANS_NS
 

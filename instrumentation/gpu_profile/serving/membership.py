@@ -32,8 +32,8 @@ _NEAR = 2
 _LONG_ENOUGH, _ENOUGH = 12, 10
 #: The most that an iteration's context may differ from its requests': engines count the current token or not.
 _CONTEXT_PER_REQUEST, _CONTEXT_SHARE = 2, 0.02
-#: Trial delays of requests' stamps behind stamps of iterations, the weights of a delay and its neighbours in the choice,
-#: and the weight of earlier requests after each new one.
+#: Trial delays of requests' stamps behind stamps of iterations, the weights of a delay and its neighbours, and the
+#: weight of earlier requests after each new one.
 _DELAYS_NS = range(-20_000_000, 79_000_000, 3_000_000)
 _WEIGHTS, _FORGET = (1.0, 2.0, 1.0), 0.98
 #: The least share of an iteration's tokens of prefill that its requests have.

@@ -285,9 +285,9 @@ class Schedule:
         self._parts: list[Floats] = []
 
     def run(self, seconds: float) -> None:
-        """Run iterations until all requests have ended, at most to twice the time of their arrivals, in s."""
+        """Run iterations until a time in s, at most until all requests have ended."""
         now, at, arrivals = 0.0, 0, self._arrivals[:, 0].tolist()
-        while now < 2 * seconds:
+        while now < seconds:
             while at < len(arrivals) and arrivals[at] <= now:
                 self._waiting.append(at)
                 at += 1

@@ -69,7 +69,7 @@ def test_a_full_cache_preempts_requests_which_are_computed_again() -> None:
 
 def test_a_higher_priority_waits_less() -> None:
     first, later = (replace(TENANTS[1], per_s=28.0, priority=priority) for priority in (1, 0))
-    run = simulate(PHYSICS, [first, later], seconds=4, seed=2)
+    run = simulate(PHYSICS, [first, later], seconds=4, seed=2, drained=True)
     waits = [np.mean([r.scheduled_s - r.arrival_s for r in run.requests if r.tenant == t]) for t in (0, 1)]
     assert waits[0] < waits[1] / 2
 

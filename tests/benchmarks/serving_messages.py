@@ -1,0 +1,116 @@
+"""The same energy, shared out from an engine's own messages and from its requests' spans, as they arrive on a node."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import msgpack
+import numpy as np
+
+from gpu_profile.history.timeline import Floats
+from gpu_profile.serving.joined import ServingEngine
+from gpu_profile.serving.simulated import ServingRun
+from gpu_profile.serving.work import RequestPhase, WorkQuantity
+
+_S: Final = 10**9
+#: Messages arrive this much after an iteration, and up to some times the second value more; spans after their request.
+_DELAY_S, _JITTER_S, _SPAN_DELAY_S = 0.002, 0.001, 0.005
+_TENANT: Final = "tenant.id"
+#: The exporter's default: `--serving-wait` less 5 s.
+_DEADLINE_NS: Final = 55 * _S
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """By number of a request: its energy in J and half-width, NaN if it was refused. The rest is of the whole run."""
+
+    joules: Floats
+    half_widths: Floats
+    tenants: Floats
+    us_per_iteration: float
+
+
+def messages(run: ServingRun, seed: int) -> Iterator[tuple[int, list[bytes]]]:
+    """The forward-pass metrics of a run, with their arrivals in ns."""
+    iterations, parts, n = run.iterations, run.iterations.parts, len(run.joules)
+    delays = _DELAY_S + np.random.default_rng(seed).exponential(_JITTER_S, n)
+    arrivals = np.maximum.accumulate(iterations.ends + (delays * _S).astype(np.int64))
+    prefill = (parts.phase == RequestPhase.PREFILL).astype(np.float64)
+
+    def total(values: Floats) -> Floats:
+        return np.bincount(parts.iteration, values, n).astype(np.float64)
+
+    tokens = parts.work[:, WorkQuantity.TOKENS]
+    chunks, decodes, computed = total(prefill), total(1 - prefill), total(tokens * prefill)
+    variance = total(tokens**2 * prefill) / np.maximum(chunks, 1) - (computed / np.maximum(chunks, 1)) ** 2
+    stored, context = iterations.work[:, WorkQuantity.PREFILL_KV], iterations.work[:, WorkQuantity.DECODE_CONTEXT]
+    for i, arrival in enumerate(arrivals.tolist()):
+        scheduled = {
+            "num_prefill_requests": int(chunks[i]),
+            "sum_prefill_tokens": int(computed[i]),
+            "var_prefill_length": max(0.0, float(variance[i])),
+            "sum_prefill_kv_tokens": int(stored[i]),
+            "num_decode_requests": int(decodes[i]),
+            "sum_decode_kv_tokens": int(context[i]),
+            "var_decode_kv_tokens": 0.0,
+        }
+        body = {
+            "worker_id": "worker",
+            "dp_rank": 0,
+            "wall_time": float(iterations.ends[i] - iterations.starts[i]) / _S,
+            "scheduled_requests": scheduled,
+            "queued_requests": {},
+        }
+        yield arrival, [b"", i.to_bytes(8, "big"), msgpack.packb(body)]
+
+
+def spans(run: ServingRun) -> Iterator[tuple[int, int, dict[str, object]]]:
+    """The spans of the requests that ended: arrival and start in ns, and attributes."""
+    for number, request in enumerate(run.requests):
+        if request.end_s == request.end_s:
+            arrival_ns, start_ns = (int(each * _S) for each in (request.end_s + _SPAN_DELAY_S, request.arrival_s))
+            yield run.start_ns + arrival_ns, run.start_ns + start_ns, {
+                "gen_ai.request.id": str(number),
+                "gen_ai.usage.prompt_tokens": request.prompt,
+                "gen_ai.usage.completion_tokens": request.output,
+                "gen_ai.usage.cached_tokens": request.cached,
+                "gen_ai.latency.time_in_queue": request.scheduled_s - request.arrival_s,
+                "gen_ai.latency.time_to_first_token": request.first_token_s - request.arrival_s,
+                "gen_ai.latency.e2e": request.end_s - request.arrival_s,
+                _TENANT: f"t{request.tenant}",
+            }  # fmt: skip
+
+
+def replay(run: ServingRun, seed: int) -> Replayed:
+    """All data of a run in the order of their arrival, and idle readings until the last request is settled."""
+    engine, readings = ServingEngine(_TENANT, deadline_ns=_DEADLINE_NS), run.readings(seed=seed)
+    last_ns, last_j = int(readings.times[-1]), float(readings.joules[-1])
+    idle = [(last_ns + i * _S, last_j + i * run.idle_w) for i in range(1, 150)]
+    events: list[tuple[int, int, tuple[object, ...]]] = [(at, 0, (frames,)) for at, frames in messages(run, seed)]
+    events += [(at, 1, (start_ns, attributes)) for at, start_ns, attributes in spans(run)]
+    events += [(at, 2, (j,)) for at, j in [*zip(readings.times.tolist(), readings.joules.tolist(), strict=True), *idle]]
+    events.sort(key=lambda each: each[:2])
+    next_ns, finished = events[0][0] + _S, []
+    began = time.process_time()
+    for at, kind, values in events:
+        while at >= next_ns:
+            engine.settle(next_ns)
+            finished += engine.finished()
+            next_ns += _S
+        if kind == 0:
+            engine.message(values[0], at)  # type: ignore[arg-type]
+        elif kind == 1:
+            engine.request("llm_request", values[0], values[1])  # type: ignore[arg-type]
+        else:
+            engine.read([at], [values[0]])  # type: ignore[list-item]
+    spent_s = time.process_time() - began
+    joules, half_widths = np.full(len(run.requests), np.nan), np.full(len(run.requests), np.nan)
+    for request, cost in finished:
+        if cost.reason is None:
+            joules[int(request.id)], half_widths[int(request.id)] = sum(cost.joules), cost.half_width_j
+    tenants = np.array([
+        sum(uj for (tenant, _), uj in engine.account.microjoules.items() if tenant == f"t{place}") / 1e6
+        for place in range(max(request.tenant for request in run.requests) + 1)
+    ])  # fmt: skip
+    return Replayed(joules, half_widths, tenants, spent_s / len(run.joules) * 1e6)

@@ -1,0 +1,18 @@
+import numpy as np
+import pytest
+from benchmarks.serving_messages import replay
+
+from gpu_profile.driver.simulated.models import MODELS
+from gpu_profile.serving.simulated import EnginePhysics, simulate
+
+
+def test_from_messages_and_spans_requests_get_their_true_energy() -> None:
+    """Messages arrive late by some ms, spans when their requests end, in the order of the ends."""
+    run = simulate(EnginePhysics(MODELS["H200 SXM"]), seconds=60, seed=1, drained=True)
+    shown = replay(run, 1)
+    answered = np.isfinite(shown.joules) & (run.true_j > 5)
+    assert answered.sum() > 0.9 * (run.true_j > 5).sum()
+    errors = abs(shown.joules[answered] / run.true_j[answered] - 1)
+    assert np.median(errors) < 0.03
+    truth = np.bincount([request.tenant for request in run.requests], run.true_j)
+    assert shown.tenants == pytest.approx(truth, rel=0.05)
