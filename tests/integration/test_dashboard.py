@@ -15,7 +15,7 @@ import pytest
 from support.programs import free_port
 
 from gpu_profile.driver.simulated import create
-from gpu_profile.driver.simulated.scenario import DEFAULT
+from gpu_profile.driver.simulated.scenario import DEFAULT, parse
 
 GRAFANA = Path(__file__).parents[2] / "grafana"
 BOARDS: dict[str, dict[str, Any]] = {
@@ -74,6 +74,29 @@ while True:
         urlopen(Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"}), timeout=5).close()
     except OSError:
         pass
+"""
+
+#: The metrics of an LLM engine's costs, which take minutes to estimate, with values that grow: by the catalogue, on the
+#: port and for the GPU that it is given.
+SERVED = """
+import itertools, sys, time
+from prometheus_client import REGISTRY, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from gpu_profile.catalogue.metric import Instrument, label
+from gpu_profile.catalogue.serving import SERVING_METRICS
+VALUES = {"engine": ["sglang"], "tenant": ["chat", "rag"], "phase": ["prefill", "decode"], "model": ["m"],
+          "reason": ["idle", "iterations_lost"], "hw.id": [sys.argv[2]]}
+class Served:
+    def collect(self):
+        for metric in SERVING_METRICS:
+            kind = CounterMetricFamily if metric.instrument is Instrument.COUNTER else GaugeMetricFamily
+            family = kind(metric.prometheus.removesuffix("_total"), metric.brief, labels=map(label, metric.labels))
+            for values in itertools.product(*(VALUES[each] for each in metric.labels)):
+                family.add_metric(values, time.monotonic() * 10 if kind is CounterMetricFamily else 1)
+            yield family
+REGISTRY.register(Served())
+start_http_server(int(sys.argv[1]), "127.0.0.1")
+time.sleep(3600)
 """
 
 pytestmark = pytest.mark.debian
@@ -142,12 +165,13 @@ def job(name: str, port: int, **labels: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """Prometheus, scraping an exporter on a simulated node, which receives what SENT sends, the demo's service on the
-    same node, and COUNTED."""
+    same node, COUNTED and SERVED."""
     here = tmp_path_factory.mktemp("dashboard")
     # On a slow machine the exporter may miss the first errors.
     errors = "".join(f'[[fault]]\nkind = "xid"\nxid = 63\nfrom_s = {second}\n' for second in range(10, 180, 10))
     node = create(here / "node", DEFAULT + errors)
-    exporter, service, counted, web, received = (free_port() for _ in range(5))
+    gpu = parse(DEFAULT).gpus[0].uuid
+    exporter, service, counted, served, web, received = (free_port() for _ in range(6))
     jobs = here / "jobs"
     jobs.mkdir()
     (jobs / "0").write_text("4711\n")
@@ -158,6 +182,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
             job("exporter", exporter),
             job("service", service, namespace="web", version="1.4.0"),
             job("counted", counted, namespace="web", version="2.0.0"),
+            job("served", served),
         ],
     }
     (here / "prometheus.json").write_text(json.dumps(configuration))
@@ -189,6 +214,9 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
             here / "counted.log": stack.enter_context(
                 running(here / "counted.log", sys.executable, "-c", COUNTED, str(counted))
             ),
+            here / "served.log": stack.enter_context(
+                running(here / "served.log", sys.executable, "-c", SERVED, str(served), gpu)
+            ),
             here / "exporter.log": stack.enter_context(running(here / "exporter.log", *python, *own, *push, *receive)),
             here / "sent.log": stack.enter_context(
                 running(here / "sent.log", sys.executable, "-c", SENT, str(received))
@@ -196,7 +224,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
             here / "prometheus.log": stack.enter_context(running(here / "prometheus.log", *server)),
         }
         asked = Prometheus(f"http://127.0.0.1:{web}", behind)
-        asked.eventually("every target up", lambda: len(asked.query("up == 1")) == 3)
+        asked.eventually("every target up", lambda: len(asked.query("up == 1")) == 4)
         yield asked
 
 
