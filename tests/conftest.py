@@ -17,8 +17,8 @@ from gpu_profile.testing import FakeClock
 
 _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 settings.register_profile("explore", _PATIENT, max_examples=1000)
-# The first 60 of the same examples each time: more cost CI minutes and show nothing new. `explore` has many others.
-settings.register_profile("same", _PATIENT, derandomize=True, database=None, max_examples=60)
+# The first 40 of the same examples each time: more cost CI minutes and show nothing new. `explore` has many others.
+settings.register_profile("same", _PATIENT, derandomize=True, database=None, max_examples=40)
 settings.load_profile("same")
 
 #: A module that skips whole in here has not come as far as its own marks.
