@@ -126,7 +126,7 @@ class ServedEngine:
         self._pass_on(estimator)
         times, joules, resets = energy.readings()
         for start_ns, end_ns in resets:
-            estimator.account.spoil(start_ns, end_ns, Unallocated.UNEXPLAINED)
+            estimator.account.spoil(start_ns, end_ns, Unallocated.RESTART)
         if len(times):
             estimator.read(times, joules)
         estimator.settle(self._clock.now_ns())

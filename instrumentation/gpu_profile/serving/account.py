@@ -18,7 +18,7 @@ import numpy as np
 
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.rate import WIDEST_HALF_WIDTH
-from gpu_profile.serving.model import CostModel
+from gpu_profile.serving.model import LOOK_BACK_NS, CostModel
 from gpu_profile.serving.sharing import Spoiled, Unallocated, WindowParts, over_iterations
 from gpu_profile.serving.terms import DURATION, TERMS, Terms
 from gpu_profile.serving.windows import CounterReadings, CumulativeTerms, rows
@@ -33,8 +33,6 @@ _ROUNDING: Final = 1e-6
 _MOST_MISSING: Final = 0.05
 #: The time constant of the memory of a tenant's half-width, in s.
 _MEMORY_S: Final = 600.0
-#: Iterations this much older than the oldest reading are kept: there is no lag before the first model.
-_LOOK_BACK_NS: Final = 2_000_000_000
 #: Parts in one computation, to limit the memory.
 _AT_ONCE: Final = 8192
 
@@ -131,6 +129,11 @@ class EngineAccount:
         joules = self._readings.joules
         return round(float(joules[-1]) * _UJ) - round(float(joules[0]) * _UJ) if len(joules) else 0
 
+    @property
+    def waiting_parts(self) -> int:
+        """Parts of iterations that wait to be shared out."""
+        return len(self._iterations.parts.request)
+
     def settle(self, complete_ns: int) -> None:
         """Share out the windows with all of their iterations. `complete_ns` is the time up to which all have."""
         locked, model = self.model.locked, self.model
@@ -145,16 +148,36 @@ class EngineAccount:
             if n >= 2:
                 self._share(self._readings.before(n), add=locked)
                 self._drop(n - 1)
-        elif self._kept > _MOST_KEPT or len(self._iterations.parts.request) > _MOST_PARTS:
-            half = self._kept // 2
-            joules = self._readings.joules[half] - self._readings.joules[0]
-            self.unallocated[Unallocated.NOT_YET] += round(float(joules) * _UJ)
+        elif self._kept > _MOST_KEPT or self.waiting_parts > _MOST_PARTS:
+            self._give_up_half()
+        if model.locked and model.misfit > WIDEST_HALF_WIDTH:
+            self._begin_anew()
+
+    def _give_up_half(self) -> None:
+        """Leave the older half of the time that waits for a model unallocated."""
+        half = self._kept // 2
+        if half:
+            joules = round(float(self._readings.joules[half]) * _UJ) - round(float(self._readings.joules[0]) * _UJ)
+            self._add(Unallocated.NOT_YET, joules / _UJ, joules)
             self._drop(half)
+        else:
+            # Without readings, only iterations use memory.
+            n = len(self._iterations.starts) // 2
+            self.spoil(int(self._iterations.starts[0]), int(self._iterations.ends[n]), Unallocated.LOST)
+            self._iterations = self._iterations.since(n + 1)
+
+    def _begin_anew(self) -> None:
+        """Learn prices anew: the engine has another language model, or other work runs beside it."""
+        self.model, self._kept, self._fresh_iterations = CostModel(), 0, self._iterations
+        # Their terms are those of the former model.
+        self._tenants.clear()
+        for sums in self._requests.values():
+            sums.missing_j = math.inf
 
     def _drop(self, n: int) -> None:
         """Drop the first readings, and the iterations before the others."""
         self._readings, self._kept = self._readings.since(n), max(0, self._kept - n)
-        before_ns = int(self._readings.times[0]) - self.model.lag.ns - (0 if self.model.locked else _LOOK_BACK_NS)
+        before_ns = int(self._readings.times[0]) - self.model.lag.ns - (0 if self.model.locked else LOOK_BACK_NS)
         first = int(np.searchsorted(self._iterations.ends, before_ns, side="right"))
         self._iterations = self._iterations.since(first) if first else self._iterations
         self._spoiled.forget(before_ns)
@@ -171,8 +194,9 @@ class EngineAccount:
         model = self.model
         if not self._shared_since_ns:
             self._shared_since_ns = int(readings.times[0]) - model.lag.ns
-            for request in np.unique(self._iterations.between(0, self._shared_since_ns).parts.request).tolist():
-                self._requests[request].missing_j = math.inf
+            for request in set(self._iterations.between(0, self._shared_since_ns).parts.request.tolist()):
+                if request != UNKNOWN_REQUEST:
+                    self._requests[request].missing_j = math.inf
         moments = readings.times - model.lag.ns
         some = self._iterations.between(int(moments[0]), int(moments[-1]))
         terms = model.terms(some)
@@ -240,9 +264,10 @@ class EngineAccount:
     def _settle_tenants(self, by_tenant: dict[Hashable, _Sums], elapsed_s: float, most: int) -> int:
         """Add the tenants' energies to the totals, or to a refusal. Returns the µJ, at most `most`."""
         added = 0
+        for total in self._tenants.values():
+            total.fade(math.exp(-elapsed_s / _MEMORY_S))
         for tenant, sums in by_tenant.items():
             total = self._tenants[tenant]
-            total.fade(math.exp(-elapsed_s / _MEMORY_S))
             total.joules += sums.joules
             total.terms += sums.terms
             total.missing_j += sums.missing_j

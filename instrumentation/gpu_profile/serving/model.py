@@ -20,6 +20,10 @@ from gpu_profile.serving.work import Bools, Iterations, WorkQuantity
 _FIRST_AT, _LOCK_AT, _GROWTH = 300, 1500, 1.5
 #: Prices are fitted again when the number of windows has grown by this factor.
 _REFIT: Final = 1.1
+#: Iterations this much older than the oldest reading are kept while there is no lag: the counter may be behind them.
+LOOK_BACK_NS: Final = 2_000_000_000
+#: Residuals fade over this number of later windows, so that a change shows.
+_MEMORY: Final = 6_000
 #: Misfit counts from this many standard errors on.
 _SURELY: Final = 4.0
 #: Classes of alike windows by each of the properties, and windows in a class before it counts.
@@ -51,6 +55,11 @@ class CostModel:
         return self._residuals.misfit
 
     @property
+    def waiting(self) -> int:
+        """Readings that are kept for the search for the lag."""
+        return len(self._kept.readings.times)
+
+    @property
     def relative_noise(self) -> float:
         """The variance of one iteration's energy around its modelled one, as a share of the square of that."""
         return self.prices.noise * self._equations.n / self._square if self._square > 0 else 0.0
@@ -68,7 +77,10 @@ class CostModel:
         values = self.terms(iterations).values
         self._durations.add(values, iterations.seconds)
         self._kept.add(iterations, values, readings, good)
-        n = len(self._kept.readings.times)
+        self._kept.limit()
+        n = self.waiting
+        # After old ones were dropped, the search begins anew.
+        self._fitted_n = min(self._fitted_n, n)
         if n > _FIRST_AT and n >= _GROWTH * self._fitted_n:
             self._search()
             self._fitted_n = n
@@ -115,6 +127,15 @@ class _Kept:
         self.readings = CounterReadings(np.zeros(0, np.int64), np.zeros(0))
         self.good: Bools = np.zeros(0, bool)
 
+    def limit(self) -> None:
+        """Drop the older half if there are too many: there is no model for them."""
+        n = len(self.readings.times)
+        if n > 2 * _LOCK_AT:
+            self.readings, self.good = self.readings.since(n // 2), self.good[n // 2 :]
+            before, since_ns = self.cumulative, int(self.readings.times[0]) - LOOK_BACK_NS
+            first = int(np.searchsorted(before.ends, since_ns))
+            self.cumulative = CumulativeTerms.of(before.starts[first:], before.ends[first:], before.values[first:])
+
     def add(self, iterations: Iterations, values: Floats, readings: CounterReadings, good: Bools) -> None:
         """Add later ones."""
         before = self.cumulative
@@ -159,6 +180,9 @@ class _Residuals:
 
     def add(self, shares: Floats, joules: Floats, residuals: Floats) -> None:
         """Add windows with these residuals in J."""
+        fade = math.exp(-len(joules) / _MEMORY)
+        self._sums *= fade
+        self._stretches *= fade
         columns = np.stack((np.ones(len(joules)), residuals, residuals**2, joules))
         for sums, edges, values in zip(self._sums, self._edges, self._properties(shares), strict=True):
             place = np.searchsorted(edges, values)

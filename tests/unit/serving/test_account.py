@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from benchmarks.serving import share_out
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.serving.account import EngineAccount
 from gpu_profile.serving.sharing import Unallocated
-from gpu_profile.serving.simulated import EnginePhysics, ServingRun, simulate
+from gpu_profile.serving.simulated import EnginePhysics, LanguageModel, ServingRun, simulate
 from gpu_profile.serving.windows import CounterReadings
 from gpu_profile.serving.work import UNKNOWN_REQUEST, Iterations, RequestPhase
 
@@ -154,3 +156,44 @@ def test_any_input_is_conserved(data: st.DataObject) -> None:
         account.read(CounterReadings(readings[at : at + 125], joules[at : at + 125]))
         account.settle(int(readings[min(499, at + 124)]))
     assert total_uj(account) == growth_uj(CounterReadings(readings, joules), account)
+
+
+def test_an_engine_with_another_language_model_gets_prices_of_its_own() -> None:
+    first = simulate(PHYSICS, seconds=80, seed=1)
+    large = replace(PHYSICS, model=LanguageModel(parameters=30e9))
+    later_ns = int(first.iterations.ends[-1]) + 2 * 10**9
+    second = simulate(large, seconds=70, seed=2, start_ns=later_ns)
+    account, before = EngineAccount(lambda request: request % 3), first.readings(every_s=0.03)
+    share_out(account, first, before, None)
+    old, after = account.model, second.readings(every_s=0.03)
+    assert old.locked
+    numbered = second.iterations.parts._replace(request=second.iterations.parts.request + len(first.requests))
+    moved = after._replace(joules=after.joules + float(before.joules[-1]))
+    share_out(account, second._replace(iterations=second.iterations._replace(parts=numbered)), moved, None)
+    assert account.model is not old
+    costs = [(number, account.cost(number + len(first.requests))) for number in range(len(second.requests))]
+    given_ = [(sum(cost.joules), second.true_j[n], cost.half_width_j) for n, cost in costs if cost and not cost.reason]
+    assert len(given_) > 20
+    assert np.median([abs(joules / truth - 1) for joules, truth, _ in given_]) < 0.15
+    assert np.mean([abs(joules - truth) > 3 * width for joules, truth, width in given_]) < 0.02
+
+
+def test_what_never_gets_a_model_is_given_up_and_forgotten() -> None:
+    account, n = EngineAccount(lambda _: None), 100
+    for batch in range(100):
+        times = 10**18 + (np.arange(n) + n * batch) * 10**8
+        account.read(CounterReadings(times, 30.0 * (np.arange(n) + n * batch)))
+        account.settle(int(times[-1]))
+    assert account.held_uj <= 30e6 * 3200
+    assert account.unallocated[Unallocated.NOT_YET] + account.held_uj == round(30e6 * (100 * n - 1))
+    assert account.model.waiting <= 3200
+
+
+def test_iterations_without_any_reading_are_bounded(run: ServingRun) -> None:
+    account, iterations = EngineAccount(lambda _: None), run.iterations
+    length = int(iterations.ends[-1]) - run.start_ns + 10**9
+    for lap in range(8):
+        shift = lap * length
+        account.take(iterations._replace(starts=iterations.starts + shift, ends=iterations.ends + shift))
+        account.settle(int(iterations.ends[-1]) + shift)
+    assert account.waiting_parts <= 300_000 + len(iterations.parts.request)
