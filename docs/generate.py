@@ -341,37 +341,12 @@ def simulator() -> str:
     )
 
 
-#: The exporter's metrics of itself, and those of regions, keep their names.
-_OF_DEVICES: Final = {row.prometheus for row in METRICS if "hw.id" in row.labels and row not in REGION_METRICS}
-_NOT_DCGM, _WORD = ", not with `--names dcgm`", r"\w+"
-
-
-def runbook() -> str:
-    """Every alert: its meaning, the first check, the remedy."""
-    return "\n\n".join(
-        f"### {alert.name}\n\n"
-        f"*{alert.severity}*, after {alert.wait}{_NOT_DCGM * bool(_OF_DEVICES & {*re.findall(_WORD, alert.expr)})}\n\n"
-        f"- **Meaning.** {alert.meaning}\n- **First check.** {alert.check}\n- **Remedy.** {alert.remedy}"
-        for alert in alerts.ALERTS
-    )
-
-
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     maker.__name__.replace("_", " "): maker
     for maker in (
-        *(
-            signals,
-            groups,
-            attributes,
-            kernel_attributes,
-            request_attributes,
-            regimes,
-            rules,
-            thresholds,
-            bases,
-            simulator,
-        ),
-        *(variables, settings, commands, exporter, sizes, runbook),
+        *(signals, groups, attributes, kernel_attributes, request_attributes),
+        *(regimes, rules, thresholds, bases, simulator),
+        *(variables, settings, commands, exporter, sizes, alerts.runbook),
     )
 } | {
     "metrics": partial(metrics, tuple(metric for metric in METRICS if metric not in _ELSEWHERE)),

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from gpu_profile_exporter.config.address import address
 from gpu_profile_exporter.config.kinds import Number, Pairs, Text, shown
 from gpu_profile_exporter.config.setting import Alias, check, setting
 
@@ -62,8 +63,16 @@ class Named(Text):
 
 def _wrong_engine(text: str) -> str:
     if _ENGINE.fullmatch(text):
-        return ""
+        return _wrong_port(text.removeprefix("tcp://")) if text.startswith("tcp://") else ""
     return f"{shown(text)} is no address such as tcp://localhost:5557, ipc:///run/engine or unix:///run/e.sock"
+
+
+def _wrong_port(text: str) -> str:
+    try:
+        address(text)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _wrong_devices(text: str) -> str:

@@ -218,13 +218,17 @@ def main() -> int:
     parser.add_argument("--spans", required=True, help="receiver of OTLP over HTTP for the requests' spans")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    publisher = zmq.Context().socket(zmq.PUB)
-    publisher.bind(options.publish)
-    player = EnginePlayer(options.directory, publisher.send_multipart, SpanSender(options.spans))
-    threading.Thread(target=_report, args=(player,), daemon=True).start()
-    start_ns = time.time_ns()
-    for number in count():
-        start_ns = player.lap(number, start_ns)
+    with zmq.Context() as context, context.socket(zmq.PUB) as publisher:
+        publisher.setsockopt(zmq.LINGER, 0)
+        try:
+            publisher.bind(options.publish)
+        except zmq.ZMQError as error:
+            parser.error(f"--publish {options.publish}: {error.strerror}")
+        player = EnginePlayer(options.directory, publisher.send_multipart, SpanSender(options.spans))
+        threading.Thread(target=_report, args=(player,), daemon=True).start()
+        start_ns = time.time_ns()
+        for number in count():
+            start_ns = player.lap(number, start_ns)
     return 0
 
 

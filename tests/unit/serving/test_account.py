@@ -182,7 +182,8 @@ def test_what_never_gets_a_model_is_given_up_and_forgotten() -> None:
     account, n = EngineAccount(lambda _: None), 100
     for batch in range(100):
         times = 10**18 + (np.arange(n) + n * batch) * 10**8
-        account.read(CounterReadings(times, 30.0 * (np.arange(n) + n * batch)))
+        joules = (30.0 * (np.arange(n) + n * batch)).astype(np.float64)
+        account.read(CounterReadings(times, joules))
         account.settle(int(times[-1]))
     assert account.held_uj <= 30e6 * 3200
     assert account.unallocated[Unallocated.NOT_YET] + account.held_uj == round(30e6 * (100 * n - 1))

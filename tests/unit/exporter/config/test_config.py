@@ -125,6 +125,10 @@ def test_an_interval_out_of_bounds_is_the_users_error(interval: float) -> None:
         (lambda: Forward(endpoint="collector"), "--forward-endpoint: 'collector'"),
         (lambda: Forward(endpoint="http://c:1", client_key=Path("k")), "--forward-client-key: needs its other half"),
         (lambda: ServingSettings(engines=(("a", "h:1"),)), "--serving-engines: a: 'h:1' is no address such as tcp://"),
+        (
+            lambda: ServingSettings(engines=(("a", "tcp://h:70000"),)),
+            "--serving-engines: a: 'h:70000' has no port between",
+        ),
         (lambda: ServingSettings(engines=(("a b", "tcp://h:1"),)), "--serving-engines: 'a b' is no name of letters"),
         (lambda: ServingSettings(devices=(("a", "0,,1"),)), "--serving-devices: a: '0,,1' is no list of indices"),
         (lambda: Log(level="loud"), "--log-level: 'loud' is not one of debug, info, warning, error"),

@@ -1,5 +1,7 @@
 """The simulated engine of the demonstration: its messages and spans are those of a real one."""
 
+import signal
+import sys
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -36,3 +38,14 @@ def test_a_lap_publishes_each_iteration_and_the_span_of_each_request(
     assert sum(each.prefill_tokens for each in passes) == sum(each.prompt - (each.cached or 0) for each in found)
     assert {each.tenant for each in found} <= {"rag", "chat", "agent"}
     assert sum(player.true_j.values()) > 0
+
+
+def test_an_address_that_cannot_be_used_has_a_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["engine", "--directory", str(tmp_path), "--publish", "nonsense", "--spans", "http://127.0.0.1:1"]
+    monkeypatch.setattr(sys, "argv", options)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit):
+        engine.main()
+    assert "--publish nonsense: Invalid argument" in capsys.readouterr().err
