@@ -240,8 +240,8 @@ def rows() -> Iterator[Row]:
 
 
 def sample() -> Iterator[Row]:
-    """All cases, with two seeds each."""
-    yield from _rows(2)
+    """All cases, with four seeds each."""
+    yield from _rows(4)
 
 
 def _rows(seeds: int) -> Iterator[Row]:

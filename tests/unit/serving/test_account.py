@@ -171,6 +171,8 @@ def test_an_engine_with_another_language_model_gets_prices_of_its_own() -> None:
     moved = after._replace(joules=after.joules + float(before.joules[-1]))
     share_out(account, second._replace(iterations=second.iterations._replace(parts=numbered)), moved, None)
     assert account.model is not old
+    # Minutes of their energy were refused.
+    assert all(account.half_width(tenant) is None for tenant in range(3))
     costs = [(number, account.cost(number + len(first.requests))) for number in range(len(second.requests))]
     given_ = [(sum(cost.joules), second.true_j[n], cost.half_width_j) for n, cost in costs if cost and not cost.reason]
     assert len(given_) > 20
