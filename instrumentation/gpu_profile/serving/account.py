@@ -169,7 +169,7 @@ class EngineAccount:
     def _begin_anew(self) -> None:
         """Learn prices anew: the engine has another language model, or other work runs beside it."""
         self.model, self._kept, self._fresh_iterations = CostModel(), 0, self._iterations
-        # Their terms are those of the former model, which is refuted: their energy counts as refused until it has faded.
+        # Their terms are those of a refuted model: their energy counts as refused until it has faded.
         for total in self._tenants.values():
             total.terms = np.zeros(TERMS)
             total.refused_j += float(total.joules.sum())
