@@ -2,10 +2,12 @@
 
 Read in this order:
 
-- `command`: starts both processes and shows the table. On a terminal it updates the table in place.
+- `command`: starts both processes and shows the table. `screen`: updates it in place on a terminal. `watch`: the
+  processes and their messages.
 - `service`: the service with its decorated regions. It prints its numbers as lines of JSON.
 - `workload`: the GPU work of the service on simulated GPUs or on none. `torch_workload`: on real GPUs.
-- `engine`: a simulated LLM server in real time, with the iterations and spans of a real one.
+- `serving`: a second demonstration, the costs of an LLM server's requests. `engine`: that server, simulated in real
+  time, with the iterations and spans of a real one.
 - `comparison`: the measured values beside the truth of a simulated GPU.
 - `result`: the page of the run, and sentences about the region that used the most energy.
 

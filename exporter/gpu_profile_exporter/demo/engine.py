@@ -5,7 +5,8 @@ the first GPU of a simulated node. Then the engine publishes the iteration as SG
 request that has ended, as vLLM does. So an exporter sees no difference from a real engine. After the last request of
 two minutes, the same two minutes begin again.
 
-Every half second the engine prints a line of JSON: the true energy of each tenant so far, in J.
+Every half second the engine prints a line of JSON: the requests that have ended since the line before, each as the
+fields of an `EndedRequest`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from bisect import bisect_left
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -44,7 +45,18 @@ MODEL, TENANT = "demo-8b", "tenant.id"
 #: Fewer requests than the engine could serve, so that it is idle at times.
 _LOAD: Final = 0.6
 _EVERY_S: Final = 0.5
+#: Further trials to send spans.
+_TRIALS: Final = 20
 _KERNELS: Final = range(3)
+
+
+class EndedRequest(NamedTuple):
+    """A request that has ended: its id, as on its span, and its true energy. `tokens` were computed for it."""
+
+    id: str
+    tenant: str
+    tokens: int
+    true_j: float
 
 
 class EnginePlayer:
@@ -61,12 +73,14 @@ class EnginePlayer:
         self._run: ServingRun = simulate(self._physics, loads, seconds=LAP_S, noise=0.0, drained=True)
         self._publish, self._send = publish, send
         self._sequence = 0
-        #: The true energy of the requests that have ended, by tenant, in J.
-        self.true_j: dict[str, float] = dict.fromkeys(self._names, 0.0)
+        self._true_j = self._run.true_j
+        #: The requests that have ended.
+        self.ended: queue.SimpleQueue[EndedRequest] = queue.SimpleQueue()
 
     def lap(self, number: int, start_ns: int) -> int:
         """Play the run once. Returns its end. On a busy machine it takes longer than the simulated time."""
         run, clock = self._run, _PlayedClock(start_ns - self._run.start_ns)
+        self._true_j = run.true_j.copy()
         ends_ns = [run.start_ns + int(each.end_s * NS_PER_S) for each in run.requests]
         order = sorted(range(len(ends_ns)), key=ends_ns.__getitem__)
         kernels = [self._physics.kernel_work(kernel, run.iterations.work) for kernel in _KERNELS]
@@ -77,7 +91,11 @@ class EnginePlayer:
                 if flops[i] or size[i]:
                     self._queue.launch(Work(flops=float(flops[i]), bytes=float(size[i]), precision="bf16", sms=sms))
             ended_ns = clock.wait_until(int(end_ns))
-            self._publish(self._message(i, (ended_ns - began_ns) / NS_PER_S))
+            parts = run.iterations.parts.of(i, i + 1)
+            # As in the simulation: what an iteration lasts longer has the power of an idle device, in equal parts.
+            later_s = (ended_ns - began_ns - int(end_ns - begin_ns)) / NS_PER_S
+            self._true_j[parts.request] += later_s * run.idle_w / len(parts.request)
+            self._publish(self._message(parts, (ended_ns - began_ns) / NS_PER_S))
             last = done
             # Requests have times in float s, iterations in whole ns.
             while done < len(order) and ends_ns[order[done]] <= end_ns + 1_000:
@@ -86,9 +104,8 @@ class EnginePlayer:
                 self._send([self._span(number, request, clock) for request in order[last:done]])
         return ended_ns
 
-    def _message(self, i: int, wall_s: float) -> list[bytes]:
+    def _message(self, parts: Parts, wall_s: float) -> list[bytes]:
         """The frames of an iteration's forward-pass metrics."""
-        parts: Parts = self._run.iterations.parts.of(i, i + 1)
         prefill = parts.phase == RequestPhase.PREFILL
         tokens, kv, context = (
             parts.work[:, each] for each in (WorkQuantity.TOKENS, WorkQuantity.PREFILL_KV, WorkQuantity.DECODE_CONTEXT)
@@ -112,7 +129,13 @@ class EnginePlayer:
         from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
         request = self._run.requests[number]
-        self.true_j[self._names[request.tenant]] += float(self._run.true_j[number])
+        ended = EndedRequest(
+            f"{lap}-{number}",
+            self._names[request.tenant],
+            request.prompt - (request.cached or 0) + request.output,
+            float(self._true_j[number]),
+        )
+        self.ended.put(ended)
         begin_ns, scheduled_ns, first_ns, end_ns = (
             clock.played(self._run.start_ns + round(each * NS_PER_S))
             for each in (request.arrival_s, request.scheduled_s, request.first_token_s, request.end_s)
@@ -122,7 +145,7 @@ class EnginePlayer:
             start_time_unix_nano=begin_ns, end_time_unix_nano=end_ns,
         )  # fmt: skip
         values: dict[str, str | int | float] = {
-            "gen_ai.request.id": f"{lap}-{number}",
+            "gen_ai.request.id": ended.id,
             "gen_ai.response.model": MODEL,
             "gen_ai.usage.prompt_tokens": request.prompt,
             "gen_ai.usage.completion_tokens": request.output,
@@ -130,7 +153,7 @@ class EnginePlayer:
             "gen_ai.latency.time_in_queue": (scheduled_ns - begin_ns) / NS_PER_S,
             "gen_ai.latency.time_to_first_token": (first_ns - begin_ns) / NS_PER_S,
             "gen_ai.latency.e2e": (end_ns - begin_ns) / NS_PER_S,
-            TENANT: self._names[request.tenant],
+            TENANT: ended.tenant,
         }
         for key, value in values.items():
             pair = made.attributes.add(key=key)
@@ -188,9 +211,18 @@ class SpanSender:
             time.sleep(_EVERY_S)
             while not self._spans.empty():
                 spans += self._spans.get()
-            self._post(spans)
+            problem = self._problem(spans)
+            # As exporters of spans do, it tries again where nobody listens yet.
+            for _ in range(_TRIALS if problem else 0):
+                time.sleep(_EVERY_S)
+                problem = self._problem(spans)
+                if not problem:
+                    break
+            if problem:
+                sys.stderr.write(f"the spans of {len(spans)} requests were not received: {problem}\n")
 
-    def _post(self, spans: list[Span]) -> None:
+    def _problem(self, spans: list[Span]) -> str:
+        """Send spans. Returns the problem if they were not received."""
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
         request = ExportTraceServiceRequest()
@@ -201,11 +233,13 @@ class SpanSender:
         try:
             headers = {"Content-Type": "application/x-protobuf"}
             connection.request("POST", "/v1/traces", request.SerializeToString(), headers)
-            connection.getresponse().read()
+            answer = connection.getresponse()
+            answer.read()
         except OSError as error:
-            sys.stderr.write(f"the spans of {len(spans)} requests were not received: {error}\n")
+            return str(error)
         finally:
             connection.close()
+        return "" if answer.status == http.HTTPStatus.OK else f"HTTP {answer.status}"
 
 
 def main() -> int:
@@ -234,7 +268,8 @@ def main() -> int:
 
 def _report(player: EnginePlayer) -> None:
     while True:
-        sys.stdout.write(json.dumps({"true_j": player.true_j}) + "\n")
+        ended = [player.ended.get() for _ in range(player.ended.qsize())]
+        sys.stdout.write(json.dumps({"ended": ended}) + "\n")
         sys.stdout.flush()
         time.sleep(_EVERY_S)
 

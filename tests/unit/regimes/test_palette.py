@@ -9,7 +9,7 @@ from gpu_profile.regimes import Regime
 from gpu_profile.regimes.palette import COLOURS
 from gpu_profile.report import page
 from gpu_profile.roofline.plots.theme import DARK, LIGHT
-from gpu_profile_exporter.demo import command
+from gpu_profile_exporter.demo import screen
 
 
 def test_every_view_has_the_colours_of_the_palette() -> None:
@@ -19,7 +19,7 @@ def test_every_view_has_the_colours_of_the_palette() -> None:
         assert f"--r-{regime}: {colour.light};" in shown.replace(" }", ";")
         assert f"--r-{regime}: {colour.dark};" in shown.replace(" }", ";")
         assert jupyter._COLOURS[str(regime)] == colour.either
-        assert command._COLOURS[str(regime)] == colour.terminal
+        assert screen._COLOURS[str(regime)] == colour.terminal
     for theme, ground in ((LIGHT, "light"), (DARK, "dark")):
         assert dict(theme.regimes) == {name: getattr(COLOURS[Regime[name]], ground) for name in theme.regimes}
 

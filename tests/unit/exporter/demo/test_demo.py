@@ -25,6 +25,7 @@ from gpu_profile_exporter.demo import command, service
 from gpu_profile_exporter.demo.comparison import HostTwin, RegionComparison, compare
 from gpu_profile_exporter.demo.result import PAGE, DemoResult
 from gpu_profile_exporter.demo.service import SpanSample, Status, open_workload, status
+from gpu_profile_exporter.demo.watch import free_port
 from gpu_profile_exporter.demo.workload import DemoWorkload
 
 ROW = RegionComparison("decode", 2.0, 1.9, 0.02, 1000.0, 1010.0, None)
@@ -176,25 +177,15 @@ def test_a_demonstration_that_is_too_long_to_compare_says_so(monkeypatch: pytest
 
 def test_a_port_that_is_taken_on_any_address_is_left_to_whoever_has_it() -> None:
     with taken_port() as port:
-        assert command._free(port) not in (0, port)
-    assert command._free(port) == port
+        assert free_port(port) not in (0, port)
+    assert free_port(port) == port
 
 
 @pytest.mark.parametrize("simulated", [True, False])
-def test_warnings_of_simulated_gpus_on_a_busy_machine_are_not_shown(
-    simulated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[list[str]] = []
-
-    def popen(words: list[str], **_: Any) -> Any:
-        started.append(words)
-        return SimpleNamespace(poll=lambda: 0, wait=lambda _: 0)
-
-    monkeypatch.setattr("subprocess.Popen", popen)
+def test_warnings_of_simulated_gpus_on_a_busy_machine_are_not_shown(simulated: bool, tmp_path: Path) -> None:
     folder: Any = SimpleNamespace(path=tmp_path, fd=0)
-    with command._processes(folder, simulated=simulated):
-        exporter, _ = started
-    assert (exporter[-2:] == ["--log-level", "error"]) is simulated
+    modules = command._modules(folder, 9400, simulated=simulated)
+    assert (modules["exporter"][-2:] == ["--log-level", "error"]) is simulated
 
 
 def test_without_a_gpu_the_regions_run_on_the_host_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,9 @@ def test_a_lap_publishes_each_iteration_and_the_span_of_each_request(
     assert sum(each.decodes for each in passes) == sum(each.completion - 1 for each in found)
     assert sum(each.prefill_tokens for each in passes) == sum(each.prompt - (each.cached or 0) for each in found)
     assert {each.tenant for each in found} <= {"rag", "chat", "agent"}
-    assert sum(player.true_j.values()) > 0
+    ended = [player.ended.get() for _ in range(player.ended.qsize())]
+    assert [each.id for each in ended] == [each.id for each in found]
+    assert all(each.true_j > 0 and each.tokens > 0 for each in ended)
 
 
 def test_an_address_that_cannot_be_used_has_a_message(
