@@ -31,6 +31,7 @@ import numpy as np
 
 from gpu_profile.driver.simulated import SimulatedQueue, Work
 from gpu_profile.serving.forward_pass import msgpack
+from gpu_profile.serving.pass_times import HOST_GAP_NS
 from gpu_profile.serving.simulated import TENANTS, EnginePhysics, ServingRun, simulate
 from gpu_profile.serving.work import Parts, RequestPhase, WorkQuantity
 from gpu_profile.units import NS_PER_S
@@ -74,6 +75,7 @@ class EnginePlayer:
         self._publish, self._send = publish, send
         self._sequence = 0
         self._true_j = self._run.true_j
+        self._ending: list[int] = []
         #: The requests that have ended.
         self.ended: queue.SimpleQueue[EndedRequest] = queue.SimpleQueue()
 
@@ -84,25 +86,41 @@ class EnginePlayer:
         ends_ns = [run.start_ns + int(each.end_s * NS_PER_S) for each in run.requests]
         order = sorted(range(len(ends_ns)), key=ends_ns.__getitem__)
         kernels = [self._physics.kernel_work(kernel, run.iterations.work) for kernel in _KERNELS]
-        done = 0
+        done, parts, ended_ns = 0, run.iterations.parts.of(0, 1), 0
         for i, (begin_ns, end_ns) in enumerate(zip(run.iterations.starts, run.iterations.ends, strict=True)):
             began_ns = clock.wait_until(int(begin_ns))
+            if began_ns - ended_ns < HOST_GAP_NS:
+                self._lengthen(parts, began_ns - ended_ns)
+            self._end_requests(number)
             for flops, size, sms in kernels:
                 if flops[i] or size[i]:
                     self._queue.launch(Work(flops=float(flops[i]), bytes=float(size[i]), precision="bf16", sms=sms))
             ended_ns = clock.wait_until(int(end_ns))
             parts = run.iterations.parts.of(i, i + 1)
-            # As in the simulation: what an iteration lasts longer has the power of an idle device, in equal parts.
-            later_s = (ended_ns - began_ns - int(end_ns - begin_ns)) / NS_PER_S
-            self._true_j[parts.request] += later_s * run.idle_w / len(parts.request)
+            self._lengthen(parts, ended_ns - began_ns - int(end_ns - begin_ns))
             self._publish(self._message(parts, (ended_ns - began_ns) / NS_PER_S))
             last = done
             # Requests have times in float s, iterations in whole ns.
             while done < len(order) and ends_ns[order[done]] <= end_ns + 1_000:
                 done += 1
+            self._ending = order[last:done]
             if done > last:
-                self._send([self._span(number, request, clock) for request in order[last:done]])
+                self._send([self._span(number, request, clock) for request in self._ending])
+        self._end_requests(number)
         return ended_ns
+
+    def _lengthen(self, parts: Parts, longer_ns: int) -> None:
+        """Add a time to an iteration: at the power of an idle device, in equal parts, as in the simulation."""
+        self._true_j[parts.request] += longer_ns / NS_PER_S * self._run.idle_w / len(parts.request)
+
+    def _end_requests(self, lap: int) -> None:
+        """Report the requests that ended with the last iteration, whose cost is certain now."""
+        for number in self._ending:
+            request = self._run.requests[number]
+            tokens = request.prompt - (request.cached or 0) + request.output
+            tenant, joules = self._names[request.tenant], float(self._true_j[number])
+            self.ended.put(EndedRequest(_request_id(lap, number), tenant, tokens, joules))
+        self._ending = []
 
     def _message(self, parts: Parts, wall_s: float) -> list[bytes]:
         """The frames of an iteration's forward-pass metrics."""
@@ -129,13 +147,6 @@ class EnginePlayer:
         from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
         request = self._run.requests[number]
-        ended = EndedRequest(
-            f"{lap}-{number}",
-            self._names[request.tenant],
-            request.prompt - (request.cached or 0) + request.output,
-            float(self._true_j[number]),
-        )
-        self.ended.put(ended)
         begin_ns, scheduled_ns, first_ns, end_ns = (
             clock.played(self._run.start_ns + round(each * NS_PER_S))
             for each in (request.arrival_s, request.scheduled_s, request.first_token_s, request.end_s)
@@ -145,7 +156,7 @@ class EnginePlayer:
             start_time_unix_nano=begin_ns, end_time_unix_nano=end_ns,
         )  # fmt: skip
         values: dict[str, str | int | float] = {
-            "gen_ai.request.id": ended.id,
+            "gen_ai.request.id": _request_id(lap, number),
             "gen_ai.response.model": MODEL,
             "gen_ai.usage.prompt_tokens": request.prompt,
             "gen_ai.usage.completion_tokens": request.output,
@@ -153,7 +164,7 @@ class EnginePlayer:
             "gen_ai.latency.time_in_queue": (scheduled_ns - begin_ns) / NS_PER_S,
             "gen_ai.latency.time_to_first_token": (first_ns - begin_ns) / NS_PER_S,
             "gen_ai.latency.e2e": (end_ns - begin_ns) / NS_PER_S,
-            TENANT: ended.tenant,
+            TENANT: self._names[request.tenant],
         }
         for key, value in values.items():
             pair = made.attributes.add(key=key)
@@ -164,6 +175,10 @@ class EnginePlayer:
             else:
                 pair.value.double_value = value
         return made
+
+
+def _request_id(lap: int, number: int) -> str:
+    return f"{lap}-{number}"
 
 
 class _PlayedClock:

@@ -187,7 +187,8 @@ def _row(rows: Sequence[TenantCosts], row: TenantCosts) -> tuple[str, ...]:
 
 
 def _change(ratio: float) -> str:
-    return f"{'+' if ratio >= 1 else '−'}{percent(abs(ratio - 1))}"
+    text = percent(abs(ratio - 1))
+    return f"{'+' if ratio >= 1 or text == percent(0.0) else '−'}{text}"
 
 
 def result_text(ledger: RequestLedger, width: int | None) -> str:

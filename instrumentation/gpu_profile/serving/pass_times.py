@@ -16,7 +16,7 @@ from gpu_profile.serving.forward_pass import ForwardPass, MessageError, MessageF
 #: A message is kept back for this long, so that later ones correct its time.
 KEPT_BACK_NS: Final = 500_000_000
 #: A shorter time to the next iteration is the host's work for it. A longer one is idle.
-_HOST_GAP_NS: Final = 5_000_000
+HOST_GAP_NS: Final = 5_000_000
 #: The most messages kept back: 8,000 iterations per second.
 _MOST_KEPT: Final = 4096
 #: The most lost iterations in a row that get places. More are one loss.
@@ -113,7 +113,7 @@ class PassTimes:
                 continue
             if lost:
                 result += _lost(self._last_end_ns or start_ns, start_ns, lost)
-            if place + 1 < len(starts) and 0 < starts[place + 1] - end_ns < _HOST_GAP_NS and not self._kept[0].lost:
+            if place + 1 < len(starts) and 0 < starts[place + 1] - end_ns < HOST_GAP_NS and not self._kept[0].lost:
                 end_ns = starts[place + 1] if not self._kept[0].message.idle else end_ns
             result.append(TimedPass(min(start_ns, end_ns - 1), end_ns, message))
             self._last_end_ns = end_ns
