@@ -33,9 +33,9 @@ from support.programs import python
 
 from gpu_profile.catalogue.samples import ProcessUse
 from gpu_profile.clock import SYSTEM_CLOCK
-from gpu_profile.sampling.tracked import TrackedDevice
 from gpu_profile_exporter.attribution import Attribution
 from gpu_profile_exporter.attribution import kubelet as client
+from gpu_profile_exporter.reader.intake import DeviceReports
 from gpu_profile_exporter.readings.readings import MetricReading
 
 GPU = "nvidia.com/gpu"
@@ -337,7 +337,7 @@ def test_pods_jobs_and_processes_of_one_node_in_a_running_thread(tmp_path: Path)
     (tmp_path / "jobs" / "1").write_text("42\n")
     asked_twice = threading.Event()
 
-    def states() -> dict[str, TrackedDevice]:
+    def states() -> dict[str, DeviceReports]:
         return states_of(SYSTEM_CLOCK.now_ns(), {GPU0: [ProcessUse(7, 3 * GIB, 0.5)]})
 
     def answer(_: grpc.ServicerContext) -> bytes:

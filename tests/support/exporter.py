@@ -16,11 +16,11 @@ from gpu_profile.driver.null import SilentDriver
 from gpu_profile.errors import DeviceLost, GpuBackendError
 from gpu_profile.history.ledger import Ledger
 from gpu_profile.sampling.sampler import Sampler
-from gpu_profile.sampling.tracked import TrackedDevice
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.attribution import Attribution
 from gpu_profile_exporter.exposition.exposition import Exposition
+from gpu_profile_exporter.reader.intake import DeviceReports
 from gpu_profile_exporter.readings.readings import Identity, MetricReading, readings
 
 #: Metrics of a device that has fallen off the bus.
@@ -138,12 +138,12 @@ IN_POD = (
 TICKS = 100
 
 
-def states_of(now_ns: int, processes: Mapping[str, Sequence[ProcessUse]] | None = None) -> dict[str, TrackedDevice]:
+def states_of(now_ns: int, processes: Mapping[str, Sequence[ProcessUse]] | None = None) -> dict[str, DeviceReports]:
     """All devices, with the processes that the driver listed at `now_ns`; None if it was not asked."""
     listed_ns = None if processes is None else now_ns
     uses = {uuid: tuple(listed) for uuid, listed in (processes or {}).items()}
     return {
-        d.uuid: TrackedDevice(d, Ledger(), {}, processes=uses.get(d.uuid, ()), processes_ns=listed_ns) for d in DEVICES
+        d.uuid: DeviceReports(d, Ledger(), {}, processes=uses.get(d.uuid, ()), processes_ns=listed_ns) for d in DEVICES
     }
 
 
@@ -275,7 +275,7 @@ class Host:
         self.proc = FakeProc(root / "proc", host=host)
         self.jobs = root / "jobs"
         self.jobs.mkdir()
-        self.states: Mapping[str, TrackedDevice] = states_of(self.clock.now_ns(), {})
+        self.states: Mapping[str, DeviceReports] = states_of(self.clock.now_ns(), {})
         self.attribution = Attribution(
             lambda: self.states,
             **{"pods": "off", "containers": False, **settings},

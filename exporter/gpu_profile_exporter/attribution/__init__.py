@@ -10,6 +10,7 @@ Read in this order:
 - `devices`: resolves the device names of a source to UUIDs.
 - `allocation`: the published attributes of holders.
 - `shares`: memory and utilisation of the processes on one device.
+- `ledger`: sums of energy and time by holder.
 - `snapshot`: the results of one refresh.
 - `labelling`: adds a device's only holder as labels to the device's series.
 

@@ -12,15 +12,16 @@ from typing import Final, Literal
 from gpu_profile.catalogue.samples import Device, ProcessUse
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.errors import UsageError
-from gpu_profile.sampling.tracked import TrackedDevice
 from gpu_profile.units import NS_PER_S, nanoseconds
 from gpu_profile_exporter.attribution import allocation, kubelet, mapping, podresources
 from gpu_profile_exporter.attribution.allocation import LABELS, DeviceHolder
 from gpu_profile_exporter.attribution.devices import DeviceNames
+from gpu_profile_exporter.attribution.ledger import HolderLedger, MeteredDevice
 from gpu_profile_exporter.attribution.processes import HostProcess, Uptime, look_up, require_host_pids
 from gpu_profile_exporter.attribution.shares import shares
 from gpu_profile_exporter.attribution.snapshot import ProcessUsage, Snapshot, is_listed
 from gpu_profile_exporter.attribution.sources import HolderSource, OmissionCounts, Reason, Unavailable
+from gpu_profile_exporter.readings.health import DeviceStatus
 from gpu_profile_exporter.readings.readings import MetricReading
 
 _log = logging.getLogger("gpu_profile_exporter")
@@ -49,7 +50,7 @@ class Attribution:
 
     def __init__(
         self,
-        states: Callable[[], Mapping[str, TrackedDevice]],
+        states: Callable[[], Mapping[str, DeviceStatus]],
         *,
         pods: Mode = "auto",
         dra: bool = True,
@@ -87,6 +88,7 @@ class Attribution:
         self._period_s = period_s
         self._most = most_rows
         self._tally = OmissionCounts()
+        self._ledger = HolderLedger()
         self._snapshot = Snapshot(clock.now_ns(), dict.fromkeys(self._sources, Reason.STARTING), {})
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -138,6 +140,8 @@ class Attribution:
         self._log_changes(status)
         kept = allocation.within(holders, self._most, self._tally)
         labels = allocation.labels(holders, self._labels) if self._labels else {}
+        metered = [MeteredDevice.of(state) for state in states]
+        self._ledger.take(self._clock.now_ns(), metered, holders, status)
         self._snapshot = Snapshot(started_ns, status, dict(self._tally), kept, labels, processes)
 
     def _asked(
@@ -181,7 +185,7 @@ class Attribution:
         if self._slurm_dir is not None:
             yield from allocation.of_mappings(mapping.read(self._slurm_dir, self._tally), names, self._tally)
 
-    def _processes(self, states: Iterable[TrackedDevice], by_device: dict[str, ProcessUsage]) -> Iterable[DeviceHolder]:
+    def _processes(self, states: Iterable[DeviceStatus], by_device: dict[str, ProcessUsage]) -> Iterable[DeviceHolder]:
         """The holders of devices by their processes. Adds the processes to `by_device` if they are published."""
         require_host_pids(self._proc)
         uptime, now_ns = Uptime.read(self._proc), self._clock.now_ns()
@@ -233,6 +237,7 @@ class Attribution:
         yield from snapshot.health(fresh=self._fresh(snapshot, now_ns))
         if self._fresh(snapshot, now_ns):
             yield from snapshot.holders(self._states(), now_ns)
+        yield from self._ledger.readings()
 
     def holders(self) -> Mapping[str, Sequence[Mapping[str, str]]]:
         """The OpenTelemetry attributes of each device's holders, by UUID."""

@@ -13,11 +13,11 @@ from gpu_profile.catalogue.allocation import (
     PROCESS_MEMORY,
     PROCESS_UTILIZATION,
 )
-from gpu_profile.sampling.tracked import TrackedDevice
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.attribution.allocation import DeviceHolder
 from gpu_profile_exporter.attribution.shares import ProcessShare
 from gpu_profile_exporter.attribution.sources import HolderSource, OmissionReason, Reason
+from gpu_profile_exporter.readings.health import DeviceStatus
 from gpu_profile_exporter.readings.readings import MetricReading
 
 #: The driver's list of processes is renewed every second. An older list counts as outdated.
@@ -40,7 +40,7 @@ LEFT_OUT_OF: Final = {
 }
 
 
-def is_listed(state: TrackedDevice, now_ns: int) -> bool:
+def is_listed(state: DeviceStatus, now_ns: int) -> bool:
     """Whether the device answers and its list of processes is recent."""
     listed_ns = state.processes_ns
     return state.up and listed_ns is not None and now_ns - listed_ns <= _OLDEST_LIST_NS
@@ -75,7 +75,7 @@ class Snapshot(NamedTuple):
                 count = self.left_out.get((source, left_out), 0)
                 yield MetricReading(LEFT_OUT, {**about, "reason": left_out.value}, count)
 
-    def holders(self, states: Mapping[str, TrackedDevice], now_ns: int) -> Iterator[MetricReading]:
+    def holders(self, states: Mapping[str, DeviceStatus], now_ns: int) -> Iterator[MetricReading]:
         """Holders of devices that still exist, and the use of processes that still exist."""
         for row in self.allocations:
             if row.uuid in states:

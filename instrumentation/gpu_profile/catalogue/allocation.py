@@ -34,6 +34,34 @@ ALLOCATION_INFO: Final = _HOLDERS.gauge(
     "claim",
     *PLACE,
 )
+#: The attributes that identify a holder of a device: a pod, a job, a container or a unit.
+HOLDER: Final = (
+    "k8s.namespace.name",
+    "k8s.pod.name",
+    "slurm.job.id",
+    "container.id",
+    "container.runtime.name",
+    "k8s.pod.uid",
+    "systemd.unit.name",
+)
+HELD_ENERGY: Final = _HOLDERS.counter(
+    "gpu_profile.allocation.energy",
+    "J",
+    "Energy of a device while a pod, job, container or unit was its only holder, idle time included; with the "
+    "unallocated energy, the growth of the device's energy",
+    "hw.id",
+    *HOLDER,
+)
+UNHELD_ENERGY: Final = _HOLDERS.counter(
+    "gpu_profile.allocation.energy.unallocated",
+    "J",
+    "Energy of a device that no holder has, by reason",
+    "hw.id",
+    "reason",
+)
+HELD_TIME: Final = _HOLDERS.counter(
+    "gpu_profile.allocation.time", "s", "Time for which a holder held a device, alone or not", "hw.id", *HOLDER
+)
 PROCESS_COUNT: Final = _HOLDERS.gauge(
     "gpu_profile.process.count", "{process}", "Processes that the driver lists on a device", "hw.id"
 )

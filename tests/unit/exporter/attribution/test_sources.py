@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from support.exporter import GIB, GPU0, IN_POD, Host, allocations, left_out, rows, states_of, status
 
-from gpu_profile.catalogue.allocation import ALLOCATION_METRICS
+from gpu_profile.catalogue.allocation import ALLOCATION_METRICS, HELD_ENERGY, UNHELD_ENERGY
 from gpu_profile.catalogue.samples import ProcessUse
 from gpu_profile.clock import Waitable
 from gpu_profile.errors import UsageError
-from gpu_profile.sampling.tracked import TrackedDevice
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.attribution import Attribution, kubelet
+from gpu_profile_exporter.reader.intake import DeviceReports
 
 JOB = "0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0\n"
 
@@ -77,7 +77,7 @@ def test_at_the_start_it_asks_again_soon_and_then_every_period(tmp_path: Path) -
             known.update(states_of(self.now_ns()) if len(waits) == 7 else {})
             return super().wait(event, timeout_s)
 
-    known: dict[str, TrackedDevice] = {}
+    known: dict[str, DeviceReports] = {}
     attribution = Attribution(lambda: known, pods="off", containers=False, slurm_dir=tmp_path / "jobs", clock=Clock())
     attribution.start()
     attribution.stop(timeout_s=20)
@@ -136,7 +136,8 @@ def test_every_series_has_only_the_labels_that_its_row_of_the_catalogue_names(tm
     host.runs(gpu0=[ProcessUse(7, GIB, 0.5), ProcessUse(8, GIB, 0.1)])
     (host.jobs / "0").write_text("5")
     found = host.refreshed()
-    assert {reading.metric for reading in found} == set(ALLOCATION_METRICS)
+    # The devices of this host have no energy.
+    assert {reading.metric for reading in found} == set(ALLOCATION_METRICS) - {HELD_ENERGY, UNHELD_ENERGY}
     for reading in found:
         assert set(reading.attributes) <= set(reading.metric.labels)
         assert all(reading.attributes.values())
@@ -155,7 +156,7 @@ def test_no_metric_has_more_than_twelve_labels() -> None:
 def test_it_runs_in_a_thread_of_its_own_until_it_is_stopped(tmp_path: Path) -> None:
     turned = threading.Event()
 
-    def states() -> Mapping[str, TrackedDevice]:
+    def states() -> Mapping[str, DeviceReports]:
         turned.set()
         return {}
 
