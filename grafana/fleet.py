@@ -28,7 +28,7 @@ from queries import (
 )
 
 from gpu_profile.catalogue import metric_of
-from gpu_profile.catalogue.allocation import ALLOCATION_INFO
+from gpu_profile.catalogue.allocation import ALLOCATION_INFO, HELD_ENERGY, HELD_TIME, UNHELD_ENERGY
 from gpu_profile.catalogue.metrics import (
     BUSY,
     DEVICE_INFO,
@@ -58,6 +58,8 @@ _TOTAL_TIME, _TOTAL_ENERGY = (
     for certain, uncertain in ((REGION_BUSY, REGION_BUSY_UNCERTAIN), (REGION_ENERGY, REGION_ENERGY_UNCERTAIN))
 )
 _MOST: Final = f"topk(10, {_TOTAL_TIME})"
+_HOLDER: Final = "k8s_namespace_name, k8s_pod_name, slurm_job_id, container_id, systemd_unit_name"
+_NAMED: Final = " ".join(f"{{{{{name}}}}}" for name in _HOLDER.split(", "))
 
 COST: Final = Section(
     "Allocated, idle, wasted",
@@ -162,6 +164,35 @@ COST: Final = Section(
                     "regions of programs",
                 ),
             ),
+        ),
+        Panel(
+            title="Energy by holder",
+            shows="Joules of GPUs in this range by the pod, job, container or unit that was their only holder, idle "
+            "time included: the ten largest. Then the joules of no holder, by reason.",
+            conclude="Each bar is the energy bill of one holder. “shared” is energy of GPUs with several holders.",
+            do="Compare with the GPU-hours beside it: many hours and few joules are a GPU that waits.",
+            empty="No source of attribution reports holders: docs/attribution.md",
+            unit="joule",
+            queries=(
+                Query(f"topk(10, {by(_HOLDER, increase(of_nodes(HELD_ENERGY)))} > 0)", _NAMED),
+                Query(f"{by('reason', increase(of_nodes(UNHELD_ENERGY)))} > 0", "no holder: {{reason}}"),
+            ),
+            width=12,
+            height=8,
+            **BARS,
+        ),
+        Panel(
+            title="GPU time by holder",
+            shows="Time for which a pod, job, container or unit held GPUs or MIG instances in this range, added up: "
+            "the ten longest.",
+            conclude="A holder pays for this time whether its GPUs work or not.",
+            do="Open a node's dashboard to see whether they work.",
+            empty="No source of attribution reports holders: docs/attribution.md",
+            unit="s",
+            queries=(Query(f"topk(10, {by(_HOLDER, increase(of_nodes(HELD_TIME)))} > 0)", _NAMED),),
+            width=12,
+            height=8,
+            **BARS,
         ),
     ),
 )
