@@ -32,6 +32,7 @@ STRUCTURES: Final = {
     "c_nvmlGpmMetricsGet_t": "nvmlGpmMetricsGet_t",
     "c_nvmlGpmSupport_t": "nvmlGpmSupport_t",
     "c_nvmlGpuFabricInfo_v2_t": "nvmlGpuFabricInfo_v2_t",
+    "c_nvmlGpuInstanceInfo_t": "nvmlGpuInstanceInfo_t",
     "c_nvmlMarginTemperature_v1_t": "nvmlMarginTemperature_v1_t",
     "c_nvmlMemory_t": "nvmlMemory_t",
     "c_nvmlMemory_v2_t": "nvmlMemory_v2_t",

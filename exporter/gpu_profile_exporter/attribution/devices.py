@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Hashable, Iterable
+from typing import Final, TypeVar
 
 from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile_exporter.attribution.sources import OmissionReason
@@ -15,9 +15,11 @@ _UUID: Final = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]+", re.ASCII)
 _REPLICA: Final = re.compile(r"(?:::|-replica-)\d+\Z", re.ASCII)
 #: GKE's names: /dev/nvidiaN, one of its GPU instances, and a virtual part if either is shared.
 _NODE: Final = re.compile(r"nvidia(\d{1,4})(?:/gi(\d{1,4}))?(?:/vgpu\d+)?", re.ASCII)
-#: NVIDIA's DRA driver names a whole GPU by a number: its index in early releases, its minor number in later ones. Its
-#: names of MIG instances contain a profile and a placement, from which no UUID follows.
+#: NVIDIA's DRA driver names a whole GPU by a number: its index in early releases, its minor number in later ones.
 _NUMBERED: Final = re.compile(r"(?:[\w.-]*[0-9a-f]-)?gpu-(\d{1,4})", re.ASCII)
+#: Its names of MIG instances: the GPU's minor number, the profile, the profile's id and the first memory slice
+#: (`ToCanonicalName` in its source).
+_PLACED: Final = re.compile(r"(?:[\w.-]*[0-9a-f]-)?gpu-(\d{1,4})-mig-[a-z0-9.-]{1,64}-(\d{1,4}-\d{1,4})", re.ASCII)
 _CDI: Final = re.compile(r"(?:[\w.-]+\.)?nvidia\.com/[\w.-]+=(.+)", re.ASCII)
 #: A mapping file: a GPU's index, optionally with the id of a GPU instance.
 _FILE: Final = re.compile(r"([0-9]{1,4})(?:[.-]([0-9]{1,4}))?", re.ASCII)
@@ -26,6 +28,7 @@ _FILE: Final = re.compile(r"([0-9]{1,4})(?:[.-]([0-9]{1,4}))?", re.ASCII)
 Match = str | OmissionReason | None
 #: The number of a GPU, and the id of one of its GPU instances.
 _Number = tuple[int | None, int | None]
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 class DeviceNames:
@@ -35,8 +38,11 @@ class DeviceNames:
         self._uuids: set[str] = set()
         self._by_index: defaultdict[_Number, set[str]] = defaultdict(set)
         self._by_minor: defaultdict[_Number, set[str]] = defaultdict(set)
+        self._by_placement: defaultdict[tuple[int | None, str], set[str]] = defaultdict(set)
         for device in devices:
             self._uuids.add(device.uuid)
+            if device.mig_placement:
+                self._by_placement[device.minor, device.mig_placement].add(device.uuid)
             if device.kind is DeviceKind.GPU or device.mig_instance is not None:
                 instance = None if device.kind is DeviceKind.GPU else device.mig_instance
                 self._by_index[device.index, instance].add(device.uuid)
@@ -62,6 +68,8 @@ class DeviceNames:
                 return uuid[0]
             if (number := _NUMBERED.fullmatch(name)) is not None:
                 return self._numbered(int(number[1]))
+            if (placed := _PLACED.fullmatch(name)) is not None:
+                return _only(self._by_placement, (int(placed[1]), placed[2]))
         return OmissionReason.UNKNOWN_DEVICE if names else None
 
     def file(self, name: str) -> Match:
@@ -83,7 +91,7 @@ def _numbers(match: re.Match[str]) -> _Number:
     return int(match[1]), None if match[2] is None else int(match[2])
 
 
-def _only(table: defaultdict[_Number, set[str]], number: _Number) -> Match:
+def _only(table: defaultdict[_Key, set[str]], number: _Key) -> Match:
     """The only device of this number. A GPU instance that is divided into compute instances has several."""
     uuids = table.get(number, set())
     if not uuids:

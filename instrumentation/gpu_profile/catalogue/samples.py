@@ -24,7 +24,8 @@ class Device:
     instance): a label for people, never an identity. `memory_bytes` is the total, `clock_max_hz` the highest clock of
     the multiprocessors. `pcie_bytes_per_s` and `nvlink_bytes_per_s` are the one-way bandwidths of the link to the host,
     and of all links to other GPUs together. These are None if the driver does not report them. `minor` is the number in
-    `/dev/nvidiaN`. A MIG instance has a `mig_profile` (`3g.40gb`) and the id of its GPU instance, `mig_instance`.
+    `/dev/nvidiaN`. A MIG instance has a `mig_profile` (`3g.40gb`) and the id of its GPU instance, `mig_instance`. Its
+    `mig_placement` is the profile's id and the first memory slice (`9-4`); only privileged users can read it.
     `vbios_version`, `part_number` (of the board) and `compute_capability` (`9.0`) are empty if unknown. Serial numbers
     are left out on purpose.
     """
@@ -45,6 +46,7 @@ class Device:
     compute_capability: str = ""
     mig_profile: str = ""
     mig_instance: int | None = None
+    mig_placement: str = ""
 
     def filled_from(self, before: Device) -> Device:
         """A copy with missing values filled in from `before`."""

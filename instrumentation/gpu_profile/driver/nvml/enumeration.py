@@ -190,6 +190,11 @@ def _instances(library: NvmlLibrary, gpu: EnumeratedDevice) -> list[EnumeratedDe
     return [instance for instance in instances if instance is not None]
 
 
+def _placement(api: Any, gpu: Any, instance: int) -> str:
+    info = api.nvmlGpuInstanceGetInfo(api.nvmlDeviceGetGpuInstanceById(gpu, instance))
+    return f"{info.profileId}-{info.placement.start}"
+
+
 def _instance(library: NvmlLibrary, gpu: EnumeratedDevice, slot: int) -> EnumeratedDevice:
     api, parent = library.api, gpu.device
     handle = api.nvmlDeviceGetMigDeviceHandleByIndex(gpu.handle, slot)
@@ -214,5 +219,6 @@ def _instance(library: NvmlLibrary, gpu: EnumeratedDevice, slot: int) -> Enumera
         compute_capability=parent.compute_capability,
         mig_profile=name.partition("MIG ")[2],
         mig_instance=number,
+        mig_placement=_attempt(library, "place of a MIG instance", partial(_placement, api, gpu.handle, number)) or "",
     )
     return EnumeratedDevice(device, handle, gpu.handle, number)

@@ -13,6 +13,8 @@ from gpu_profile.driver.simulated.sensors import SAMPLES_KEPT
 from gpu_profile.units import MIB
 
 _MOST_INSTANCES: Final = 7
+#: The ids of MIG profiles on Ampere and Hopper, by compute slices (`nvidia-smi mig -lgip`).
+_PROFILE_IDS: Final = {"1": 19, "2": 14, "3": 9, "4": 5, "7": 0}
 
 
 def _utilization(call: NvmlCall, out: Any) -> None:
@@ -138,6 +140,22 @@ def _instance_id(call: NvmlCall, out: Any) -> None:
     put(out, call.unit.index + 1)
 
 
+def _instance_by_id(call: NvmlCall, identity: Any, out: Any) -> None:
+    if not 0 < number(identity) <= len(call.unit.slices):
+        raise ReturnCode(nv.NVML_ERROR_NOT_FOUND)
+    call.library.put_handle(out, call.library.node.scenario.units[call.unit.slices[number(identity) - 1]])
+
+
+def _instance_info(call: NvmlCall, out: Any) -> None:
+    needs(call.unit.parent is not None)
+    gpu, info = call.library.gpu(call.unit), out._obj
+    info.id, info.profileId = call.unit.index + 1, _PROFILE_IDS[(call.unit.profile or "")[0]]
+    units = call.library.node.scenario.units
+    before = [units[slot] for slot in gpu.slices[: call.unit.index]]
+    info.placement.start = sum(gpu.model.mig[unit.profile or ""][1] for unit in before)
+    info.placement.size = gpu.model.mig[call.unit.profile or ""][1]
+
+
 def _compute_instance_id(call: NvmlCall, out: Any) -> None:
     needs(call.unit.parent is not None)
     put(out, 0)
@@ -171,12 +189,14 @@ TABLE: Final[dict[str, Callable[..., None]]] = {
     "nvmlDeviceIsMigDeviceHandle": lambda call, out: put(out, int(call.unit.parent is not None)),
     "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": _parent,
     "nvmlDeviceGetGpuInstanceId": _instance_id,
+    "nvmlGpuInstanceGetInfo": _instance_info,
     "nvmlDeviceGetComputeInstanceId": _compute_instance_id,
     "nvmlDeviceGetAttributes_v2": _attributes,
 }
 #: Functions that MIG instances do not support.
 GPU_TABLE: Final[dict[str, Callable[..., None]]] = {
     **nvml_board.GPU_TABLE,
+    "nvmlDeviceGetGpuInstanceById": _instance_by_id,
     "nvmlDeviceGetPowerUsage": lambda call, out: put(out, _power_mw(call)),
     "nvmlDeviceGetTotalEnergyConsumption": lambda call, out: put(out, energy_mj(call)),
     "nvmlDeviceGetSamples": _samples,

@@ -84,6 +84,14 @@ def test_a_slice_brings_as_many_signals_as_it_always_did(install: Install, clock
     assert (mig.mig_profile, mig.mig_instance, mig.compute_capability) == ("3g.40gb", 1, "9.0")
 
 
+def test_slices_have_the_places_that_a_dra_driver_names(install: Install, clock: FakeClock) -> None:
+    profiles = ("3g.40gb", "1g.10gb", "2g.20gb")
+    install(scenario("H100 SXM", "".join(f'[[device.mig]]\nprofile = "{each}"\n' for each in profiles)))
+    driver = NvmlDriver(clock=clock)
+    assert [each.mig_placement for each in driver.devices()] == ["", "9-0", "19-4", "14-5"]
+    driver.close()
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_what_is_read_is_what_the_model_says(install: Install, clock: FakeClock, model: str) -> None:
     directory, truth = install(scenario(model, "memory_used_mib = 1000\n")), MODELS[model]

@@ -74,6 +74,28 @@ def test_a_number_that_may_be_an_index_or_a_minor_is_taken_only_where_both_agree
     assert CROSSED.dra("gpu.nvidia.com", "gpu-1", ()) == AMBIGUOUS
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gpu-1-mig-3g40gb-9-4", "MIG-a"),
+        ("gpu-1-mig-3g.40gb-9-4", "MIG-a"),
+        ("gpu-1-mig-3g40gb-9-0", "MIG-b"),
+        ("gpu-1-mig-1g10gb-me-20-6", "MIG-c"),
+        ("gpu-1-mig-3g40gb-9-2", UNKNOWN),
+        ("gpu-0-mig-3g40gb-9-4", UNKNOWN),
+        ("gpu-1-mig-1g10gb-19-7", AMBIGUOUS),
+    ],
+)
+def test_a_dra_driver_s_mig_instance_is_the_one_at_its_place(name: str, expected: Match) -> None:
+    places = {"MIG-a": "9-4", "MIG-b": "9-0", "MIG-c": "20-6", "MIG-d": "19-7", "MIG-e": "19-7", "MIG-f": ""}
+    # Indices and minor numbers differ, and names have minor numbers.
+    instances = [Device(uuid, kind=DeviceKind.MIG, index=0, minor=1, mig_placement=at) for uuid, at in places.items()]
+    names = DeviceNames([Device("GPU-a", index=0, minor=1), Device("GPU-b", index=1, minor=0), *instances])
+    assert names.dra("gpu.nvidia.com", name, ()) == expected
+    claimed = f"k8s.gpu.nvidia.com/claim=0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0-{name}"
+    assert names.dra("", "", (claimed,)) == expected
+
+
 def test_devices_whose_numbers_are_not_known_are_not_guessed_by_their_order() -> None:
     unnumbered = DeviceNames([Device("GPU-a"), Device("GPU-b")])
     assert unnumbered.plugin("nvidia.com/gpu", "nvidia0") == UNKNOWN
