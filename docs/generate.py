@@ -37,7 +37,7 @@ from gpu_profile.catalogue.metrics import REGION_METRICS
 from gpu_profile.catalogue.push import PUSH_METRICS
 from gpu_profile.catalogue.receive import RECEIVE_METRICS
 from gpu_profile.catalogue.self_metrics import SELF_METRICS
-from gpu_profile.catalogue.serving import REQUEST_ATTRIBUTES, SERVING_METRICS
+from gpu_profile.catalogue.serving import REQUEST_ATTRIBUTES, SERVING_METRICS, UNALLOCATED_REASONS
 from gpu_profile.catalogue.signals import INTEGRATED, THROTTLES_SEEN
 from gpu_profile.cli import commands as command_line
 from gpu_profile.driver.grammar import BACKEND_VARIABLE
@@ -163,6 +163,12 @@ def kernel_attributes() -> str:
 def request_attributes() -> str:
     """Every attribute of a span of an LLM server's request."""
     return _attributes(REQUEST_ATTRIBUTES)
+
+
+def unallocated_reasons() -> str:
+    """Every reason of an LLM server's energy that is no tenant's."""
+    rows = ((code(reason), *text) for reason, text in UNALLOCATED_REASONS.items())
+    return table(("`reason` of unallocated energy", "meaning", "remedy"), rows)
 
 
 def _attributes(rows: Iterable[Attribute]) -> str:
@@ -344,7 +350,7 @@ def simulator() -> str:
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     maker.__name__.replace("_", " "): maker
     for maker in (
-        *(signals, groups, attributes, kernel_attributes, request_attributes),
+        *(signals, groups, attributes, kernel_attributes, request_attributes, unallocated_reasons),
         *(regimes, rules, thresholds, bases, simulator),
         *(variables, settings, commands, exporter, sizes, alerts.runbook),
     )

@@ -92,7 +92,7 @@ class ExporterNode:
         self._exposition = Exposition(
             read if config.names == "semconv" else lambda: totals(read()), naming, budget=config.series_budget
         )
-        self._serving = self._serve_costs()
+        self._serving = self._live.costs = self._serve_costs()
         self._sidecar = self._receive()
         if self._sidecar is not None:
             self._live.regions = self._sidecar.pipeline.join.live

@@ -75,6 +75,14 @@ def answer(**more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def engine(name: str = "vllm", *tenants: list[Any]) -> dict[str, Any]:
+    """An engine with tenants, in the order of the page's columns, and idle energy."""
+    whole = ["", 5, 6000, 12_345, 2000.0, None, 12.5, 480.0, 7.0]
+    unallocated = [["nothing was scheduled", 500.0, "none; it is the cost of free capacity"]]
+    made = {"name": name, "whole": whole, "tenants": list(tenants), "unallocated": unallocated}
+    return made | {"remark": "", "waiting": [34, 276.0, 8]}
+
+
 def text(page: Browser, selector: str) -> str:
     shown: str = page("return document.querySelector(arguments[0]).innerText", selector)
     return shown
@@ -162,6 +170,7 @@ def test_tables_can_be_searched_and_read_aloud(made: Browser) -> None:
     for part in ("25.0 %", "12.0 W", "1.50 kJ", "MEMORY_BOUND 80 %", "use less"):
         assert part in text(made, "#regions tbody")
     assert "✕ XID 79" in text(made, "#marks tbody")
+    assert made("return document.getElementById('costs').hidden"), "no engine has costs"
     label = made("return document.querySelector('#groups canvas').getAttribute('aria-label')")
     assert re.fullmatch(r"GPU 0 NVIDIA X over time: busy .* % · 61 °C", label)
     look = "page.search.value = arguments[0]; page.search.dispatchEvent(new Event('input'));"
@@ -181,6 +190,55 @@ def test_tables_can_be_searched_and_read_aloud(made: Browser) -> None:
     assert text(made, "#trouble") == ""
 
 
+def test_the_costs_of_engines_add_up_and_can_be_folded_sorted_and_searched(made: Browser) -> None:
+    small = ["chat", 4, 1500, 300, 400.0, None, None, None, 3.0]
+    large = ["rag", 1, 4500, 12_045, 1100.0, 55.0, 12.5, 480.0, 4.0]
+    lines = """
+        return [...document.querySelectorAll('#costs tbody tr')].filter(row => row.offsetParent)
+          .map(row => [...row.cells].map(cell => cell.innerText));
+    """
+    costs = {"over_s": 600, "engines": [engine("vllm", large, small)]}
+    made("page.take(arguments[0]);", answer(serving=costs))
+    rows = made(lines)
+    assert [row[:10] for row in rows] == [
+        ["vllm: whole engine", "vllm", "5", "6,000", "12.3 k", "2.00 kJ", "100.0 %", "12.5 J", "480 J", "7.00 s"],
+        ["rag", "vllm", "1", "4,500", "12.0 k", "1.10 kJ ±55.0 J", "55.0 %", "12.5 J", "480 J", "4.00 s"],
+        ["chat", "vllm", "4", "1,500", "300", "400 J", "20.0 %", "–", "–", "3.00 s"],
+        ["unallocated: nothing was scheduled", "vllm", "", "", "", "500 J", "25.0 %", "", "", ""],
+    ]
+    waits = "costs up to 8 s ago; 34 iterations and 276 J wait"
+    assert [row[10] for row in rows] == [waits, "", "", "none; it is the cost of free capacity"]
+    assert text(made, "#costs .note").startswith("Sums of the last 10 min: the rows of an engine add up to its energy.")
+    # Sorting keeps its order while values are renewed.
+    made("document.querySelectorAll('#costs th button')[5].click();")
+    assert [row[5] for row in made(lines)] == ["2.00 kJ", "1.10 kJ ±55.0 J", "500 J", "400 J"]
+    made(
+        "page.take(arguments[0]);",
+        answer(serving={**costs, "engines": [engine("vllm", [*small[:4], 1200.0, *small[5:]])]}),
+    )
+    assert [row[5] for row in made(lines)] == ["2.00 kJ", "1.20 kJ", "500 J"]
+    # A button with a state that is read aloud folds an engine; a search shows what it folds.
+    fold = "document.querySelector('#costs .fold').click(); return document.querySelector('#costs .fold').ariaExpanded;"
+    assert made(fold) == "false"
+    assert [row[0] for row in made(lines)] == ["vllm: whole engine"]
+    look = "page.search.value = arguments[0]; page.search.dispatchEvent(new Event('input'));"
+    made(look, "chat")
+    assert [row[0] for row in made(lines)] == ["chat"]
+    made(look, "")
+    assert made(fold) == "true"
+    # Many rows are folded at first. An engine without prices has a reason, and no energy of 0.
+    many = [engine(f"engine-{i}", *([f"tenant {j}", *small[1:]] for j in range(65))) for i in range(7)]
+    new = engine("new") | {"whole": ["", 1, 9, 9, *[None] * 5], "unallocated": [], "remark": "no prices yet"}
+    made(
+        "page.take(arguments[0]);", answer(serving={"over_s": 7, "engines": [*many, new | {"waiting": [1, 5.0, None]}]})
+    )
+    rows = made(lines)
+    assert len(rows) == 8
+    assert rows[-1][5:] == ["–", "–", "–", "–", "–", "no prices yet; 1 iteration and 5.00 J wait"]
+    made("document.querySelectorAll('#costs th button')[5].click(); page.take(arguments[0]);", answer())
+    assert made(lines) == []
+
+
 def test_no_name_becomes_markup(made: Browser) -> None:
     users: dict[str, Any] = {
         "processes": [[7, EVIL, None, None]],
@@ -191,12 +249,14 @@ def test_no_name_becomes_markup(made: Browser) -> None:
     names = answer(
         names=[[0, EVIL]], source=EVIL, reason=EVIL, region_note=EVIL, user_note=EVIL,
         marks=[[NOW, "GPU-a", "bad", EVIL]], devices=[device(name=EVIL, **users)], running=[["GPU-a", 0, NOW - 500]],
+        serving={"over_s": 600, "engines": [engine(EVIL, [EVIL, *[None] * 8]) | {"remark": EVIL}]},
     )  # fmt: skip
     made("page.take(arguments[0]); page.tell(); page.draw(); page.step(true);", names)
     assert made("return document.querySelectorAll('img, td b, p b, #groups summary .title b').length") == 0
     assert made("return typeof hacked") == "undefined"
     assert EVIL in text(made, "#regions tbody")
     assert EVIL in text(made, "#users tbody")
+    assert text(made, "#costs tbody").count(EVIL) == 6
 
 
 def test_a_regime_that_changes_over_time_does_not_differ_between_devices(made: Browser) -> None:

@@ -7,10 +7,11 @@ The estimator is `gpu_profile.serving`. Read in this order:
 - `devices`: finds the GPUs of each engine.
 - `tickets`: how the span of a request waits for its cost.
 - `engine`: one engine, with its metrics. `costs`: all engines, and the thread that shares energy out.
+- `live_costs`: the rows of the live page, which sum up the last minutes.
 
 Imports the settings, the readings and the library. Loaded only if the settings name an engine. The sidecar passes the
 spans of requests on, in `sidecar.request_costs`. Without it, only phases have costs. A new metric is a row in
-`gpu_profile.catalogue.serving` and a reading in `engine`.
+`gpu_profile.catalogue.serving` and a reading in `engine`. A new reason also needs its words there.
 """
 
 from gpu_profile_exporter.serving.costs import ServingCosts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.clock import Clock
@@ -19,6 +19,7 @@ from gpu_profile_exporter.readings.readings import MetricReading
 from gpu_profile_exporter.serving.devices import check_devices, chosen
 from gpu_profile_exporter.serving.engine import RequestSpan, ServedEngine
 from gpu_profile_exporter.serving.listener import EngineListener
+from gpu_profile_exporter.serving.live_costs import LiveCosts
 from gpu_profile_exporter.serving.tickets import CostTicket
 
 _log = logging.getLogger("gpu_profile_exporter")
@@ -63,6 +64,7 @@ class ServingCosts:
             )
             for name in addresses
         }
+        self._live = LiveCosts(clock)
         self._problems: dict[str, str] = {}
         self._owners: dict[str, str] = {}
         self._failed = False
@@ -96,6 +98,7 @@ class ServingCosts:
                 if engine.energy is None:
                     self._begin(engine)
                 engine.step()
+                self._live.take(engine, self._problems.get(engine.name, ""))
             except Exception:  # noqa: BLE001 - a defect with one engine must not end the costs of all
                 if not self._failed:
                     _log.exception("the costs of engine %s failed; the next step follows", engine.name)
@@ -145,6 +148,7 @@ class ServingCosts:
             ticket.reason = str(request)
             engine.refuse(str(request))
         else:
+            ticket.request = request
             engine.add(RequestSpan(name, start_ns, attributes, request), ticket)
         return ticket
 
@@ -154,3 +158,7 @@ class ServingCosts:
         """The metrics of all engines, as of the last step, metric by metric."""
         for engine in self.engines.values():
             yield from engine.latest
+
+    def state(self) -> Mapping[str, Any]:
+        """The rows of the live page, as JSON."""
+        return self._live.state()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from gpu_profile.catalogue import serving as rows
 from gpu_profile.clock import Clock
-from gpu_profile.serving.account import EngineAccount
-from gpu_profile.serving.joined import ServingEngine
+from gpu_profile.serving.account import EngineAccount, RequestCost
+from gpu_profile.serving.joined import CostRefusal, FinishedRequest, ServingEngine
+from gpu_profile.serving.model import FIRST_AT
 from gpu_profile.serving.request_spans import ServedRequest
 from gpu_profile.serving.sharing import Unallocated
 from gpu_profile.serving.tenants import Tenants
@@ -28,6 +29,12 @@ _MOST_PENDING, _MOST_MODELS = 20_000, 16
 _BEHIND_S: Final = 5.0
 _UJ: Final = 1e6
 _PHASES: Final = {RequestPhase.PREFILL: "prefill", RequestPhase.DECODE: "decode"}
+#: Why no tenant has costs now, in words.
+REFUSALS: Final = {
+    CostRefusal.NO_SPANS: "no costs by request: no span of a request for a minute",
+    CostRefusal.SPECULATIVE: "no costs by request: several tokens come from one iteration, which is not modelled yet",
+    CostRefusal.PUBLISHERS: "no costs by request: several publishers use the GPUs",
+}
 
 
 class RequestSpan(NamedTuple):
@@ -37,6 +44,19 @@ class RequestSpan(NamedTuple):
     start_ns: int
     attributes: Mapping[str, object]
     request: ServedRequest
+
+
+class EngineProgress(NamedTuple):
+    """How far an engine's energy is shared out.
+
+    `until_ns`: the end of that time in ns since the epoch. `iterations` and `joules` still wait. `remark`: why there
+    are no prices, or no costs by request.
+    """
+
+    until_ns: int
+    iterations: int
+    joules: float
+    remark: str
 
 
 class ServedEngine:
@@ -70,6 +90,8 @@ class ServedEngine:
         self._tokens: Counter[tuple[str, RequestPhase]] = Counter()
         self._cached: Counter[str] = Counter()
         self._ended: Counter[str] = Counter()
+        #: J and tokens of the requests with a complete cost, by tenant and phase: their ratio is the price of tokens.
+        self.priced: defaultdict[tuple[str, str], tuple[float, int]] = defaultdict(lambda: (0.0, 0))
         self._seen_models: set[str] = set()
         self._attributes: dict[tuple[str, ...], dict[str, str]] = {}
 
@@ -106,8 +128,8 @@ class ServedEngine:
             self._tickets[request.id or str(request.end_ns)] = ticket
             tenant = self._tenants.name(request.tenant)
             self._ended[tenant] += 1
-            self._tokens[tenant, RequestPhase.PREFILL] += request.prompt - (request.cached or 0)
-            self._tokens[tenant, RequestPhase.DECODE] += request.completion
+            for phase, n in zip(RequestPhase, _computed(request), strict=True):
+                self._tokens[tenant, phase] += n
             if request.cached is not None:
                 self._cached[tenant] += request.cached
             if request.model:
@@ -134,10 +156,34 @@ class ServedEngine:
             ticket = self._tickets.pop(request.id or str(request.end_ns), None)
             if ticket is not None:
                 ticket.cost = cost
+            self._price(request, ticket, cost)
         likely = Unallocated.NOT_YET if not estimator.account.model.ready else LATE
         for ticket in list(self._tickets.values()):
             ticket.likely = str(estimator.refusal or likely)
         self.latest = list(self._readings(estimator))
+
+    def _price(self, request: FinishedRequest, ticket: CostTicket | None, cost: RequestCost) -> None:
+        """Add a request to the price of its tenant's tokens. The noise of single requests averages out in the sum."""
+        spent = request if request.prompt is not None or ticket is None else ticket.request
+        if spent is None or spent.prompt is None or cost.reason is Unallocated.LOST:
+            return
+        for phase, tokens in zip(RequestPhase, _computed(spent), strict=True):
+            joules, n = self.priced[request.tenant, _PHASES[phase]]
+            self.priced[request.tenant, _PHASES[phase]] = joules + cost.joules[phase], n + tokens
+
+    @property
+    def progress(self) -> EngineProgress | None:
+        """How far energy is shared out, as of the last step. None before the GPUs have answered."""
+        estimator = self._estimator
+        if estimator is None:
+            return None
+        account = estimator.account
+        remark = "" if estimator.refusal is None else REFUSALS[estimator.refusal]
+        if not self._messages:
+            remark = "no message has arrived"
+        elif not account.model.ready:
+            remark = f"no prices yet: {account.model.waiting} readings of the counter, at least {FIRST_AT} are needed"
+        return EngineProgress(account.shared_until_ns, estimator.waiting, account.held_uj / _UJ, remark)
 
     # ------------------------------------------------------------------ metrics
 
@@ -188,3 +234,8 @@ class ServedEngine:
             # From 0, so that increase() sees the first joules.
             joules = account.unallocated.get(reason, 0) / _UJ
             yield MetricReading(rows.SERVING_UNALLOCATED, self._about("reason", str(reason)), joules)
+
+
+def _computed(request: ServedRequest | FinishedRequest) -> tuple[int, int]:
+    """The tokens that the engine computed for a request, by phase."""
+    return (request.prompt or 0) - (request.cached or 0), request.completion or 0

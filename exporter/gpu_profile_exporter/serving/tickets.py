@@ -9,6 +9,7 @@ from gpu_profile.clock import Clock
 
 if TYPE_CHECKING:
     from gpu_profile.serving.account import RequestCost
+    from gpu_profile.serving.request_spans import ServedRequest
 
 #: The reason of a request without a cost at the end of its wait.
 LATE: Final = "not_settled_in_time"
@@ -17,12 +18,14 @@ LATE: Final = "not_settled_in_time"
 class CostTicket:
     """The cost of one request, once it is known. Until `deadline_ns`, it may still come."""
 
-    __slots__ = ("__weakref__", "_clock", "_deadline_ns", "_wait_ns", "cost", "likely", "reason")
+    __slots__ = ("__weakref__", "_clock", "_deadline_ns", "_wait_ns", "cost", "likely", "reason", "request")
 
     def __init__(self, clock: Clock, wait_ns: int) -> None:
         self._clock, self._wait_ns = clock, wait_ns
         self._deadline_ns = clock.now_ns() + wait_ns
         self.cost: RequestCost | None = None
+        #: The request. None if its span cannot be used.
+        self.request: ServedRequest | None = None
         #: Why there is no cost. Set once it is certain.
         self.reason = ""
         #: Why there may be none at the end of the wait.

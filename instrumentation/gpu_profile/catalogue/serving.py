@@ -1,8 +1,10 @@
-"""The metrics of the costs of LLM serving, by engine, and the attributes of its requests' spans."""
+"""The metrics of the costs of LLM serving, by engine, the reasons of energy that is no tenant's, and the attributes of
+requests' spans."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from gpu_profile.catalogue.attributes import Attribute
 from gpu_profile.catalogue.metric import Family
@@ -77,6 +79,43 @@ SERVING_MODEL: Final = _SERVING.gauge(
 )
 
 SERVING_METRICS: Final = tuple(_SERVING)
+
+
+class ReasonText(NamedTuple):
+    """A value of the label `reason` in words, and the user's remedy."""
+
+    meaning: str
+    remedy: str
+
+
+#: The reasons of `SERVING_UNALLOCATED`, in the order of the documentation.
+UNALLOCATED_REASONS: Final[Mapping[str, ReasonText]] = {
+    "idle": ReasonText("nothing was scheduled", "none; it is the cost of free capacity"),
+    "not_identifiable_yet": ReasonText(
+        "too few windows so far", "wait: at least 300 readings of the counter are needed"
+    ),
+    "not_identifiable": ReasonText(
+        "the windows do not distinguish the tenants' work", "requests with other lengths or batch sizes; a longer time"
+    ),
+    "model_rejected": ReasonText(
+        "later windows contradict the estimated prices, as after a change of the language model; they are then "
+        "estimated anew",
+        "none after a change; else look for other work on the GPUs",
+    ),
+    "unexplained": ReasonText(
+        "a window's energy is far from the estimate", "none if it is rare; do other programs use the GPU?"
+    ),
+    "iterations_lost": ReasonText(
+        "messages are missing in the sequence", "more processor time for the exporter and the engine"
+    ),
+    "request_not_known": ReasonText(
+        "spans of requests are missing or do not fit", "no sampling of traces; send spans to this exporter"
+    ),
+    "devices_shared": ReasonText(
+        "several publishers use the GPUs", "an exporter for each publisher, with its own GPUs"
+    ),
+    "counter_restarted": ReasonText("the driver's counter began again", "none"),
+}
 
 REQUEST_ENERGY: Final = Attribute(
     "gpu_profile.request.energy", "double", "Energy of the GPUs for the request, its parts of fixed costs included", "J"

@@ -17,7 +17,7 @@ from gpu_profile.serving.work import Bools, Iterations, WorkQuantity
 
 #: Readings from which the lag is searched for, and from which it is kept. In between, the search is repeated when the
 #: number of readings has grown by this factor.
-_FIRST_AT, _LOCK_AT, _GROWTH = 300, 1500, 1.5
+FIRST_AT, _LOCK_AT, _GROWTH = 300, 1500, 1.5
 #: Prices are fitted again when the number of windows has grown by this factor.
 _REFIT: Final = 1.1
 #: Iterations this much older than the oldest reading are kept while there is no lag: the counter may be behind them.
@@ -81,7 +81,7 @@ class CostModel:
         n = self.waiting
         # After old ones were dropped, the search begins anew.
         self._fitted_n = min(self._fitted_n, n)
-        if n > _FIRST_AT and n >= _GROWTH * self._fitted_n:
+        if n > FIRST_AT and n >= _GROWTH * self._fitted_n:
             self._search()
             self._fitted_n = n
             if n >= _LOCK_AT and self.ready:

@@ -56,6 +56,14 @@ class RegionRows(Protocol):
         ...
 
 
+class CostRows(Protocol):
+    """The costs of LLM engines."""
+
+    def state(self) -> Mapping[str, Any]:
+        """The engines' tenants and energies, as JSON."""
+        ...
+
+
 class NodeLive:
     """The live page of a node. `recent` takes the samples. Any thread may call `answer`."""
 
@@ -67,6 +75,8 @@ class NodeLive:
         #: The sources of holders and of regions, if the exporter has them.
         self.holders: HolderReadings | None = None
         self.regions: RegionRows | None = None
+        #: The source of the costs of LLM engines. Without one, answers do not mention them.
+        self.costs: CostRows | None = None
         #: The directory of the node's timeline, if there is one. It is read once, when the first viewer comes.
         self.timeline: Path | None = None
         self._sampler = sampler
@@ -106,6 +116,7 @@ class NodeLive:
             self.regions.fill(self._feed)
         return {
             **regions,
+            **({} if self.costs is None else {"serving": self.costs.state()}),
             "version": identity.version,
             "source": f"{identity.version}, reading {identity.driver} {identity.driver_version}".strip(),
             "simulated": simulated,

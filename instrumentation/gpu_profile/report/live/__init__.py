@@ -8,7 +8,7 @@ The exporter serves it at `/`, and a program's `serve_metrics` too. Read in this
 - `device_state`: the present state of one device, as part of an answer.
 - `page`: writes the page. Servers load it with its first viewer. `served_page`: the page as bytes and headers.
 - `live.js`, `live.css`: the front end, on top of the timeline of all other pages (`timeline.js`, `page.js`): `rows.js`
-  keeps the rows, `asking.js` asks for them, `live_tables.js` has the tables.
+  keeps the rows, `asking.js` asks for them, `live_tables.js` and `cost_table.js` have the tables.
 
 Pure: servers have the clocks, threads and locks. Imports the catalogue, the history's types and the frame of pages. No
 numpy, because the exporter runs without it. A new value of a device needs a key in `device_state` and a place in

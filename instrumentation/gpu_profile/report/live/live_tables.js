@@ -1,5 +1,6 @@
 "use strict";
-// The tables of the live page: regions, processes and holders, events. A renewal leaves rows that stay alone.
+// The tables of the live page, with `cost_table.js`: regions, processes and holders, events. A renewal leaves rows that
+// stay alone.
 
 const MOST_MARKS = 100;
 
@@ -25,11 +26,12 @@ class LiveTable {
     this.rows.clear();
   }
 
-  // `rows`: key, cells as texts, and `first`, which makes an element for the first cell.
+  // `rows`: key, cells as texts, `first`, which makes an element for the first cell, and `shut`, whether only a search
+  // shows the row.
   update(rows, note, wanted) {
     const body = this.table.tBodies[0], present = new Set(rows.map(row => row.key));
     for (const [key, row] of this.rows) if (!present.has(key)) { row.remove(); this.rows.delete(key); }
-    rows.forEach(({ key, cells, first, title }) => {
+    rows.forEach(({ key, cells, first, title, shut }) => {
       let row = this.rows.get(key);
       if (!row) {
         row = make("tr");
@@ -44,7 +46,7 @@ class LiveTable {
       }
       cells.forEach((text, place) => { if (place || !first) write(row.cells[place], text); });
       if (row.title !== (title || "")) row.title = title || "";
-      row.hidden = Boolean(wanted) && !row.textContent.toLowerCase().includes(wanted);
+      row.hidden = wanted ? !row.textContent.toLowerCase().includes(wanted) : Boolean(shut);
     });
     if (this.table.resort) this.table.resort(rows.map(({ key }) => this.rows.get(key)));
     this.table.parentElement.hidden = !rows.length;
@@ -59,14 +61,16 @@ class LiveTables {
     this.page = page;
     this.regions = new LiveTable("regions", ["left long", "left", ...words(4), "left", "", "left long"]);
     this.users = new LiveTable("users", ["left long", "left", "left", "", ""]);
+    this.costs = new CostTable(page);
     this.marks = new LiveTable("marks", ["left long", "left", ""]);
   }
 
-  clear() { for (const table of [this.regions, this.users, this.marks]) table.clear(); }
+  clear() { for (const table of [this.regions, this.users, this.costs, this.marks]) table.clear(); }
 
   // Shows the rows of the newest answer that contain the text `wanted`.
   fill(wanted) {
     this.fillRegions(wanted);
+    this.costs.fill(wanted);
     this.fillUsers(wanted);
     this.fillMarks(wanted);
   }

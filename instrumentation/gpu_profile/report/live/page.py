@@ -24,7 +24,7 @@ _HINTS: Final = (
 )
 
 #: In this order: each one uses the ones before it.
-_SCRIPTS: Final = ("rows.js", "asking.js", "live_tables.js", "live.js")
+_SCRIPTS: Final = ("rows.js", "asking.js", "live_tables.js", "cost_table.js", "live.js")
 _REGIMES: Final = tuple(map(str, Regime))
 
 
@@ -72,8 +72,8 @@ def _head(links: Iterable[tuple[str, str]]) -> str:
         f'<nav>{shown}</nav><p id="source"></p>'
         '<div class="bar" id="state" data-state="wait"><b id="lamp" aria-hidden="true"></b>'
         '<span id="age">waiting for the first answer</span><button id="pause" aria-pressed="false">pause</button>'
-        '<input type="search" id="search" placeholder="search" aria-label="show only GPUs, regions, processes and '
-        'events with this text"></div><p id="trouble" role="status"></p>'
+        '<input type="search" id="search" placeholder="search" aria-label="show only GPUs, regions, tenants, '
+        'processes and events with this text"></div><p id="trouble" role="status"></p>'
         f"<noscript><p>This page needs scripts. Without them: {shown}</p></noscript>"
     )
 
@@ -89,9 +89,21 @@ def _tables() -> Iterable[str]:
         "Regions",
         ("region", "GPU", "of the GPU", "power", "energy", "calls/s", "regime", "since", "next step"),
     )
+    # Shown if answers have costs.
+    yield _section(
+        "costs",
+        "Requests and tenants",
+        (
+            *("tenant", "engine", "requests", "prefill tokens", "decode tokens", "energy", "of the engine"),
+            *("per 1,000 prefill", "per 1,000 decode", "GPU time", "remark"),
+        ),
+        hidden=True,
+    )
     yield _section("users", "Processes and holders", ("user", "GPU", "kind", "memory", "busy"))
     yield _section("marks", "Events", ("event", "GPU", "at"))
 
 
-def _section(name: str, title: str, columns: tuple[str, ...]) -> str:
-    return f'<section id="{name}"><h2>{page.escape(title)}</h2><p class="note"></p>{page.table(columns, ())}</section>'
+def _section(name: str, title: str, columns: tuple[str, ...], *, hidden: bool = False) -> str:
+    table = page.table(columns, ())
+    mark = " hidden" if hidden else ""
+    return f'<section id="{name}"{mark}><h2>{page.escape(title)}</h2><p class="note"></p>{table}</section>'

@@ -4,6 +4,7 @@ import threading
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -117,6 +118,15 @@ def test_the_state_has_limits_holders_processes_and_reasons() -> None:
     )
     world.clock.advance(60)
     assert world.ask()["reason"] == "the driver has not answered for 60 s"
+
+
+def test_answers_have_the_costs_of_engines_only_if_the_exporter_has_them() -> None:
+    world = World()
+    assert "serving" not in world.ask()
+    costs = {"over_s": 600, "engines": []}
+    world.live.costs = SimpleNamespace(state=lambda: costs)
+    world.clock.advance(1)
+    assert world.ask()["serving"] == costs
 
 
 def test_events_and_the_beginning_of_throttling_are_marks() -> None:
