@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
-from gpu_profile.catalogue import Metric
 from gpu_profile.catalogue import serving as rows
 from gpu_profile.clock import Clock
 from gpu_profile.units import NS_PER_S
@@ -17,15 +17,21 @@ OVER_S: Final = 600.0
 #: Rows are renewed every 5 s: they cover minutes, and energy is some seconds behind. Sums are kept every 30 s.
 _EVERY_S, _KEPT_EVERY_S = 5.0, 30.0
 _PHASES: Final = ("prefill", "decode")
-_ENERGIES: Final = (rows.SERVING_ENERGY, rows.SERVING_UNALLOCATED)
 #: The place of J in a row.
 _JOULES: Final = 4
-_OF_TENANTS: Final = (rows.SERVING_ENERGY, rows.SERVING_DEVICE_TIME, rows.SERVING_TOKENS, rows.SERVING_REQUESTS)
-#: Sums without a metric: J and tokens of the requests with a complete cost.
+#: Sums by the name of their metric. The last two have none: J and tokens of the requests with a complete cost.
+_ENERGY, _DEVICE_TIME, _TOKENS, _REQUESTS, _UNALLOCATED, _HALF_WIDTH = (
+    metric.otel
+    for metric in (
+        rows.SERVING_ENERGY, rows.SERVING_DEVICE_TIME, rows.SERVING_TOKENS, rows.SERVING_REQUESTS,
+        rows.SERVING_UNALLOCATED, rows.SERVING_HALF_WIDTH,
+    )
+)  # fmt: skip
 _PRICED_J, _PRICED_TOKENS = "priced J", "priced tokens"
+_OF_TENANTS: Final = frozenset({_ENERGY, _DEVICE_TIME, _TOKENS, _REQUESTS})
 
-#: A metric, or the name of a sum without one; the tenant or the reason; the phase. Empty where there is none.
-SumKey = tuple[Metric | str, str, str]
+#: The name of a sum, the tenant or the reason, and the phase. Empty where there is none.
+SumKey = tuple[str, str, str]
 CostRow = list[str | float | None]
 
 
@@ -76,7 +82,9 @@ class _EngineSums:
     """The sums of one engine over the last minutes. All were 0 at `began_ns`, by a clock that is never set."""
 
     def __init__(self, began_ns: int) -> None:
-        self._kept: deque[tuple[int, Mapping[SumKey, float]]] = deque([(began_ns, {})])
+        #: The place of each sum in arrays, and arrays with their times: dictionaries would take 20 times the memory.
+        self._places: dict[SumKey, int] = {}
+        self._kept: deque[tuple[int, array[float]]] = deque([(began_ns, array("d"))])
         self._taken_ns: int | None = None
         self._grown: dict[SumKey, float] = {}
         self._half_widths: dict[str, float] = {}
@@ -88,25 +96,38 @@ class _EngineSums:
 
     def take(self, engine: ServedEngine, now_ns: int) -> float:
         """Take the sums of the engine's last step. Returns the time in s that rows then cover."""
-        sums: dict[SumKey, float] = {}
+        sums, places = array("d", bytes(8 * len(self._places))), self._places
         self._half_widths, self._taken_ns = {}, now_ns
-        for metric, about, value in engine.latest:
-            if metric in _OF_TENANTS:
-                sums[metric, about.get("tenant", ""), about.get("phase", "")] = value
-            elif metric is rows.SERVING_UNALLOCATED:
-                sums[metric, about["reason"], ""] = value
-            elif metric is rows.SERVING_HALF_WIDTH:
-                self._half_widths[about.get("tenant", "")] = value
-        for (tenant, phase), (joules, tokens) in engine.priced.items():
-            sums[_PRICED_J, tenant, phase], sums[_PRICED_TOKENS, tenant, phase] = joules, tokens
+        for key, value in self._read(engine):
+            place = places.setdefault(key, len(places))
+            if place == len(sums):
+                sums.append(value)
+            else:
+                sums[place] = value
         while len(self._kept) > 1 and now_ns - self._kept[1][0] >= OVER_S * NS_PER_S:
             self._kept.popleft()
         since_ns, before = self._kept[0]
         if now_ns - self._kept[-1][0] >= _KEPT_EVERY_S * NS_PER_S:
             self._kept.append((now_ns, sums))
-        self._grown = {key: value - before.get(key, 0) for key, value in sums.items()}
-        self._names = dict.fromkeys(name for metric, name, _ in sums if metric in _OF_TENANTS)
+        # A sum that is not in the older array was 0.
+        first = [*before, *[0.0] * (len(sums) - len(before))]
+        self._grown = {key: sums[place] - first[place] for key, place in places.items()}
+        self._names = dict.fromkeys(tenant for name, tenant, _ in places if name in _OF_TENANTS)
         return (now_ns - since_ns) / NS_PER_S
+
+    def _read(self, engine: ServedEngine) -> Iterator[tuple[SumKey, float]]:
+        """The sums, each with its key. Keeps the half-widths, which are none."""
+        for metric, about, value in engine.latest:
+            name = metric.otel
+            if name in _OF_TENANTS:
+                yield (name, about.get("tenant", ""), about.get("phase", "")), value
+            elif name == _UNALLOCATED:
+                yield (name, about["reason"], ""), value
+            elif name == _HALF_WIDTH:
+                self._half_widths[about.get("tenant", "")] = value
+        for (tenant, phase), (joules, tokens) in engine.priced.items():
+            yield (_PRICED_J, tenant, phase), joules
+            yield (_PRICED_TOKENS, tenant, phase), tokens
 
     def tenants(self) -> list[CostRow]:
         """The row of each tenant with requests or energy in this time, the largest energy first."""
@@ -116,27 +137,27 @@ class _EngineSums:
     def whole(self) -> CostRow:
         """The row of the engine."""
         row = ["", *self._values(self._names, None)]
-        joules = sum(value for (metric, *_), value in self._grown.items() if metric in _ENERGIES)
+        joules = sum(value for (name, _, _), value in self._grown.items() if name in (_ENERGY, _UNALLOCATED))
         row[_JOULES] = _figure(joules or None)
         return row
 
     def unallocated(self) -> list[CostRow]:
         """The row of each reason with energy in this time."""
-        energies = ((self._grown.get((rows.SERVING_UNALLOCATED, reason, "")), text)
+        energies = ((self._grown.get((_UNALLOCATED, reason, "")), text)
                     for reason, text in rows.UNALLOCATED_REASONS.items())  # fmt: skip
         return _falling([[text.meaning, _figure(joules), text.remedy] for joules, text in energies if joules], 1)
 
     def _values(self, names: Collection[str], half_width: float | None) -> list[float | None]:
         """The values of some tenants together. An energy that has not grown was not estimated yet."""
-        joules = self._sum(rows.SERVING_ENERGY, names, *_PHASES) or None
+        joules = self._sum(_ENERGY, names, *_PHASES) or None
         priced = [name for name in names if name in self._half_widths]
         return [
-            self._sum(rows.SERVING_REQUESTS, names, ""),
-            *(self._sum(rows.SERVING_TOKENS, names, phase) for phase in _PHASES),
+            self._sum(_REQUESTS, names, ""),
+            *(self._sum(_TOKENS, names, phase) for phase in _PHASES),
             _figure(joules),
             None if joules is None or half_width is None else _figure(half_width * joules),
             *(self._price(priced, phase) for phase in _PHASES),
-            _figure(self._sum(rows.SERVING_DEVICE_TIME, names, *_PHASES) or None),
+            _figure(self._sum(_DEVICE_TIME, names, *_PHASES) or None),
         ]
 
     def _price(self, names: Collection[str], phase: str) -> float | None:
@@ -144,7 +165,7 @@ class _EngineSums:
         joules, tokens = (self._sum(each, names, phase) for each in (_PRICED_J, _PRICED_TOKENS))
         return _figure(1000 * joules / tokens) if joules and tokens else None
 
-    def _sum(self, metric: Metric | str, names: Collection[str], *phases: str) -> float | None:
+    def _sum(self, metric: str, names: Collection[str], *phases: str) -> float | None:
         keys = [(metric, name, phase) for name in names for phase in phases]
         present = [self._grown[key] for key in keys if key in self._grown]
         return sum(present) if present else None

@@ -6,6 +6,7 @@ const MOST_UNFOLDED = 100;
 
 const count = value => value === null ? "–" : value < 10_000 ? value.toLocaleString("en") : si(value, "");
 const inUnit = (value, unit) => value === null ? "–" : si(value, unit);
+const percent = share => (100 * share).toFixed(share < 0.001 ? 3 : 1) + " %";
 
 class CostTable extends LiveTable {
   constructor(page) {
@@ -28,7 +29,7 @@ class CostTable extends LiveTable {
 
   rowsOf({ name, whole, tenants, unallocated, remark, waiting }) {
     const joules = whole[4], shut = this.button(name).ariaExpanded === "false";
-    const energies = energy => [inUnit(energy, "J"), energy === null ? "–" : (100 * energy / joules).toFixed(1) + " %"];
+    const energies = energy => [inUnit(energy, "J"), energy === null ? "–" : percent(energy / joules)];
     const values = ([, requests, prefill, decode, energy, half, perPrefill, perDecode, time]) => {
       const [text, share] = energies(energy);
       return [name, count(requests), count(prefill), count(decode), text + (half === null ? "" : " ±" + si(half, "J")), share,
