@@ -197,7 +197,7 @@ def test_the_costs_of_engines_add_up_and_can_be_folded_sorted_and_searched(made:
         return [...document.querySelectorAll('#costs tbody tr')].filter(row => row.offsetParent)
           .map(row => [...row.cells].map(cell => cell.innerText));
     """
-    costs = {"over_s": 600, "engines": [engine("vllm", large, small)]}
+    costs = {"number": 1, "over_s": 600, "engines": [engine("vllm", large, small)]}
     made("page.take(arguments[0]);", answer(serving=costs))
     rows = made(lines)
     assert [row[:10] for row in rows] == [
@@ -212,10 +212,8 @@ def test_the_costs_of_engines_add_up_and_can_be_folded_sorted_and_searched(made:
     # Sorting keeps its order while values are renewed.
     made("document.querySelectorAll('#costs th button')[5].click();")
     assert [row[5] for row in made(lines)] == ["2.00 kJ", "1.10 kJ ±55.0 J", "500 J", "400 J"]
-    made(
-        "page.take(arguments[0]);",
-        answer(serving={**costs, "engines": [engine("vllm", [*small[:4], 1200.0, *small[5:]])]}),
-    )
+    renewed = {"number": 2, "over_s": 600, "engines": [engine("vllm", [*small[:4], 1200.0, *small[5:]])]}
+    made("page.take(arguments[0]);", answer(reset=False, samples={}, blocks={}, serving=renewed))
     assert [row[5] for row in made(lines)] == ["2.00 kJ", "1.20 kJ", "500 J"]
     # A button with a state that is read aloud folds an engine; a search shows what it folds.
     fold = "document.querySelector('#costs .fold').click(); return document.querySelector('#costs .fold').ariaExpanded;"
@@ -229,9 +227,8 @@ def test_the_costs_of_engines_add_up_and_can_be_folded_sorted_and_searched(made:
     # Many rows are folded at first. An engine without prices has a reason, and no energy of 0.
     many = [engine(f"engine-{i}", *([f"tenant {j}", *small[1:]] for j in range(65))) for i in range(7)]
     new = engine("new") | {"whole": ["", 1, 9, 9, *[None] * 5], "unallocated": [], "remark": "no prices yet"}
-    made(
-        "page.take(arguments[0]);", answer(serving={"over_s": 7, "engines": [*many, new | {"waiting": [1, 5.0, None]}]})
-    )
+    mixed = {"number": 3, "over_s": 7, "engines": [*many, new | {"waiting": [1, 5.0, None]}]}
+    made("page.tables.costs.unfolded.clear(); page.take(arguments[0]);", answer(serving=mixed))
     rows = made(lines)
     assert len(rows) == 8
     assert rows[-1][5:] == ["–", "–", "–", "–", "–", "no prices yet; 1 iteration and 5.00 J wait"]
@@ -249,7 +246,7 @@ def test_no_name_becomes_markup(made: Browser) -> None:
     names = answer(
         names=[[0, EVIL]], source=EVIL, reason=EVIL, region_note=EVIL, user_note=EVIL,
         marks=[[NOW, "GPU-a", "bad", EVIL]], devices=[device(name=EVIL, **users)], running=[["GPU-a", 0, NOW - 500]],
-        serving={"over_s": 600, "engines": [engine(EVIL, [EVIL, *[None] * 8]) | {"remark": EVIL}]},
+        serving={"number": 1, "over_s": 600, "engines": [engine(EVIL, [EVIL, *[None] * 8]) | {"remark": EVIL}]},
     )  # fmt: skip
     made("page.take(arguments[0]); page.tell(); page.draw(); page.step(true);", names)
     assert made("return document.querySelectorAll('img, td b, p b, #groups summary .title b').length") == 0

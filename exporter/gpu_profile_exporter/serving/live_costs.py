@@ -41,7 +41,7 @@ class LiveCosts:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._began_ns = clock.elapsed_ns()
-        self._over_s = 0.0
+        self._over_s, self._number = 0.0, 0
         self._sums: dict[str, _EngineSums] = {}
         self._engines: dict[str, dict[str, Any]] = {}
 
@@ -66,16 +66,18 @@ class LiveCosts:
             waiting = progress.iterations, _figure(progress.joules), behind_s
             described |= {"remark": progress.remark, "waiting": waiting}
         self._engines[engine.name] = described
+        self._number += 1
 
     def state(self) -> dict[str, Any]:
         """The rows as JSON: `over_s`, the time in s that they sum up, and the engines. Missing values are None.
+        `number` changes with the rows.
 
         A row is: tenant, requests, tokens of prefill and of decode, J, half-width in J, J per 1,000 tokens of prefill
         and of decode, GPU-seconds. The tenant is empty for requests without a span. `whole` is the row of the engine,
         with all energy. A row of unallocated energy is: the reason in words, J, remedy. `waiting`: iterations and J
         that are not shared out yet, and the time in s by which costs are behind.
         """
-        return {"over_s": round(self._over_s), "engines": list(self._engines.values())}
+        return {"number": self._number, "over_s": round(self._over_s), "engines": list(self._engines.values())}
 
 
 class _EngineSums:

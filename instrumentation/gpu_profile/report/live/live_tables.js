@@ -26,12 +26,11 @@ class LiveTable {
     this.rows.clear();
   }
 
-  // `rows`: key, cells as texts, `first`, which makes an element for the first cell, and `shut`, whether only a search
-  // shows the row.
+  // `rows`: key, cells as texts, and `first`, which makes an element for the first cell.
   update(rows, note, wanted) {
     const body = this.table.tBodies[0], present = new Set(rows.map(row => row.key));
     for (const [key, row] of this.rows) if (!present.has(key)) { row.remove(); this.rows.delete(key); }
-    rows.forEach(({ key, cells, first, title, shut }) => {
+    rows.forEach(({ key, cells, first, title }) => {
       let row = this.rows.get(key);
       if (!row) {
         row = make("tr");
@@ -46,7 +45,7 @@ class LiveTable {
       }
       cells.forEach((text, place) => { if (place || !first) write(row.cells[place], text); });
       if (row.title !== (title || "")) row.title = title || "";
-      row.hidden = wanted ? !row.textContent.toLowerCase().includes(wanted) : Boolean(shut);
+      row.hidden = Boolean(wanted) && !row.textContent.toLowerCase().includes(wanted);
     });
     if (this.table.resort) this.table.resort(rows.map(({ key }) => this.rows.get(key)));
     this.table.parentElement.hidden = !rows.length;

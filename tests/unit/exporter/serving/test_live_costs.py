@@ -83,8 +83,10 @@ def test_rows_are_of_the_last_ten_minutes_and_are_renewed_every_five_seconds() -
     assert joules(10.0, 1) == [[1, 10.0]]
     clock.advance(4)
     assert joules(20.0, 2) == [[1, 10.0]]
+    number = costs.state()["number"]
     clock.advance(1)
     assert joules(20.0, 2) == [[2, 20.0]]
+    assert costs.state()["number"] > number
     for second in range(10, 1000, 5):
         clock.advance(5)
         last = joules(20.0 + second, 2)
@@ -106,7 +108,7 @@ def test_every_reason_has_words() -> None:
 def test_an_engine_says_why_it_has_no_costs(tmp_path: Path) -> None:
     source = gpus()
     with serving(source, tmp_path, "e") as costs:
-        assert costs.state() == {"over_s": 0, "engines": []}
+        assert costs.state() == {"number": 0, "over_s": 0, "engines": []}
         costs.step()
         (shown,) = costs.state()["engines"]
         assert (shown["remark"], shown["waiting"]) == ("no GPU has answered yet", None)
