@@ -77,7 +77,7 @@ def answer(**more: Any) -> dict[str, Any]:
 
 def engine(name: str = "vllm", *tenants: list[Any]) -> dict[str, Any]:
     """An engine with tenants, in the order of the page's columns, and idle energy."""
-    whole = ["", 5, 6000, 12_345, 2000.0, None, 12.5, 480.0, 7.0]
+    whole = ["", 5, 6000, 12_345, 2000.0, None, 12.5, 480.0, 5040.0]
     unallocated = [["nothing was scheduled", 500.0, "none; it is the cost of free capacity"]]
     made = {"name": name, "whole": whole, "tenants": list(tenants), "unallocated": unallocated}
     return made | {"remark": "", "waiting": [34, 276.0, 8]}
@@ -192,7 +192,7 @@ def test_tables_can_be_searched_and_read_aloud(made: Browser) -> None:
 
 def test_the_costs_of_engines_add_up_and_can_be_folded_sorted_and_searched(made: Browser) -> None:
     small = ["chat", 4, 1500, 300, 400.0, None, None, None, 3.0]
-    large = ["rag", 1, 4500, 12_045, 1100.0, 55.0, 12.5, 480.0, 4.0]
+    large = ["rag", 1, 4500, 12_045, 1100.0, 55.0, 12.5, 480.0, 4.125]
     lines = """
         return [...document.querySelectorAll('#costs tbody tr')].filter(row => row.offsetParent)
           .map(row => [...row.cells].map(cell => cell.innerText));
@@ -201,9 +201,9 @@ def test_the_costs_of_engines_add_up_and_can_be_folded_sorted_and_searched(made:
     made("page.take(arguments[0]);", answer(serving=costs))
     rows = made(lines)
     assert [row[:10] for row in rows] == [
-        ["vllm: whole engine", "vllm", "5", "6,000", "12.3 k", "2.00 kJ", "100.0 %", "12.5 J", "480 J", "7.00 s"],
-        ["rag", "vllm", "1", "4,500", "12.0 k", "1.10 kJ ±55.0 J", "55.0 %", "12.5 J", "480 J", "4.00 s"],
-        ["chat", "vllm", "4", "1,500", "300", "400 J", "20.0 %", "–", "–", "3.00 s"],
+        ["all of vllm", "vllm", "5", "6,000", "12.3 k", "2.00 kJ", "100.0 %", "12.5 J", "480 J", "5,040 s"],
+        ["rag", "vllm", "1", "4,500", "12.0 k", "1.10 kJ ±55.0 J", "55.0 %", "12.5 J", "480 J", "4.13 s"],
+        ["chat", "vllm", "4", "1,500", "300", "400 J", "20.0 %", "–", "–", "3 s"],
         ["unallocated: nothing was scheduled", "vllm", "", "", "", "500 J", "25.0 %", "", "", ""],
     ]
     waits = "costs up to 8 s ago; 34 iterations and 276 J wait"
@@ -218,7 +218,7 @@ def test_the_costs_of_engines_add_up_and_can_be_folded_sorted_and_searched(made:
     # A button with a state that is read aloud folds an engine; a search shows what it folds.
     fold = "document.querySelector('#costs .fold').click(); return document.querySelector('#costs .fold').ariaExpanded;"
     assert made(fold) == "false"
-    assert [row[0] for row in made(lines)] == ["vllm: whole engine"]
+    assert [row[0] for row in made(lines)] == ["all of vllm"]
     look = "page.search.value = arguments[0]; page.search.dispatchEvent(new Event('input'));"
     made(look, "chat")
     assert [row[0] for row in made(lines)] == ["chat"]

@@ -33,8 +33,9 @@ class CostTable extends LiveTable {
     const many = engines.reduce((sum, each) => sum + each.tenants.length + each.unallocated.length, 0) > MOST_UNFOLDED;
     const rows = engines.map(each => this.rowsOf(each)), open = engines.map(({ name }) => this.unfolded.get(name) ?? !many);
     const over = over_s < 120 ? `${over_s} s` : `${Math.round(over_s / 60)} min`;
-    this.update(rows.flatMap((some, i) => wanted || open[i] ? some : some.slice(0, 1)), `Sums of the last ${over}: the rows of an engine add up to its energy. `
-      + "±: half of the 95 % interval. Per 1,000 tokens: of requests with a complete cost. –: not known.", wanted);
+    const means = `Sums of the last ${over}: the rows of an engine add up to its energy. ±: half of the 95 % interval. `
+      + "Per 1,000 tokens: of requests with a complete cost. –: not known.";
+    this.update(rows.flatMap((some, i) => wanted || open[i] ? some : some.slice(0, 1)), means, wanted);
     engines.forEach(({ name }, i) => {
       this.rows.get(JSON.stringify([name])).querySelector("button").ariaExpanded = String(open[i]);
     });
@@ -46,7 +47,7 @@ class CostTable extends LiveTable {
     const values = ([, requests, prefill, decode, energy, half, perPrefill, perDecode, time]) => {
       const [text, share] = energies(energy);
       return [name, count(requests), count(prefill), count(decode), text + (half === null ? "" : " ±" + si(half, "J")), share,
-        inUnit(perPrefill, "J"), inUnit(perDecode, "J"), inUnit(time, "s")];
+        inUnit(perPrefill, "J"), inUnit(perDecode, "J"), time === null ? "–" : time.toLocaleString("en", { maximumSignificantDigits: 3 }) + " s"];
     };
     const wait = waiting && [waiting[2] === null ? "" : `costs up to ${waiting[2]} s ago`,
       `${count(waiting[0])} iteration${waiting[0] === 1 ? "" : "s"} and ${si(waiting[1], "J")} wait`];
@@ -65,7 +66,7 @@ class CostTable extends LiveTable {
   }
 
   button(engine) {
-    const button = make("button", engine + ": whole engine", "fold");
+    const button = make("button", "all of " + engine, "fold");
     button.addEventListener("click", () => {
       this.unfolded.set(engine, button.ariaExpanded !== "true");
       this.shown = "";

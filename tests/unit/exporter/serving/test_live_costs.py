@@ -9,11 +9,11 @@ from unit.exporter.serving.test_costs import SPAN, gpus, serving
 
 from gpu_profile.catalogue import serving as rows
 from gpu_profile.serving.account import RequestCost
-from gpu_profile.serving.joined import FinishedRequest, ServingEngine
+from gpu_profile.serving.joined import CostRefusal, FinishedRequest, ServingEngine
 from gpu_profile.serving.sharing import Unallocated
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.readings.readings import MetricReading
-from gpu_profile_exporter.serving.engine import EngineProgress
+from gpu_profile_exporter.serving.engine import REFUSALS, EngineProgress
 from gpu_profile_exporter.serving.live_costs import LiveCosts
 
 
@@ -103,6 +103,7 @@ def test_rows_are_of_the_last_ten_minutes_and_are_renewed_every_five_seconds() -
 
 def test_every_reason_has_words() -> None:
     assert list(rows.UNALLOCATED_REASONS) == list(map(str, Unallocated))
+    assert set(REFUSALS) == set(CostRefusal)
 
 
 def test_an_engine_says_why_it_has_no_costs(tmp_path: Path) -> None:
