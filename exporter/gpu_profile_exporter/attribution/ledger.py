@@ -89,11 +89,14 @@ def _name(attributes: Mapping[str, str]) -> HolderName:
 
 @dataclass(slots=True)
 class _HolderSums:
-    """The sums of a holder on one device."""
+    """The sums of a holder on one device.
+
+    `energy_uj` is None until it has been the only one. `held_ns` is None if it holds only parts of the device.
+    """
 
     attributes: Mapping[str, str]
-    energy_uj: int = 0
-    held_ns: int = 0
+    energy_uj: int | None = None
+    held_ns: int | None = None
     seen_ns: int = 0
 
 
@@ -143,19 +146,22 @@ class HolderLedger:
     ) -> None:
         uuid, energy_uj = metered.device.uuid, metered.energy_uj
         own = holders_of([uuid], rows, status)
-        for name in own or ():
-            self._held(uuid, name, now_ns)
         # The energy of a GPU is also that of its MIG instances.
         instances = [each.device.uuid for each in devices if each.device.parent == uuid]
         held_by = holders_of([uuid, *instances], rows, status) if instances else own
         last = self._devices.get(uuid)
         if last is None:
             last = self._devices[uuid] = _DeviceSums(held_by, energy_uj, metered.source)
-        for name in (own or frozenset()) & (last.held_by or frozenset()):
-            if (sums := self._sums.get((uuid, name))) is not None:
-                sums.held_ns += since_ns
+        for name in own or ():
+            if (sums := self._held(uuid, name, now_ns)) is not None:
+                sums.held_ns = (sums.held_ns or 0) + (since_ns if name in (last.held_by or ()) else 0)
         if energy_uj is not None and last.energy_uj is not None and last.source is metered.source:
             self._share(uuid, last, held_by, energy_uj - last.energy_uj, now_ns)
+        if energy_uj is not None and held_by is not None and len(held_by) == 1:
+            # From 0 on, so that increase() sees the first joules.
+            sums = self._held(uuid, next(iter(held_by)), now_ns)
+            if sums is not None and sums.energy_uj is None:
+                sums.energy_uj = 0
         last.answered |= held_by is not None
         last.held_by, last.energy_uj, last.source = held_by, energy_uj, metered.source
 
@@ -171,7 +177,7 @@ class HolderLedger:
         elif len(held_by) > 1:
             reason = Unheld.SHARED
         elif (sums := self._held(uuid, next(iter(held_by)), now_ns)) is not None:
-            sums.energy_uj += grown_uj
+            sums.energy_uj = (sums.energy_uj or 0) + grown_uj
             return
         else:
             reason = Unheld.BUDGET
@@ -189,12 +195,12 @@ class HolderLedger:
         return sums
 
     def _made(self) -> Iterator[MetricReading]:
-        for (uuid, _), sums in self._sums.items():
-            device = self._devices.get(uuid)
-            if sums.energy_uj or (device is not None and device.energy_uj is not None):
+        for sums in self._sums.values():
+            if sums.energy_uj is not None:
                 yield MetricReading(HELD_ENERGY, sums.attributes, sums.energy_uj / _UJ)
         for sums in self._sums.values():
-            yield MetricReading(HELD_TIME, sums.attributes, sums.held_ns / NS_PER_S)
+            if sums.held_ns is not None:
+                yield MetricReading(HELD_TIME, sums.attributes, sums.held_ns / NS_PER_S)
         for uuid, device in self._devices.items():
             # Without any source, nothing can be said about holders.
             for reason, energy_uj in device.unheld_uj.items() if device.answered else ():
