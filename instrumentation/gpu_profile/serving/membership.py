@@ -153,10 +153,15 @@ class Membership:
 
     def _learn_delay(self, end_ns: int) -> None:
         """Correct the delay of stamps: where a request ends, the next iteration has fewer requests."""
-        for place, delay_ns in enumerate(_DELAYS_NS):
-            last = self._nearest(end_ns - delay_ns)
-            fewer = 0 <= last < len(self._counts) - 1 and 0 <= self._counts[last + 1] < self._counts[last]
-            self._scores[place] = _FORGET * self._scores[place] + fewer
+        low = max(0, bisect_left(self._ends, end_ns - _DELAYS_NS[-1]) - 1)
+        high = bisect_left(self._ends, end_ns - _DELAYS_NS[0]) + 1
+        counts = np.array(self._counts[low : high + 1])
+        if len(counts) > 1:
+            ends, moments = np.array(self._ends[low : high + 1]), end_ns - np.array(_DELAYS_NS)
+            after = np.clip(np.searchsorted(ends, moments), 1, len(ends) - 1)
+            last = after - (moments - ends[after - 1] <= ends[after] - moments)
+            fewer = np.append((counts[1:] >= 0) & (counts[1:] < counts[:-1]), False)
+            self._scores = _FORGET * self._scores + fewer[last]
         # Neighbours of the best delay often have the same iterations: then the middle of them is best.
         smooth = np.convolve(self._scores, _WEIGHTS, mode="same")
         if smooth.max() > 0:

@@ -138,11 +138,7 @@ class _Kept:
 
     def add(self, iterations: Iterations, values: Floats, readings: CounterReadings, good: Bools) -> None:
         """Add later ones."""
-        before = self.cumulative
-        self.cumulative = CumulativeTerms.of(
-            np.concatenate((before.starts, iterations.starts)), np.concatenate((before.ends, iterations.ends)),
-            np.concatenate((before.values, values)),
-        )  # fmt: skip
+        self.cumulative = self.cumulative.plus(iterations.starts, iterations.ends, values)
         self.readings = CounterReadings(*(np.concatenate(both) for both in zip(self.readings, readings, strict=True)))
         self.good = np.concatenate((self.good, good))
 

@@ -48,7 +48,16 @@ class CumulativeTerms(NamedTuple):
     @classmethod
     def of(cls, starts: Ints, ends: Ints, values: Floats) -> CumulativeTerms:
         """From the terms of each iteration, `values[n, terms]`."""
-        return cls(starts, ends, np.concatenate((np.zeros((1, values.shape[1])), np.cumsum(values, axis=0))))
+        return cls(starts[:0], ends[:0], np.zeros((1, values.shape[1]))).plus(starts, ends, values)
+
+    def plus(self, starts: Ints, ends: Ints, values: Floats) -> CumulativeTerms:
+        """With later iterations added."""
+        more = np.cumsum(np.concatenate((self.sums[-1:], values)), axis=0)
+        return CumulativeTerms(
+            np.concatenate((self.starts, starts)),
+            np.concatenate((self.ends, ends)),
+            np.concatenate((self.sums[:-1], more)),
+        )
 
     def at(self, moments: Ints) -> Floats:
         """The sums up to each moment, `[moments, terms]`. A term is spread evenly over its iteration."""
