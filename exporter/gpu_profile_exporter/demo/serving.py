@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from typing import Final
 
 import click
@@ -20,12 +21,13 @@ from gpu_profile.catalogue.serving import REQUEST_ENERGY, REQUEST_HALF_WIDTH, RE
 from gpu_profile.driver.simulated.temporary import TemporaryFolder
 from gpu_profile.errors import UsageError
 from gpu_profile.report.table import UNKNOWN, WHOSE_JOULES, fitted_table, folded, terminal_width
-from gpu_profile.serving.forward_pass import msgpack
 from gpu_profile.units import percent, si
 from gpu_profile_exporter.demo.engine import TENANT, EndedRequest
 from gpu_profile_exporter.demo.screen import Screen
 from gpu_profile_exporter.demo.watch import SILENCE_S, START_S, free_port, watched
 
+#: Packages of the extras `serving` and `sidecar`.
+_PACKAGES: Final = ("msgpack", "zmq", "opentelemetry.proto")
 _ID: Final = "gen_ai.request.id"
 _COLUMNS: Final = (
     "tenant", "requests", "with cost", "per request", "per 1,000 tokens", "energy", "true energy", "error", "by tokens"
@@ -124,12 +126,8 @@ def by_tokens(rows: Sequence[TenantCosts], row: TenantCosts) -> float:
 
 def show_requests(screen: Screen, folder: TemporaryFolder, port: int, seconds: float | None, begun_s: float) -> None:
     """Run the exporter on `port` and the engine on the simulated node in `folder`, and show the costs until the end."""
-    try:
-        import opentelemetry.proto  # noqa: F401
-
-        msgpack()
-    except (ImportError, UsageError) as error:
-        raise UsageError(f"--serving: {error}; pip install 'gpu-profile[serving,sidecar]'") from error
+    if not all(map(find_spec, _PACKAGES)):
+        raise UsageError("--serving needs further packages: pip install 'gpu-profile[serving,sidecar]'")
     ledger = RequestLedger(ReceivedRequests())
     with _backend(ledger.received) as backend:
         iterations, spans = f"tcp://127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"

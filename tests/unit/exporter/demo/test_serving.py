@@ -2,13 +2,24 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from gpu_profile.catalogue.serving import REQUEST_ENERGY, REQUEST_HALF_WIDTH, REQUEST_REASON
+from gpu_profile.errors import UsageError
 from gpu_profile_exporter.demo.engine import EndedRequest
-from gpu_profile_exporter.demo.serving import ReceivedRequests, RequestLedger, requests_table, result_text
+from gpu_profile_exporter.demo.screen import Screen
+from gpu_profile_exporter.demo.serving import (
+    ReceivedRequests,
+    RequestLedger,
+    requests_table,
+    result_text,
+    show_requests,
+)
 
 ENDED = [
     EndedRequest("0-1", "rag", 4000, 30.0),
@@ -62,3 +73,10 @@ def test_the_result_has_three_sentences_and_a_span() -> None:
 @pytest.mark.parametrize(("costs", "reason"), [({"0-4": COSTS["0-4"]}, "not_identifiable_yet"), ({}, "no request")])
 def test_without_a_cost_the_result_says_why(costs: Mapping[str, Mapping[str, float | str]], reason: str) -> None:
     assert reason in result_text(ledger(costs), None)
+
+
+def test_missing_packages_have_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("gpu_profile_exporter.demo.serving.find_spec", lambda name: None if name == "zmq" else object())
+    folder: Any = SimpleNamespace(path=tmp_path, fd=0)
+    with pytest.raises(UsageError, match=r"pip install 'gpu-profile\[serving,sidecar\]'"):
+        show_requests(Screen(), folder, 9400, None, 0.0)
