@@ -295,8 +295,8 @@ TRUST: Final = Section(
         Panel(
             title="GPUs of the engines",
             shows="Utilisation and power of each engine's GPUs now.",
-            conclude="A GPU that other programs use as well makes its tenants' costs too high.",
-            do="Open a GPU for its processes.",
+            conclude="The time in which other programs use a GPU is refused, if the exporter can see the processes.",
+            do="Open a GPU for its processes, and give other programs a GPU of their own.",
             empty=_NONE,
             queries=(
                 Query(

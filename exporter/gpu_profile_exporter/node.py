@@ -68,7 +68,8 @@ class ExporterNode:
             self._driver(),
             interval_s=config.interval_s,
             groups=sorted(config.groups | groups),
-            processes=config.processes or config.attribution.containers,
+            # An engine's costs need the list too: it shows whether other programs use the engine's GPUs.
+            processes=config.processes or config.attribution.containers or bool(config.serving.engines),
             clock=clock,
             timeline=(timeline := self._timeline()),
         )

@@ -160,11 +160,13 @@ class FakeProc:
     def up(self, seconds: float) -> None:
         (self.root / "uptime").write_text(f"{seconds:.2f} 1.00\n")
 
-    def add(self, pid: int, *, cgroup: str = "0::/\n", started_s: float = 100.0, comm: str = "python") -> Path:
+    def add(
+        self, pid: int, *, group: int = 1, cgroup: str = "0::/\n", started_s: float = 100.0, comm: str = "python"
+    ) -> Path:
         """A process that began `started_s` after the boot, in place of any other of this pid."""
         directory = self.root / str(pid)
         directory.mkdir(exist_ok=True)
-        fields = ["S", "1", *["0"] * 17, str(round(started_s * TICKS)), *["0"] * 30]
+        fields = ["S", "1", str(group), *["0"] * 16, str(round(started_s * TICKS)), *["0"] * 30]
         (directory / "stat").write_text(f"{pid} ({comm}) {' '.join(fields)}\n")
         (directory / "cgroup").write_text(cgroup)
         (directory / "environ").write_bytes(b"SLURM_JOB_ID=666\0TOKEN=SECRET\0")

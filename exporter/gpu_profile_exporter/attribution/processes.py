@@ -27,14 +27,18 @@ from gpu_profile_exporter.attribution.sources import (
 _HOST_NAMESPACE: Final = "pid:[4026531836]"
 _STAT_BYTES: Final = 4096
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
-#: Field 22 of proc_pid_stat(5), counted from the state, which is field 3.
-_START: Final = 22 - 3
+#: Fields 5 and 22 of proc_pid_stat(5), counted from the state, which is field 3.
+_GROUP, _START = 5 - 3, 22 - 3
 
 
 class HostProcess(NamedTuple):
-    """A running process. `started` is in clock ticks since the boot. `name` is "" unless requested."""
+    """A running process. `started` is in clock ticks since the boot. `name` is "" unless requested.
+
+    `group` is its process group: the processes that a command has started, unless they left it.
+    """
 
     pid: int
+    group: int
     started: int
     name: str
     place: Place
@@ -82,10 +86,10 @@ def look_up(
     latest = (uptime.seconds - max(0.0, listed_s_ago)) * _TICKS_PER_S
     for pid in pids:
         try:
-            started, comm = _stat(proc / str(pid))
+            group, started, comm = _stat(proc / str(pid))
             text = _read(proc / str(pid) / "cgroup", cgroups.MOST_BYTES)
             name = _name(proc / str(pid), comm) if names else ""
-            again = _stat(proc / str(pid))[0]
+            again = _stat(proc / str(pid))[1]
         except OSError:
             continue
         except ValueError:
@@ -95,12 +99,12 @@ def look_up(
         if again != started or started + 1 > latest:
             tally[HolderSource.PROCESSES, OmissionReason.PID_REUSED] += 1
             continue
-        processes[pid] = HostProcess(pid, started, name, cgroups.place(text))
+        processes[pid] = HostProcess(pid, group, started, name, cgroups.place(text))
     return processes
 
 
-def _stat(directory: Path) -> tuple[int, str]:
-    """Start time in ticks, and the name. Raises ValueError if the file is malformed."""
+def _stat(directory: Path) -> tuple[int, int, str]:
+    """Process group, start time in ticks, and the name. Raises ValueError if the file is malformed."""
     # The name is enclosed in parentheses and may contain any byte, also parentheses and spaces.
     text = _read(directory / "stat", _STAT_BYTES)
     head, opened, rest = text.partition("(")
@@ -108,10 +112,10 @@ def _stat(directory: Path) -> tuple[int, str]:
     fields = tail.split()
     if not (head.strip().isdigit() and opened and closed and len(fields) > _START):
         raise ValueError(f"{directory}/stat is no stat file")
-    started = fields[_START]
-    if not re.fullmatch(r"[0-9]{1,20}", started):
-        raise ValueError(f"{directory}/stat has no start time")
-    return int(started), name
+    group, started = fields[_GROUP], fields[_START]
+    if not all(re.fullmatch(r"[0-9]{1,20}", each) for each in (group, started)):
+        raise ValueError(f"{directory}/stat has no process group or no start time")
+    return int(group), int(started), name
 
 
 def _name(directory: Path, comm: str) -> str:

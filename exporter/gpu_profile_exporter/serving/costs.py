@@ -97,7 +97,7 @@ class ServingCosts:
             try:
                 if engine.energy is None:
                     self._begin(engine)
-                engine.step()
+                engine.step(self._source.states)
                 self._live.take(engine, self._problems.get(engine.name, ""))
             except Exception:  # noqa: BLE001 - a defect with one engine must not end the costs of all
                 if not self._failed:

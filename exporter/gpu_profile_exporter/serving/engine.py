@@ -10,23 +10,26 @@ from weakref import WeakValueDictionary
 
 from gpu_profile.catalogue import serving as rows
 from gpu_profile.clock import Clock
+from gpu_profile.sampling.tracked import TrackedDevice
 from gpu_profile.serving.account import EngineAccount, RequestCost
 from gpu_profile.serving.joined import CostRefusal, FinishedRequest, ServingEngine
 from gpu_profile.serving.model import FIRST_AT
 from gpu_profile.serving.request_spans import ServedRequest
-from gpu_profile.serving.sharing import Unallocated
+from gpu_profile.serving.sharing import WHOLE_TIMES, Unallocated
 from gpu_profile.serving.tenants import Tenants
 from gpu_profile.serving.work import RequestPhase
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.readings.readings import MetricReading
 from gpu_profile_exporter.serving.energy import EnergySum
 from gpu_profile_exporter.serving.listener import EngineListener
+from gpu_profile_exporter.serving.programs import BEHIND_S, OtherPrograms
 from gpu_profile_exporter.serving.tickets import LATE, CostTicket
 
 #: Most requests that wait for the next step, and most models with a series.
 _MOST_PENDING, _MOST_MODELS = 20_000, 16
-#: Costs are known at most this long after the last iteration has left: two steps, and the counter's lag.
-_BEHIND_S: Final = 5.0
+#: Costs come at most this long after the last iteration has left: two steps, the counter's lag, and the time until a
+#: list of processes covers the iteration.
+_BEHIND_S: Final = 5.0 + BEHIND_S
 _UJ: Final = 1e6
 _PHASES: Final = {RequestPhase.PREFILL: "prefill", RequestPhase.DECODE: "decode"}
 #: Why no tenant has costs now, in words.
@@ -76,10 +79,11 @@ class ServedEngine:
         self._listener, self._clock = listener, clock
         self._tenant, self._most_tenants = tenant, most_tenants
         # A span must not leave while the last iteration of its request may still wait for others.
-        self._deadline_ns = nanoseconds(wait_s - _BEHIND_S)
+        self._deadline_ns = nanoseconds(max(wait_s - _BEHIND_S, wait_s / 2))
         # The same names as the estimator's, because both see the same spans in the same order.
         self._tenants, self._models = Tenants(most_tenants), Tenants(_MOST_MODELS)
         self._estimator: ServingEngine | None = None
+        self._programs: OtherPrograms | None = None
         self._uuids: tuple[str, ...] = ()
         self._pending: deque[tuple[RequestSpan, CostTicket]] = deque()
         self._lock = threading.Lock()
@@ -101,6 +105,7 @@ class ServedEngine:
         self._estimator = ServingEngine(
             self._tenant, len(uuids), most_tenants=self._most_tenants, deadline_ns=self._deadline_ns
         )
+        self._programs = OtherPrograms(self.name, uuids, self._clock)
         self.energy = EnergySum(uuids)
 
     # ------------------------------------------------------------------ requests
@@ -137,10 +142,11 @@ class ServedEngine:
 
     # ------------------------------------------------------------------ the step
 
-    def step(self) -> None:
-        """Pass on the arrivals, share out the energy of the time that is complete, and renew the metrics."""
-        estimator, energy = self._estimator, self.energy
-        if estimator is None or energy is None:
+    def step(self, states: Mapping[str, TrackedDevice]) -> None:
+        """Pass on the arrivals, share out the energy of the time that is complete, and renew the metrics. `states` are
+        the node's devices, by UUID."""
+        estimator, energy, programs = self._estimator, self.energy, self._programs
+        if estimator is None or energy is None or programs is None:
             return
         for frames, arrival_ns in self._listener.take(self.name):
             self._messages += 1
@@ -151,13 +157,16 @@ class ServedEngine:
             estimator.account.spoil(start_ns, end_ns, Unallocated.RESTART)
         if len(times):
             estimator.read(times, joules)
-        estimator.settle(self._clock.now_ns())
+        for start_ns, end_ns in programs.look(states, estimator.last_iteration_ns):
+            estimator.account.spoil(start_ns, end_ns, Unallocated.OTHERS)
+        estimator.settle(self._clock.now_ns(), programs.listed_until_ns())
         for request, cost in estimator.finished():
             ticket = self._tickets.pop(request.id or str(request.end_ns), None)
             if ticket is not None:
                 ticket.cost = cost
             self._price(request, ticket, cost)
         likely = Unallocated.NOT_YET if not estimator.account.model.ready else LATE
+        likely = Unallocated.OTHERS if programs.count else likely
         for ticket in list(self._tickets.values()):
             ticket.likely = str(estimator.refusal or likely)
         self.latest = list(self._readings(estimator))
@@ -165,7 +174,11 @@ class ServedEngine:
     def _price(self, request: FinishedRequest, ticket: CostTicket | None, cost: RequestCost) -> None:
         """Add a request to the price of its tenant's tokens. The noise of single requests averages out in the sum."""
         spent = request if request.prompt is not None or ticket is None else ticket.request
-        if spent is None or spent.prompt is None or cost.reason is Unallocated.LOST:
+        if (
+            spent is None
+            or spent.prompt is None
+            or cost.reason in (Unallocated.LOST, Unallocated.REQUEST, *WHOLE_TIMES)
+        ):
             return
         for phase, tokens in zip(RequestPhase, _computed(spent), strict=True):
             joules, n = self.priced[request.tenant, _PHASES[phase]]
@@ -216,6 +229,8 @@ class ServedEngine:
         refused.update({str(reason): n for reason, n in estimator.refused_requests.items()})
         for reason, n in sorted(refused.items()):
             yield MetricReading(rows.SERVING_REFUSED, self._about("reason", reason), n)
+        if self._programs is not None and (others := self._programs.count) is not None:
+            yield MetricReading(rows.SERVING_OTHERS, self._about(), others)
         for uuid in self._uuids:
             yield MetricReading(rows.SERVING_DEVICE, self._about("hw.id", uuid), 1)
         for model in sorted(self._seen_models):

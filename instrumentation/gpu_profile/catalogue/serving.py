@@ -70,6 +70,11 @@ SERVING_REFUSED: Final = _SERVING.counter(
     "Messages of an engine, or requests, that were not used, by reason",
     "reason",
 )
+SERVING_OTHERS: Final = _SERVING.gauge(
+    "gpu_profile.serving.programs.other",
+    "{program}",
+    "Other programs that work on an engine's GPUs: their time is refused; absent where the exporter cannot see it",
+)
 SERVING_DEVICE: Final = _SERVING.gauge(
     "gpu_profile.serving.device", "", "1 for each GPU of an engine; join it on hw_id", "hw.id"
 )
@@ -114,6 +119,7 @@ UNALLOCATED_REASONS: Final[Mapping[str, ReasonText]] = {
     "devices_shared": ReasonText(
         "several publishers use the GPUs", "an exporter for each publisher, with its own GPUs"
     ),
+    "other_programs": ReasonText("another program worked on a GPU of the engine", "a GPU of its own for each program"),
     "counter_restarted": ReasonText("the driver's counter began again", "none"),
 }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -19,7 +19,7 @@ import numpy as np
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.rate import WIDEST_HALF_WIDTH
 from gpu_profile.serving.model import LOOK_BACK_NS, CostModel
-from gpu_profile.serving.sharing import Spoiled, Unallocated, WindowParts, over_iterations
+from gpu_profile.serving.sharing import WHOLE_TIMES, Spoiled, Unallocated, WindowParts, over_iterations
 from gpu_profile.serving.terms import DURATION, TERMS, Terms
 from gpu_profile.serving.windows import CounterReadings, CumulativeTerms, rows
 from gpu_profile.serving.work import UNKNOWN_REQUEST, Iterations, RequestPhase, WorkQuantity
@@ -55,20 +55,22 @@ class RequestCost(NamedTuple):
 @dataclass(slots=True)
 class _Sums:
     """One request's or tenant's sums: J, marginal J and device s by phase, terms, the sum of squares of the energies of
-    its iterations, the modelled energy of windows that were left out, and the energy that was refused."""
+    its iterations, the modelled energy of windows that were left out, by reason, and the energy that was refused."""
 
     joules: Floats = field(default_factory=lambda: np.zeros(len(RequestPhase)))
     marginal_j: Floats = field(default_factory=lambda: np.zeros(len(RequestPhase)))
     device_s: Floats = field(default_factory=lambda: np.zeros(len(RequestPhase)))
     terms: Floats = field(default_factory=lambda: np.zeros(TERMS))
     square: float = 0.0
-    missing_j: float = 0.0
+    missing_j: dict[Unallocated, float] = field(default_factory=lambda: defaultdict(float))
     refused_j: float = 0.0
 
     def fade(self, factor: float) -> None:
         """Scale a tenant's sums: those of long ago say little about the present."""
-        for name in ("joules", "terms", "missing_j", "refused_j"):
+        for name in ("joules", "terms", "refused_j"):
             setattr(self, name, getattr(self, name) * factor)
+        for reason in self.missing_j:
+            self.missing_j[reason] *= factor
 
 
 class EngineAccount:
@@ -157,8 +159,12 @@ class EngineAccount:
         """Leave the older half of the time that waits for a model unallocated."""
         half = self._kept // 2
         if half:
-            joules = round(float(self._readings.joules[half]) * _UJ) - round(float(self._readings.joules[0]) * _UJ)
-            self._add(Unallocated.NOT_YET, joules / _UJ, joules)
+            times, joules = self._readings.before(half + 1)
+            whole = round(float(joules[-1]) * _UJ) - round(float(joules[0]) * _UJ)
+            for reason, growth_j in zip(self._spoiled.by_window(times), np.diff(joules).tolist(), strict=True):
+                if reason in WHOLE_TIMES:
+                    whole -= self._add(reason, growth_j, whole)
+            self._add(Unallocated.NOT_YET, whole / _UJ, whole)
             self._drop(half)
         else:
             # Without readings, only iterations use memory.
@@ -174,7 +180,7 @@ class EngineAccount:
             total.terms = np.zeros(TERMS)
             total.refused_j += float(total.joules.sum())
         for sums in self._requests.values():
-            sums.missing_j = math.inf
+            sums.missing_j[Unallocated.LOST] = math.inf
 
     def _drop(self, n: int) -> None:
         """Drop the first readings, and the iterations before the others."""
@@ -198,7 +204,7 @@ class EngineAccount:
             self._shared_since_ns = int(readings.times[0]) - model.lag.ns
             for request in set(self._iterations.between(0, self._shared_since_ns).parts.request.tolist()):
                 if request != UNKNOWN_REQUEST:
-                    self._requests[request].missing_j = math.inf
+                    self._requests[request].missing_j[Unallocated.LOST] = math.inf
         moments = readings.times - model.lag.ns
         some = self._iterations.between(int(moments[0]), int(moments[-1]))
         terms = model.terms(some)
@@ -211,7 +217,8 @@ class EngineAccount:
         whole = round(float(readings.joules[-1]) * _UJ) - round(float(readings.joules[0]) * _UJ)
         for reason, unallocated_j in parts.unallocated.items():
             whole -= self._add(reason, unallocated_j, whole)
-        weights, missed, clean = (over_iterations(moments, each, some) for each in parts.factors)
+        weights, clean = (over_iterations(moments, each, some) for each in (parts.given, parts.counted))
+        missed = {reason: over_iterations(moments, each, some) for reason, each in parts.missing.items()}
         by_tenant = self._charge(model, some, terms, weights, clean, missed)
         whole -= self._settle_tenants(by_tenant, float(moments[-1] - moments[0]) / 1e9, whole)
         unknown_j = float(parts.shared.sum()) - sum(float(each.joules.sum()) for each in by_tenant.values())
@@ -227,10 +234,11 @@ class EngineAccount:
         return counted
 
     def _charge(
-        self, model: CostModel, some: Iterations, terms: Terms, weights: Floats, clean: Floats, missed: Floats
-    ) -> dict[Hashable, _Sums]:
+        self, model: CostModel, some: Iterations, terms: Terms, weights: Floats, clean: Floats,
+        missed: Mapping[Unallocated, Floats],
+    ) -> dict[Hashable, _Sums]:  # fmt: skip
         """Add the parts' energies to their requests, and return the sums by tenant. An iteration's modelled energy
-        counts with its weight: `clean` and `missed` are its parts in windows that are used and left out."""
+        counts with its weight. `clean` is its part in windows that are used, `missed` in those left out, by reason."""
         by_tenant: dict[Hashable, _Sums] = defaultdict(_Sums)
         prices = model.prices.solution[1:]
         by_quantity, fixed = terms.shares @ prices, terms.fixed @ prices
@@ -243,7 +251,7 @@ class EngineAccount:
             equal = fixed[of] * work[:, WorkQuantity.REQUESTS]
             columns = np.column_stack((
                 energy * weights[of], (energy - equal) * weights[of], (work * seconds[of]).sum(axis=1) * clean[of],
-                (energy * weights[of]) ** 2, energy * missed[of],
+                (energy * weights[of]) ** 2, *(energy * each[of] for each in missed.values()),
             ))  # fmt: skip
             own = np.einsum("mk,mkf->mf", work * clean[of, None], terms.shares[of])
             keys = part.request * len(RequestPhase) + part.phase
@@ -259,7 +267,8 @@ class EngineAccount:
                     sums.marginal_j[phase] += total[1]
                     sums.device_s[phase] += total[2]
                     sums.square += total[3]
-                    sums.missing_j += total[4]
+                    for reason, missing_j in zip(missed, total[4:], strict=True):
+                        sums.missing_j[reason] += missing_j
                     sums.terms += own_total
         return by_tenant
 
@@ -272,7 +281,9 @@ class EngineAccount:
             total = self._tenants[tenant]
             total.joules += sums.joules
             total.terms += sums.terms
-            total.missing_j += sums.missing_j
+            # Of a whole stretch that was left out, a tenant has nothing. Its other energy is complete.
+            for reason in sums.missing_j.keys() - WHOLE_TIMES:
+                total.missing_j[reason] += sums.missing_j[reason]
             refusal = self._refusal(self.model, total)
             for phase in RequestPhase:
                 counted = min(max(0, int(float(sums.joules[phase]) * _UJ)), most - added)
@@ -287,8 +298,9 @@ class EngineAccount:
 
     def _refusal(self, model: CostModel, total: _Sums) -> Unallocated | None:
         joules = float(total.joules.sum())
-        if total.missing_j > _MOST_MISSING / (1 - _MOST_MISSING) * max(joules, 1e-12):
-            return Unallocated.LOST
+        missing = total.missing_j
+        if sum(missing.values()) > _MOST_MISSING / (1 - _MOST_MISSING) * max(joules, 1e-12):
+            return max(missing, key=missing.__getitem__)
         if self._half_width(model, total) > WIDEST_HALF_WIDTH * max(joules, 1e-12):
             return Unallocated.REJECTED if model.misfit > WIDEST_HALF_WIDTH / 2 else Unallocated.NOT_IDENTIFIABLE
         return None
@@ -316,7 +328,7 @@ class EngineAccount:
             return None
         joules = float(sums.joules.sum())
         noise = 1.96 * np.sqrt(max(0.0, sums.square) * self.model.relative_noise)
-        half_width = float(np.hypot(self._half_width(self.model, sums), noise)) + max(0.0, sums.missing_j)
+        half_width = float(np.hypot(self._half_width(self.model, sums), noise)) + max(0.0, sum(sums.missing_j.values()))
         reason = self._refusal(self.model, sums)
         if reason is None and half_width > WIDEST_HALF_WIDTH * joules:
             reason = Unallocated.NOT_IDENTIFIABLE

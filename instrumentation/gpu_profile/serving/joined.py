@@ -192,8 +192,17 @@ class ServingEngine:
         """Why tenants have no costs now, None if they have."""
         return self._refusal
 
-    def settle(self, now_ns: int) -> None:
-        """Share out the energy of all time before the first iteration that waits."""
+    @property
+    def last_iteration_ns(self) -> int:
+        """The end of the last iteration with a final time, in ns since the epoch. 0 before the first one."""
+        return self._last_ns
+
+    def settle(self, now_ns: int, alone_until_ns: int | None = None) -> None:
+        """Share out the energy of all time before the first iteration that waits.
+
+        `alone_until_ns`: up to here, the times in which other programs worked are in the account. None: no such times
+        are reported.
+        """
         passes = self._from_one_publisher(self._passes.settled(now_ns), now_ns)
         self._membership.add(passes)
         self._place(now_ns)
@@ -216,7 +225,8 @@ class ServingEngine:
                 self.account.spoil(*self._unread, Unallocated.LOST)
                 self._unread = None
             self.account.take(iterations)
-            self.account.settle(self._complete_ns(now_ns))
+            complete_ns = self._complete_ns(now_ns)
+            self.account.settle(complete_ns if alone_until_ns is None else min(complete_ns, alone_until_ns))
         elif len(iterations.starts):
             # Without readings, iterations would only use memory. Their time is left out if readings come later.
             start_ns = int(iterations.starts[0]) if self._unread is None else self._unread[0]

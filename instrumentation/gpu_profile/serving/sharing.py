@@ -28,7 +28,12 @@ class Unallocated(StrEnum):
     LOST = "iterations_lost"
     REQUEST = "request_not_known"
     SHARED = "devices_shared"
+    OTHERS = "other_programs"
     RESTART = "counter_restarted"
+
+
+#: Reasons for which whole stretches of time are left out: the windows beside them are complete.
+WHOLE_TIMES: Final = frozenset({Unallocated.SHARED, Unallocated.OTHERS, Unallocated.RESTART})
 
 
 class Spoiled:
@@ -68,21 +73,23 @@ class Spoiled:
 class WindowParts(NamedTuple):
     """The parts of windows: J of iterations by window, and J that is nobody's by reason, over all windows.
 
-    `factors` are three values by window, for one J of modelled energy of an iteration: the energy it gets, the energy
-    that is missing beside it, and 1 if the window counts.
+    The others have a value by window, for one J of modelled energy of an iteration: `given` the energy it gets,
+    `missing` the energy that is missing beside it, by reason. `counted` is 1 if the window counts.
     """
 
     shared: Floats
     unallocated: Mapping[Unallocated, float]
-    factors: tuple[Floats, Floats, Floats]
+    given: Floats
+    missing: Mapping[Unallocated, Floats]
+    counted: Floats
 
     @classmethod
     def of(
         cls, shares: Floats, joules: Floats, prices: Prices, reasons: Sequence[Unallocated | None], lost_s: Floats
     ) -> WindowParts:
         """From the equations of windows, and the reasons to leave some out. `lost_s` is the time of lost iterations."""
-        good, lost = (np.array([each is kind for each in reasons]) for kind in (None, Unallocated.LOST))
-        counts = good | lost
+        lost = np.array([each is Unallocated.LOST for each in reasons])
+        counts = lost | np.array([each is None for each in reasons])
         outside = np.minimum(prices.outside_w * np.maximum(shares[:, 0] - lost_s, 0.0), joules)
         outside = np.where((shares[:, 1 + DURATION] > 0) | (lost_s > 0), outside, joules)
         modelled = np.maximum(shares[:, 1:] @ prices.solution[1:], 0.0)
@@ -91,11 +98,13 @@ class WindowParts(NamedTuple):
         shared = np.where(counts & (modelled > 0), np.clip(joules - outside, 0.0, most), 0.0)
         rest = joules - outside - shared
         unallocated = {Unallocated.IDLE: float(outside[counts].sum()), Unallocated.LOST: float(rest[lost].sum())}
-        for reason in {each for each in reasons if each not in (None, Unallocated.LOST)}:
-            unallocated[Unallocated(reason)] = float(joules[[each is reason for each in reasons]].sum())
         per_joule = np.where(modelled > 0, 1 / np.maximum(modelled, 1e-12), 0.0)
-        missing = np.where(good, 0.0, np.where(lost, rest, modelled)) * per_joule
-        return cls(shared, unallocated, (shared * per_joule, missing, counts * 1.0))
+        missing = {Unallocated.LOST: rest * per_joule * lost} if lost.any() else {}
+        for reason in {each for each in reasons if each not in (None, Unallocated.LOST)}:
+            here = np.array([each is reason for each in reasons])
+            unallocated[Unallocated(reason)] = float(joules[here].sum())
+            missing[Unallocated(reason)] = here * (modelled > 0)
+        return cls(shared, unallocated, shared * per_joule, missing, counts * 1.0)
 
 
 def over_iterations(moments: Ints, values: Floats, some: Iterations) -> Floats:

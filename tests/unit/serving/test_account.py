@@ -116,13 +116,20 @@ def test_a_counter_that_restarts_loses_one_window(run: ServingRun) -> None:
     assert total_uj(account) == pytest.approx(total_uj(whole) - lost * 1e6, abs=1000)
 
 
-def test_stretches_of_shared_devices_are_nobodys(run: ServingRun) -> None:
+def test_a_time_with_other_programs_is_nobodys_and_its_requests_say_so_while_tenants_go_on(run: ServingRun) -> None:
     account = EngineAccount(lambda request: run.requests[request].tenant)
     start = run.start_ns + 40 * 10**9
-    account.spoil(start, start + 5 * 10**9, Unallocated.SHARED)
+    account.spoil(start, start + 5 * 10**9, Unallocated.OTHERS)
     share_out(account, run, run.readings(), None)
     spoiled = (run.iterations.starts >= start) & (run.iterations.ends < start + 5 * 10**9)
-    assert account.unallocated[Unallocated.SHARED] == pytest.approx(run.joules[spoiled].sum() * 1e6, rel=0.05)
+    assert account.unallocated[Unallocated.OTHERS] == pytest.approx(run.joules[spoiled].sum() * 1e6, rel=0.05)
+    assert account.unallocated.get(Unallocated.LOST, 0) == 0
+    work = run.iterations.parts
+    inside = np.unique(work.request[spoiled[work.iteration]]).tolist()
+    reasons = [cost.reason for cost in map(account.cost, inside) if cost]
+    assert reasons.count(Unallocated.OTHERS) > 0.8 * len(reasons)
+    assert set(reasons) <= {Unallocated.OTHERS, None}
+    assert all((account.half_width(tenant) or 1) < 0.05 for tenant in range(3))
 
 
 def test_lost_iterations_refuse_tenants_and_count_their_energy(run: ServingRun) -> None:
@@ -180,15 +187,18 @@ def test_an_engine_with_another_language_model_gets_prices_of_its_own() -> None:
     assert np.mean([abs(joules - truth) > 3 * width for joules, truth, width in given_]) < 0.02
 
 
-def test_what_never_gets_a_model_is_given_up_and_forgotten() -> None:
+@pytest.mark.parametrize("reason", [Unallocated.NOT_YET, Unallocated.OTHERS])
+def test_what_never_gets_a_model_is_given_up_and_forgotten(reason: Unallocated) -> None:
     account, n = EngineAccount(lambda _: None), 100
+    if reason is Unallocated.OTHERS:
+        account.spoil(0, 2 * 10**18, reason)
     for batch in range(100):
         times = 10**18 + (np.arange(n) + n * batch) * 10**8
         joules = (30.0 * (np.arange(n) + n * batch)).astype(np.float64)
         account.read(CounterReadings(times, joules))
         account.settle(int(times[-1]))
     assert account.held_uj <= 30e6 * 3200
-    assert account.unallocated[Unallocated.NOT_YET] + account.held_uj == round(30e6 * (100 * n - 1))
+    assert account.unallocated == {reason: round(30e6 * (100 * n - 1)) - account.held_uj}
     assert account.model.waiting <= 3200
 
 

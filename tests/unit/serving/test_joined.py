@@ -113,6 +113,16 @@ def test_wrong_input_is_counted_and_memory_is_bounded() -> None:
     assert engine.refused_requests[SpanFault.INCOMPLETE] == 1
 
 
+def test_no_energy_is_shared_out_before_it_is_known_who_worked(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, until = ServingEngine(), list[int]()
+    monkeypatch.setattr(engine.account, "settle", until.append)
+    engine.read([EPOCH_NS], [1.0])
+    engine.settle(EPOCH_NS + 10 * S)
+    engine.settle(EPOCH_NS + 10 * S, EPOCH_NS + 5 * S)
+    engine.settle(EPOCH_NS + 10 * S, EPOCH_NS + 9 * S)
+    assert until == [EPOCH_NS + 7 * S, EPOCH_NS + 5 * S, EPOCH_NS + 7 * S]
+
+
 def test_an_engine_without_readings_keeps_no_iterations() -> None:
     engine = ServingEngine()
     for place in range(500):

@@ -7,15 +7,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.exporter import FakeProc
 
-from gpu_profile.catalogue.samples import Device, DeviceKind
+from gpu_profile.catalogue.samples import Device, DeviceKind, ProcessUse
 from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.driver import Capability
 from gpu_profile.errors import UsageError
+from gpu_profile.serving.sharing import Unallocated
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.config import ServingSettings
 from gpu_profile_exporter.serving import ServingCosts
 from gpu_profile_exporter.serving.devices import chosen
+from gpu_profile_exporter.serving.programs import OtherPrograms
 
 SPAN = {
     "gen_ai.request.id": "1", "gen_ai.usage.prompt_tokens": 100, "gen_ai.usage.completion_tokens": 7,
@@ -27,7 +30,10 @@ SPAN = {
 def gpus(*uuids: str, counted: bool = True) -> Any:
     """A source of devices, with or without an energy counter."""
     capability = {ENERGY: Capability(counted, "" if counted else "not supported")}
-    states = {u: SimpleNamespace(device=Device(u, index=i), capabilities=capability) for i, u in enumerate(uuids)}
+    states = {
+        uuid: SimpleNamespace(device=Device(uuid, index=i), capabilities=capability, processes=(), processes_ns=None)
+        for i, uuid in enumerate(uuids)
+    }
     return SimpleNamespace(states=states)
 
 
@@ -68,6 +74,28 @@ def test_a_request_is_counted_for_its_tenant_and_its_ticket_waits(tmp_path: Path
         assert found["model", "e", "m"] == found["device", "e", "GPU-1"] == found["device", "e", "GPU-2"] == 1
         assert found["energy.unallocated", "e", "idle"] == 0
         assert not [key for key in found if key[0] in ("energy", "device.time", "half_width")]
+
+
+def test_a_time_with_another_program_is_left_out_and_its_requests_say_so(tmp_path: Path) -> None:
+    source, proc = gpus("GPU-1"), FakeProc(tmp_path / "proc")
+    proc.add(7, group=7)
+    proc.add(8, group=8)
+    with serving(source, tmp_path, "e") as costs:
+        costs.step()
+        (engine,), state = costs.engines.values(), source.states["GPU-1"]
+        engine._programs = OtherPrograms("e", ["GPU-1"], costs._clock, proc.root)
+        for listed_ns, share in ((5, 0.0), (6, 0.5)):
+            state.processes_ns = costs._clock.now_ns() + listed_ns * 10**9
+            state.processes = ProcessUse(7, None, 0.5), ProcessUse(8, None, share)
+            ticket = costs.request("any", "llm_request", 5, SPAN)
+            costs._clock.advance(listed_ns)  # type: ignore[attr-defined]
+            costs.step()
+            assert told(costs)["programs.other", "e"] == (share > 0)
+            assert ticket is not None
+            assert ticket.likely == ("other_programs" if share else "not_identifiable_yet")
+        assert engine._estimator is not None
+        ((start_ns, end_ns, reason),) = engine._estimator.account._spoiled._some
+        assert (end_ns - start_ns, reason) == (7 * 10**9, Unallocated.OTHERS)
 
 
 def test_with_several_engines_the_service_names_the_requests_engine(tmp_path: Path) -> None:
