@@ -22,6 +22,7 @@ from gpu_profile.catalogue.serving import (
     SERVING_MESSAGES,
     SERVING_REFUSED,
     SERVING_REQUESTS,
+    SERVING_SAVED,
     SERVING_TOKENS,
     SERVING_UNALLOCATED,
 )
@@ -31,6 +32,7 @@ _ENGINES: Final = 'cluster=~"$cluster", instance=~"$instance", engine=~"$engine"
 _ENGINE: Final = "cluster, instance, engine"
 _TENANT: Final = f"{_ENGINE}, tenant"
 _PHASE: Final = f"{_TENANT}, phase"
+_MODEL: Final = f"{_ENGINE}, model, phase"
 _NONE: Final = "No engine is published: start the exporter with --serving (docs/serving.md)"
 _NO_TENANT: Final = "No tenant has a cost yet: docs/serving.md has the reasons"
 
@@ -225,6 +227,17 @@ TOKENS: Final = Section(
             width=8,
         ),
         Panel(
+            title="Energy for 1,000 tokens by model",
+            shows="Energy for 1,000 tokens by the model of the requests and phase, all tenants together.",
+            conclude="Adapters of one base model share its iterations: they differ by their prompts and answers.",
+            do="Compare models before you move a tenant to another one.",
+            empty=_NO_TENANT,
+            unit="joule",
+            queries=(
+                Query(_per_1000(rate(_ENERGY), f"{_ENGINE}, model, phase"), "{{model}} · {{phase}} · {{engine}}"),
+            ),
+        ),
+        Panel(
             title="Tokens by tenant",
             shows="Tokens a second of each tenant and phase.",
             conclude="Its shape differs from that of the energy: tokens differ in cost.",
@@ -237,20 +250,13 @@ TOKENS: Final = Section(
         ),
         Panel(
             title="Saved by the prefix cache",
-            shows="Tokens of prompts a second that the cache had, times the energy of a computed one of the tenant: an "
-            "estimate.",
-            conclude="The energy a second that the tenants' prompts would cost without a cache.",
+            shows="Estimate of the energy a second that cached tokens of prompts would have cost, by tenant, at the "
+            "present price of a computed one.",
+            conclude="Without a cache, the power of the GPUs would be higher by the sum. No other panel contains it.",
             do="Route a tenant's requests to the same replica to raise it.",
-            empty="No engine reports cached tokens, or no tenant has a cost yet",
+            empty="No engine reports cached tokens, or no price is certain enough yet",
             unit="watt",
-            queries=(
-                Query(
-                    f"{by(_TENANT, rate(_of(SERVING_CACHED, tenants=True)))}\n"
-                    f"  * {by(_TENANT, rate(_of(SERVING_ENERGY, {'phase': 'prefill'}, tenants=True)))}\n"
-                    f"  / ({by(_TENANT, rate(_of(SERVING_TOKENS, {'phase': 'prefill'}, tenants=True)))} > 0)",
-                    "{{tenant}} · {{engine}}",
-                ),
-            ),
+            queries=(Query(by(_TENANT, rate(_of(SERVING_SAVED, tenants=True))), "{{tenant}} · {{engine}}"),),
         ),
     ),
 )

@@ -110,7 +110,7 @@ def replay(run: ServingRun, seed: int) -> Replayed:
         if cost.reason is None:
             joules[int(request.id)], half_widths[int(request.id)] = sum(cost.joules), cost.half_width_j
     tenants = np.array([
-        sum(uj for (tenant, _), uj in engine.account.microjoules.items() if tenant == f"t{place}") / 1e6
+        sum(uj for (use, _), uj in engine.account.microjoules.items() if use == (f"t{place}", "")) / 1e6
         for place in range(max(request.tenant for request in run.requests) + 1)
     ])  # fmt: skip
     return Replayed(joules, half_widths, tenants, spent_s / len(run.joules) * 1e6)

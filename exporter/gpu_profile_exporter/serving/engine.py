@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from gpu_profile.catalogue import serving as rows
+from gpu_profile.catalogue.metric import Metric
 from gpu_profile.clock import Clock
 from gpu_profile.sampling.tracked import TrackedDevice
 from gpu_profile.serving.account import EngineAccount, RequestCost
@@ -16,7 +17,7 @@ from gpu_profile.serving.joined import CostRefusal, FinishedRequest, ServingEngi
 from gpu_profile.serving.model import FIRST_AT
 from gpu_profile.serving.request_spans import ServedRequest
 from gpu_profile.serving.sharing import WHOLE_TIMES, Unallocated
-from gpu_profile.serving.tenants import Tenants
+from gpu_profile.serving.tenants import ModelUse
 from gpu_profile.serving.work import RequestPhase
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.readings.readings import MetricReading
@@ -25,8 +26,8 @@ from gpu_profile_exporter.serving.listener import EngineListener
 from gpu_profile_exporter.serving.programs import BEHIND_S, OtherPrograms
 from gpu_profile_exporter.serving.tickets import LATE, CostTicket
 
-#: Most requests that wait for the next step, and most models with a series.
-_MOST_PENDING, _MOST_MODELS = 20_000, 16
+#: Most requests that wait for the next step.
+_MOST_PENDING: Final = 20_000
 #: Costs come at most this long after the last iteration has left: two steps, the counter's lag, and the time until a
 #: list of processes covers the iteration.
 _BEHIND_S: Final = 5.0 + BEHIND_S
@@ -80,8 +81,6 @@ class ServedEngine:
         self._tenant, self._most_tenants = tenant, most_tenants
         # A span must not leave while the last iteration of its request may still wait for others.
         self._deadline_ns = nanoseconds(max(wait_s - _BEHIND_S, wait_s / 2))
-        # The same names as the estimator's, because both see the same spans in the same order.
-        self._tenants, self._models = Tenants(most_tenants), Tenants(_MOST_MODELS)
         self._estimator: ServingEngine | None = None
         self._programs: OtherPrograms | None = None
         self._uuids: tuple[str, ...] = ()
@@ -91,12 +90,12 @@ class ServedEngine:
         self._tickets: WeakValueDictionary[str, CostTicket] = WeakValueDictionary()
         self._refused: Counter[str] = Counter()
         self._messages = 0
-        self._tokens: Counter[tuple[str, RequestPhase]] = Counter()
-        self._cached: Counter[str] = Counter()
-        self._ended: Counter[str] = Counter()
+        self._tokens: Counter[tuple[ModelUse, RequestPhase]] = Counter()
+        self._cached: Counter[ModelUse] = Counter()
+        self._saved_j: defaultdict[ModelUse, float] = defaultdict(float)
+        self._ended: Counter[ModelUse] = Counter()
         #: J and tokens of the requests with a complete cost, by tenant and phase: their ratio is the price of tokens.
         self.priced: defaultdict[tuple[str, str], tuple[float, int]] = defaultdict(lambda: (0.0, 0))
-        self._seen_models: set[str] = set()
         self._attributes: dict[tuple[str, ...], dict[str, str]] = {}
 
     def begin(self, uuids: tuple[str, ...]) -> None:
@@ -131,14 +130,15 @@ class ServedEngine:
             request = span.request
             estimator.request(span.name, span.start_ns, span.attributes)
             self._tickets[request.id or str(request.end_ns)] = ticket
-            tenant = self._tenants.name(request.tenant)
-            self._ended[tenant] += 1
+            use = estimator.uses.of(request.tenant, request.model)
+            self._ended[use] += 1
             for phase, n in zip(RequestPhase, _computed(request), strict=True):
-                self._tokens[tenant, phase] += n
+                self._tokens[use, phase] += n
             if request.cached is not None:
-                self._cached[tenant] += request.cached
-            if request.model:
-                self._seen_models.add(self._models.name(request.model))
+                self._cached[use] += request.cached
+                ticket.saved_j = estimator.account.saving(request.cached)
+                if ticket.saved_j is not None:
+                    self._saved_j[use] += ticket.saved_j
 
     # ------------------------------------------------------------------ the step
 
@@ -174,15 +174,12 @@ class ServedEngine:
     def _price(self, request: FinishedRequest, ticket: CostTicket | None, cost: RequestCost) -> None:
         """Add a request to the price of its tenant's tokens. The noise of single requests averages out in the sum."""
         spent = request if request.prompt is not None or ticket is None else ticket.request
-        if (
-            spent is None
-            or spent.prompt is None
-            or cost.reason in (Unallocated.LOST, Unallocated.REQUEST, *WHOLE_TIMES)
-        ):
+        partial = (Unallocated.LOST, Unallocated.REQUEST, *WHOLE_TIMES)
+        if spent is None or spent.prompt is None or cost.reason in partial:
             return
         for phase, tokens in zip(RequestPhase, _computed(spent), strict=True):
-            joules, n = self.priced[request.tenant, _PHASES[phase]]
-            self.priced[request.tenant, _PHASES[phase]] = joules + cost.joules[phase], n + tokens
+            joules, n = self.priced[request.use.tenant, _PHASES[phase]]
+            self.priced[request.use.tenant, _PHASES[phase]] = joules + cost.joules[phase], n + tokens
 
     @property
     def progress(self) -> EngineProgress | None:
@@ -208,17 +205,23 @@ class ServedEngine:
             made = self._attributes[pairs] = {"engine": self.name} | {name: value for name, value in values if value}
         return made
 
-    def _of(self, tenant: Hashable, *pairs: str) -> dict[str, str]:
-        """Attributes with a tenant. Work without a span has none."""
-        return self._about("tenant", "" if tenant is None else str(tenant), *pairs)
+    def _of(self, use: Hashable, *pairs: str) -> dict[str, str]:
+        """Attributes with a tenant and its model. Work without a span has none."""
+        tenant, model = use if isinstance(use, ModelUse) else ("", "")
+        return self._about("tenant", tenant, "model", model, *pairs)
 
     def _readings(self, estimator: ServingEngine) -> Iterator[MetricReading]:
         yield from self._costs(estimator.account)
-        for (tenant, phase), n in self._tokens.items():
-            yield MetricReading(rows.SERVING_TOKENS, self._of(tenant, "phase", _PHASES[phase]), n)
-        for metric, counts in ((rows.SERVING_CACHED, self._cached), (rows.SERVING_REQUESTS, self._ended)):
-            for tenant, n in counts.items():
-                yield MetricReading(metric, self._of(tenant), n)
+        for (use, phase), n in self._tokens.items():
+            yield MetricReading(rows.SERVING_TOKENS, self._of(use, "phase", _PHASES[phase]), n)
+        counted: tuple[tuple[Metric, Mapping[ModelUse, float]], ...] = (
+            (rows.SERVING_CACHED, self._cached),
+            (rows.SERVING_SAVED, self._saved_j),
+            (rows.SERVING_REQUESTS, self._ended),
+        )
+        for metric, counts in counted:
+            for use, value in counts.items():
+                yield MetricReading(metric, self._of(use), value)
         yield MetricReading(rows.SERVING_MESSAGES, self._about(), self._messages)
         yield MetricReading(rows.SERVING_LOST, self._about(), estimator.lost_messages)
         yield MetricReading(rows.SERVING_WAITING, self._about(), estimator.waiting)
@@ -233,18 +236,16 @@ class ServedEngine:
             yield MetricReading(rows.SERVING_OTHERS, self._about(), others)
         for uuid in self._uuids:
             yield MetricReading(rows.SERVING_DEVICE, self._about("hw.id", uuid), 1)
-        for model in sorted(self._seen_models):
-            yield MetricReading(rows.SERVING_MODEL, self._about("model", model), 1)
 
     def _costs(self, account: EngineAccount) -> Iterator[MetricReading]:
-        for (tenant, phase), microjoules in account.microjoules.items():
-            yield MetricReading(rows.SERVING_ENERGY, self._of(tenant, "phase", _PHASES[phase]), microjoules / _UJ)
-        for (tenant, phase), seconds in account.device_s.items():
-            yield MetricReading(rows.SERVING_DEVICE_TIME, self._of(tenant, "phase", _PHASES[phase]), seconds)
-        for tenant in dict.fromkeys(tenant for tenant, _ in account.microjoules):
-            half_width = account.half_width(tenant)
+        for (use, phase), microjoules in account.microjoules.items():
+            yield MetricReading(rows.SERVING_ENERGY, self._of(use, "phase", _PHASES[phase]), microjoules / _UJ)
+        for (use, phase), seconds in account.device_s.items():
+            yield MetricReading(rows.SERVING_DEVICE_TIME, self._of(use, "phase", _PHASES[phase]), seconds)
+        for use in dict.fromkeys(use for use, _ in account.microjoules):
+            half_width = account.half_width(use)
             if half_width is not None:
-                yield MetricReading(rows.SERVING_HALF_WIDTH, self._of(tenant), half_width)
+                yield MetricReading(rows.SERVING_HALF_WIDTH, self._of(use), half_width)
         for reason in Unallocated:
             # From 0, so that increase() sees the first joules.
             joules = account.unallocated.get(reason, 0) / _UJ

@@ -105,7 +105,7 @@ class _EngineSums:
             if place == len(sums):
                 sums.append(value)
             else:
-                sums[place] = value
+                sums[place] += value  # a tenant's models are in one row
         while len(self._kept) > 1 and now_ns - self._kept[1][0] >= OVER_S * NS_PER_S:
             self._kept.popleft()
         since_ns, before = self._kept[0]
@@ -126,7 +126,8 @@ class _EngineSums:
             elif name == _UNALLOCATED:
                 yield (name, about["reason"], ""), value
             elif name == _HALF_WIDTH:
-                self._half_widths[about.get("tenant", "")] = value
+                tenant = about.get("tenant", "")
+                self._half_widths[tenant] = max(value, self._half_widths.get(tenant, 0.0))
         for (tenant, phase), (joules, tokens) in engine.priced.items():
             yield (_PRICED_J, tenant, phase), joules
             yield (_PRICED_TOKENS, tenant, phase), tokens

@@ -18,7 +18,7 @@ LATE: Final = "not_settled_in_time"
 class CostTicket:
     """The cost of one request, once it is known. Until `deadline_ns`, it may still come."""
 
-    __slots__ = ("__weakref__", "_clock", "_deadline_ns", "_wait_ns", "cost", "likely", "reason", "request")
+    __slots__ = ("__weakref__", "_clock", "_deadline_ns", "_wait_ns", "cost", "likely", "reason", "request", "saved_j")
 
     def __init__(self, clock: Clock, wait_ns: int) -> None:
         self._clock, self._wait_ns = clock, wait_ns
@@ -26,6 +26,8 @@ class CostTicket:
         self.cost: RequestCost | None = None
         #: The request. None if its span cannot be used.
         self.request: ServedRequest | None = None
+        #: An estimate of the energy that its cached tokens would have cost, in J. None if there is none.
+        self.saved_j: float | None = None
         #: Why there is no cost. Set once it is certain.
         self.reason = ""
         #: Why there may be none at the end of the wait.
@@ -44,9 +46,12 @@ class CostTicket:
         if cost is None or cost.reason is not None:
             reason = self.reason if cost is None else str(cost.reason)
             return {names.REQUEST_REASON.name: reason or self.likely}
-        return {
+        result: dict[str, float | str] = {
             names.REQUEST_ENERGY.name: float(sum(cost.joules)),
             names.REQUEST_MARGINAL.name: float(cost.marginal_j),
             names.REQUEST_HALF_WIDTH.name: float(cost.half_width_j),
             names.REQUEST_DEVICE_TIME.name: float(cost.device_s),
         }
+        if self.saved_j is not None:
+            result[names.REQUEST_SAVED.name] = self.saved_j
+        return result

@@ -16,6 +16,7 @@ SERVING_ENERGY: Final = _SERVING.counter(
     "Energy of an engine's GPUs by the requests' tenant and phase: with the unallocated energy, the growth of "
     "the energy counters",
     "tenant",
+    "model",
     "phase",
 )
 SERVING_DEVICE_TIME: Final = _SERVING.counter(
@@ -23,6 +24,7 @@ SERVING_DEVICE_TIME: Final = _SERVING.counter(
     "s",
     "GPU-seconds of an engine's iterations by the requests' tenant and phase",
     "tenant",
+    "model",
     "phase",
 )
 SERVING_UNALLOCATED: Final = _SERVING.counter(
@@ -36,12 +38,14 @@ SERVING_HALF_WIDTH: Final = _SERVING.gauge(
     "1",
     "Half of the 95 % interval of a tenant's energy, as a share of the energy; absent without a value",
     "tenant",
+    "model",
 )
 SERVING_TOKENS: Final = _SERVING.counter(
     "gpu_profile.serving.tokens",
     "{token}",
     "Tokens that an engine computed, by tenant and phase; tokens from the prefix cache are not computed",
     "tenant",
+    "model",
     "phase",
 )
 SERVING_CACHED: Final = _SERVING.counter(
@@ -49,9 +53,18 @@ SERVING_CACHED: Final = _SERVING.counter(
     "{token}",
     "Tokens of prompts that the prefix cache had, by tenant, as far as the engine reports them",
     "tenant",
+    "model",
+)
+SERVING_SAVED: Final = _SERVING.counter(
+    "gpu_profile.serving.cached.energy",
+    "J",
+    "Estimate of the energy that these tokens would have cost, at the present price of a prompt's token without parts "
+    "of fixed costs; no part of the energy of GPUs",
+    "tenant",
+    "model",
 )
 SERVING_REQUESTS: Final = _SERVING.counter(
-    "gpu_profile.serving.requests", "{request}", "Requests that ended, by tenant", "tenant"
+    "gpu_profile.serving.requests", "{request}", "Requests that ended, by tenant", "tenant", "model"
 )
 SERVING_MESSAGES: Final = _SERVING.counter(
     "gpu_profile.serving.messages",
@@ -77,10 +90,6 @@ SERVING_OTHERS: Final = _SERVING.gauge(
 )
 SERVING_DEVICE: Final = _SERVING.gauge(
     "gpu_profile.serving.device", "", "1 for each GPU of an engine; join it on hw_id", "hw.id"
-)
-
-SERVING_MODEL: Final = _SERVING.gauge(
-    "gpu_profile.serving.model", "", "1 for each model in the spans of an engine's requests", "model"
 )
 
 SERVING_METRICS: Final = tuple(_SERVING)
@@ -135,6 +144,12 @@ REQUEST_HALF_WIDTH: Final = Attribute(
 REQUEST_DEVICE_TIME: Final = Attribute(
     "gpu_profile.request.device_time", "double", "The request's share of the time of iterations, summed over GPUs", "s"
 )
+REQUEST_SAVED: Final = Attribute(
+    "gpu_profile.request.cached.energy",
+    "double",
+    "Estimate of the energy that the tokens from the prefix cache would have cost; no part of the energy",
+    "J",
+)
 REQUEST_REASON: Final = Attribute(
     "gpu_profile.request.reason", "string", "Why the request has no values, such as `not_identifiable_yet`"
 )
@@ -144,5 +159,6 @@ REQUEST_ATTRIBUTES: Final[tuple[Attribute, ...]] = (
     REQUEST_MARGINAL,
     REQUEST_HALF_WIDTH,
     REQUEST_DEVICE_TIME,
+    REQUEST_SAVED,
     REQUEST_REASON,
 )

@@ -19,6 +19,7 @@ import numpy as np
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.rate import WIDEST_HALF_WIDTH
 from gpu_profile.serving.model import LOOK_BACK_NS, CostModel
+from gpu_profile.serving.pass_parts import prefill_work
 from gpu_profile.serving.sharing import WHOLE_TIMES, Spoiled, Unallocated, WindowParts, over_iterations
 from gpu_profile.serving.terms import DURATION, TERMS, Terms
 from gpu_profile.serving.windows import CounterReadings, CumulativeTerms, rows
@@ -33,6 +34,8 @@ _ROUNDING: Final = 1e-6
 _MOST_MISSING: Final = 0.05
 #: The time constant of the memory of a tenant's half-width, in s.
 _MEMORY_S: Final = 600.0
+#: The work of computing a prompt that a prefix cache can spare, without the equal parts of fixed costs.
+_CACHEABLE: Final = (WorkQuantity.TOKENS, WorkQuantity.PREFILL_CONTEXT)
 #: Parts in one computation, to limit the memory.
 _AT_ONCE: Final = 8192
 
@@ -89,6 +92,8 @@ class EngineAccount:
         self.model = CostModel()
         self._requests: dict[int, _Sums] = defaultdict(_Sums)
         self._tenants: dict[Hashable, _Sums] = defaultdict(_Sums)
+        #: Of recent prefill: its tokens, and the terms of `_CACHEABLE` summed over them.
+        self._prefill_tokens, self._prefill_terms = 0.0, np.zeros((len(_CACHEABLE), TERMS))
         self.microjoules: dict[tuple[Hashable, RequestPhase], int] = defaultdict(int)
         self.device_s: dict[tuple[Hashable, RequestPhase], float] = defaultdict(float)
         #: By reason: energy that is no tenant's, in whole µJ.
@@ -175,6 +180,7 @@ class EngineAccount:
     def _begin_anew(self) -> None:
         """Learn prices anew: the engine has another language model, or other work runs beside it."""
         self.model, self._kept, self._fresh_iterations = CostModel(), 0, self._iterations
+        self._prefill_tokens, self._prefill_terms = 0.0, np.zeros_like(self._prefill_terms)
         # Their terms are those of a refuted model: their energy counts as refused until it has faded.
         for total in self._tenants.values():
             total.terms = np.zeros(TERMS)
@@ -240,6 +246,7 @@ class EngineAccount:
         """Add the parts' energies to their requests, and return the sums by tenant. An iteration's modelled energy
         counts with its weight. `clean` is its part in windows that are used, `missed` in those left out, by reason."""
         by_tenant: dict[Hashable, _Sums] = defaultdict(_Sums)
+        self._take_prefill(some, terms)
         prices = model.prices.solution[1:]
         by_quantity, fixed = terms.shares @ prices, terms.fixed @ prices
         seconds = terms.shares[:, :, DURATION] * self._devices
@@ -271,6 +278,17 @@ class EngineAccount:
                         sums.missing_j[reason] += missing_j
                     sums.terms += own_total
         return by_tenant
+
+    def _take_prefill(self, some: Iterations, terms: Terms) -> None:
+        """Add the terms of iterations with prefill, weighted by its tokens."""
+        parts = some.parts
+        prefill = parts.work[:, WorkQuantity.TOKENS] * (parts.phase == RequestPhase.PREFILL)
+        tokens = np.bincount(parts.iteration, prefill, len(some.starts))
+        if len(some.starts):
+            fade = math.exp(-float(some.ends[-1] - some.starts[0]) / 1e9 / _MEMORY_S)
+            self._prefill_tokens = fade * self._prefill_tokens + float(tokens.sum())
+            weighted = np.einsum("n,nqk->qk", tokens, terms.shares[:, _CACHEABLE])
+            self._prefill_terms = fade * self._prefill_terms + weighted
 
     def _settle_tenants(self, by_tenant: dict[Hashable, _Sums], elapsed_s: float, most: int) -> int:
         """Add the tenants' energies to the totals, or to a refusal. Returns the µJ, at most `most`."""
@@ -334,6 +352,16 @@ class EngineAccount:
             reason = Unallocated.NOT_IDENTIFIABLE
         by_phase = float(sums.joules[RequestPhase.PREFILL]), float(sums.joules[RequestPhase.DECODE])
         return RequestCost(by_phase, half_width, float(sums.marginal_j.sum()), float(sums.device_s.sum()), reason)
+
+    def saving(self, cached: int) -> float | None:
+        """An estimate of the energy in J that `cached` first tokens of a prompt would have cost, at the prices of
+        recent prefill: their own work without parts of fixed costs. None while the prices are not certain enough."""
+        if not self.model.ready or self._prefill_tokens <= 0:
+            return None
+        work = np.array(prefill_work(cached, 0))[list(_CACHEABLE)]
+        sums = _Sums(terms=work @ self._prefill_terms / self._prefill_tokens)
+        sums.joules[RequestPhase.PREFILL] = joules = float(sums.terms @ self.model.prices.solution[1:])
+        return joules if self._half_width(self.model, sums) <= WIDEST_HALF_WIDTH * joules else None
 
     def forget(self, requests: Iterable[int]) -> None:
         """Drop the sums of requests that have ended. Tenants keep their totals."""

@@ -21,7 +21,7 @@ from gpu_profile.serving.membership import MOST_REQUESTS, Membership, PlacingFau
 from gpu_profile.serving.pass_times import KEPT_BACK_NS, PublishedPasses, TimedPass
 from gpu_profile.serving.request_spans import Attributes, ServedRequest, SpanFault, served_request
 from gpu_profile.serving.sharing import Unallocated
-from gpu_profile.serving.tenants import NO_TENANT, Tenants
+from gpu_profile.serving.tenants import NO_TENANT, ModelUse, ModelUses
 from gpu_profile.serving.windows import CounterReadings
 
 _S: Final = 1_000_000_000
@@ -47,12 +47,11 @@ class CostRefusal(StrEnum):
 
 
 class FinishedRequest(NamedTuple):
-    """A request that has ended: its name, its tenant's label, its model, its tokens and when it ended, in ns since the
-    epoch. The fields are empty or None where the engine does not report them."""
+    """A request that has ended: its name, the labels of its tenant and model, its tokens and when it ended, in ns since
+    the epoch. The fields are empty or None where the engine does not report them."""
 
     id: str
-    tenant: str
-    model: str = ""
+    use: ModelUse
     prompt: int | None = None
     completion: int | None = None
     cached: int | None = None
@@ -63,7 +62,7 @@ class ServingEngine:
     """The costs of one engine, which uses `devices` devices.
 
     `tenant_attribute` names the attribute of requests' spans that has the tenant. None: all requests are of one tenant.
-    Energies of requests and tenants are in `account`. Call `settle` about once a second.
+    Energies of requests and of tenants by model, as `ModelUse`, are in `account`. Call `settle` about once a second.
     """
 
     def __init__(
@@ -75,8 +74,9 @@ class ServingEngine:
         deadline_ns: int = DEADLINE_NS,
     ) -> None:
         self._tenant_attribute, self._deadline_ns = tenant_attribute, deadline_ns
-        self._tenants = Tenants(most_tenants)
-        self.account = EngineAccount(self._tenant_of, devices)
+        #: The labels of tenants and models.
+        self.uses = ModelUses(most_tenants)
+        self.account = EngineAccount(self._use_of, devices)
         self._passes, self._membership = PublishedPasses(), Membership()
         self._publisher: tuple[str, int] | None = None
         #: When two publishers ran iterations last, the end of the last iteration, and the start of the first one.
@@ -116,9 +116,9 @@ class ServingEngine:
         """Iterations that wait for their requests."""
         return len(self._membership)
 
-    def _tenant_of(self, number: int) -> Hashable:
+    def _use_of(self, number: int) -> Hashable:
         request = self._requests.get(number)
-        return NO_TENANT if request is None else request.tenant
+        return ModelUse(NO_TENANT, "") if request is None else request.use
 
     # ------------------------------------------------------------------ taking in
 
@@ -149,7 +149,7 @@ class ServingEngine:
         else:
             number = self._numbered(
                 FinishedRequest(
-                    request.id, self._tenants.name(request.tenant), request.model, request.prompt, request.completion,
+                    request.id, self.uses.of(request.tenant, request.model), request.prompt, request.completion,
                     request.cached, request.end_ns,
                 )
             )  # fmt: skip
@@ -169,7 +169,7 @@ class ServingEngine:
             if len(self._numbers) >= MOST_REQUESTS:
                 # An engine that never reports ends: the request that began first is taken to have ended.
                 self._drop(self._numbers.pop(next(iter(self._numbers))))
-            number = self._numbered(FinishedRequest(request.id, self._tenants.name(request.tenant)))
+            number = self._numbered(FinishedRequest(request.id, self.uses.of(request.tenant, "")))
             self._numbers[request.id] = number
         return number
 

@@ -1,12 +1,20 @@
-"""Names of tenants, bounded in number and in length. Pure."""
+"""Names of tenants and models, bounded in number and in length. Pure."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 #: The name of requests without a tenant, and of all tenants beyond the most.
 NO_TENANT, OTHER = "none", "other"
 _LONGEST: Final = 64
+_MOST_MODELS: Final = 16
+
+
+class ModelUse(NamedTuple):
+    """A tenant's use of a model. `model` is "" if it is not reported."""
+
+    tenant: str
+    model: str
 
 
 class Tenants:
@@ -29,3 +37,14 @@ class Tenants:
                 return OTHER
             self._names.add(text)
         return text
+
+
+class ModelUses:
+    """The bounded names of tenants, at most `most` of them, and of the models that they use: at most 16."""
+
+    def __init__(self, most: int) -> None:
+        self._tenants, self._models = Tenants(most), Tenants(_MOST_MODELS)
+
+    def of(self, tenant: object, model: str) -> ModelUse:
+        """The labels of a request's tenant and model."""
+        return ModelUse(self._tenants.name(tenant), self._models.name(model) if model else "")

@@ -68,7 +68,11 @@ def test_costs_of_tenants_and_requests_agree_with_the_truth_and_add_up_to_the_co
     assert len(off) > 50
     # The host's time between iterations is part of the cost: 90 W for 0.85 ms of 17 ms.
     assert off[len(off) // 2] < 0.035
-    assert {request.tenant for request, _ in finished} == {"rag", "chat", "agent"}
+    assert {request.use.tenant for request, _ in finished} == {"rag", "chat", "agent"}
+    # The engine's true prices: 4 mJ for a token of a prompt, and 0.3 uJ for each token before it.
+    assert account.saving(1000) == pytest.approx(4.0 + 3e-7 * 1000**2 / 2, rel=0.05)
+    assert account.saving(0) == 0.0
+    assert ServingEngine().account.saving(1000) is None
     assert engine.waiting == 0
 
 
@@ -178,9 +182,9 @@ def test_requests_that_the_engine_reports_need_no_spans() -> None:
         engine.read([now_ns + later * S], [joules])
         engine.settle(now_ns + later * S)
         finished += engine.finished()
-    assert [(request.id, request.tenant) for request, _ in finished] == [("a", "big")]
+    assert [(request.id, request.use) for request, _ in finished] == [("a", ("big", ""))]
     shares: dict[object, int] = defaultdict(int)
-    for (tenant, _), value in engine.account.microjoules.items():
-        shares[tenant] += value
+    for (use, _), value in engine.account.microjoules.items():
+        shares[use.tenant] += value  # type: ignore[attr-defined]
     assert set(shares) == {"big", "small", "other"}
     assert shares["big"] / sum(shares.values()) == pytest.approx(cost["big"] / sum(cost.values()), rel=0.03)

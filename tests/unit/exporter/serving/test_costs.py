@@ -66,14 +66,14 @@ def test_a_request_is_counted_for_its_tenant_and_its_ticket_waits(tmp_path: Path
         costs.step()
         assert ticket.attributes() == {"gpu_profile.request.reason": "not_identifiable_yet"}
         found = told(costs)
-        assert found["requests", "e", "alice"] == 1
-        assert found["tokens", "e", "alice", "prefill"] == 60
-        assert found["tokens", "e", "alice", "decode"] == 7
-        assert found["cached", "e", "alice"] == 40
+        assert found["requests", "e", "alice", "m"] == 1
+        assert found["tokens", "e", "alice", "m", "prefill"] == 60
+        assert found["tokens", "e", "alice", "m", "decode"] == 7
+        assert found["cached", "e", "alice", "m"] == 40
         assert found["rejected", "e", "range"] == 1
-        assert found["model", "e", "m"] == found["device", "e", "GPU-1"] == found["device", "e", "GPU-2"] == 1
+        assert found["device", "e", "GPU-1"] == found["device", "e", "GPU-2"] == 1
         assert found["energy.unallocated", "e", "idle"] == 0
-        assert not [key for key in found if key[0] in ("energy", "device.time", "half_width")]
+        assert not [key for key in found if key[0] in ("energy", "device.time", "half_width", "cached.energy")]
 
 
 def test_a_time_with_another_program_is_left_out_and_its_requests_say_so(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_with_several_engines_the_service_names_the_requests_engine(tmp_path: Pa
         assert stray.attributes() == {"gpu_profile.request.reason": "engine_not_known"}
         costs.step()
         assert [key for key in told(costs) if key[0] in ("requests", "device")] == [
-            ("device", "a", "GPU-1"), ("requests", "b", "alice"), ("device", "b", "GPU-2"),
+            ("device", "a", "GPU-1"), ("requests", "b", "alice", "m"), ("device", "b", "GPU-2"),
         ]  # fmt: skip
 
 

@@ -11,10 +11,13 @@ from gpu_profile.catalogue import serving as rows
 from gpu_profile.serving.account import RequestCost
 from gpu_profile.serving.joined import CostRefusal, FinishedRequest, ServingEngine
 from gpu_profile.serving.sharing import Unallocated
+from gpu_profile.serving.tenants import ModelUse
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.readings.readings import MetricReading
 from gpu_profile_exporter.serving.engine import REFUSALS, EngineProgress
 from gpu_profile_exporter.serving.live_costs import LiveCosts
+
+ALICE = ModelUse("alice", "m")
 
 
 def engine(clock: FakeClock, *readings: Any, priced: Any = (), remark: str = "", waits_j: float = 0.0) -> Any:
@@ -44,7 +47,11 @@ def test_the_rows_of_an_engine_add_up_to_its_energy() -> None:
         clock,
         *of("a", 100.0, 300.0),
         *of("b", 200.0, 1000.0),
+        # The same tenant with another model.
+        (rows.SERVING_ENERGY, "tenant", "b", "model", "m", "phase", "decode", 0.0),
+        (rows.SERVING_REQUESTS, "tenant", "b", "model", "m", 0),
         (rows.SERVING_HALF_WIDTH, "tenant", "b", 0.05),
+        (rows.SERVING_HALF_WIDTH, "tenant", "b", "model", "m", 0.04),
         (rows.SERVING_REQUESTS, "tenant", "new", 1),
         # Work without a span is nobody's, and is not counted in requests.
         (rows.SERVING_ENERGY, "phase", "decode", 50.0),
@@ -124,11 +131,12 @@ def test_an_engine_says_why_it_has_no_costs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ended", "reason", "priced"),
     [
-        (FinishedRequest("1", "alice", "m", 100, 7, 40), None, {"prefill": (3.0, 60), "decode": (2.0, 7)}),
+        (FinishedRequest("1", ALICE, 100, 7, 40), None, {"prefill": (3.0, 60), "decode": (2.0, 7)}),
         # An engine that reports its own requests: the tokens are those of the span with the same number.
-        (FinishedRequest("1", "alice"), Unallocated.NOT_IDENTIFIABLE, {"prefill": (3.0, 60), "decode": (2.0, 7)}),
-        (FinishedRequest("2", "alice"), None, {}),
-        (FinishedRequest("1", "alice", "m", 100, 7, 40), Unallocated.LOST, {}),
+        (FinishedRequest("1", ALICE), Unallocated.NOT_IDENTIFIABLE, {"prefill": (3.0, 60), "decode": (2.0, 7)}),
+        (FinishedRequest("2", ALICE), None, {}),
+        (FinishedRequest("1", ALICE, 100, 7, 40), Unallocated.LOST, {}),
+        (FinishedRequest("1", ALICE, 100, 7, 40), Unallocated.OTHERS, {}),
     ],
 )
 def test_the_price_of_tokens_is_that_of_requests_with_a_complete_cost(

@@ -81,6 +81,7 @@ def test_a_request_waits_for_its_cost_and_others_do_not_wait_with_it() -> None:
     assert attributes["gen_ai.request.id"] == "id of llm_request"
     assert attributes["region"] == "eu"
     world.serving.tickets[0].cost = COST
+    world.serving.tickets[0].saved_j = 1.5
     world.step()
     assert world.next.got == ["other", "llm_request", "inside"]
     assert world.values("llm_request") == {
@@ -88,6 +89,7 @@ def test_a_request_waits_for_its_cost_and_others_do_not_wait_with_it() -> None:
         names.REQUEST_MARGINAL.name: 4.0,
         names.REQUEST_HALF_WIDTH.name: 0.25,
         names.REQUEST_DEVICE_TIME.name: 0.5,
+        names.REQUEST_SAVED.name: 1.5,
     }
     assert world.values("inside") == {}
     assert world.told("receive.waiting") == 0
