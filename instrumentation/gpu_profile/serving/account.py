@@ -246,7 +246,7 @@ class EngineAccount:
         """Add the parts' energies to their requests, and return the sums by tenant. An iteration's modelled energy
         counts with its weight. `clean` is its part in windows that are used, `missed` in those left out, by reason."""
         by_tenant: dict[Hashable, _Sums] = defaultdict(_Sums)
-        self._take_prefill(some, terms)
+        self._take_prefill(some, terms, clean)
         prices = model.prices.solution[1:]
         by_quantity, fixed = terms.shares @ prices, terms.fixed @ prices
         seconds = terms.shares[:, :, DURATION] * self._devices
@@ -279,12 +279,12 @@ class EngineAccount:
                     sums.terms += own_total
         return by_tenant
 
-    def _take_prefill(self, some: Iterations, terms: Terms) -> None:
-        """Add the terms of iterations with prefill, weighted by its tokens."""
-        parts = some.parts
-        prefill = parts.work[:, WorkQuantity.TOKENS] * (parts.phase == RequestPhase.PREFILL)
-        tokens = np.bincount(parts.iteration, prefill, len(some.starts))
+    def _take_prefill(self, some: Iterations, terms: Terms, clean: Floats) -> None:
+        """Add the terms of iterations with prefill, weighted by its tokens in windows that are used."""
         if len(some.starts):
+            parts = some.parts
+            prefill = parts.work[:, WorkQuantity.TOKENS] * (parts.phase == RequestPhase.PREFILL)
+            tokens = clean * np.bincount(parts.iteration, prefill, len(some.starts))
             fade = math.exp(-float(some.ends[-1] - some.starts[0]) / 1e9 / _MEMORY_S)
             self._prefill_tokens = fade * self._prefill_tokens + float(tokens.sum())
             weighted = np.einsum("n,nqk->qk", tokens, terms.shares[:, _CACHEABLE])

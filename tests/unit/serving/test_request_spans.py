@@ -1,7 +1,7 @@
 import pytest
 
 from gpu_profile.serving.request_spans import ServedRequest, SpanFault, served_request
-from gpu_profile.serving.tenants import NO_TENANT, OTHER, Tenants
+from gpu_profile.serving.tenants import NO_TENANT, OTHER, ModelUses, Tenants
 
 S = 1_000_000_000
 #: As vLLM 0.11 writes it.
@@ -74,3 +74,8 @@ def test_tenants_are_bounded_and_hostile_names_are_cut() -> None:
     assert tenants.name("a") == "a"
     nameless: list[object] = [None, "", "  ", True, 1.5, [], 10**5000]
     assert {tenants.name(each) for each in nameless} == {NO_TENANT}
+    uses = ModelUses(most=2)
+    assert [uses.of(tenant, model) for tenant, model in (("a", "x"), (None, ""), ("a", ""))] == [
+        ("a", "x"), (NO_TENANT, ""), ("a", ""),
+    ]  # fmt: skip
+    assert len({uses.of(f"t{place}", f"m{place}") for place in range(1000)}) == 16

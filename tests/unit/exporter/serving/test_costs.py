@@ -76,6 +76,27 @@ def test_a_request_is_counted_for_its_tenant_and_its_ticket_waits(tmp_path: Path
         assert not [key for key in found if key[0] in ("energy", "device.time", "half_width", "cached.energy")]
 
 
+def test_a_tenants_models_have_series_of_their_own_and_cached_tokens_a_saving_once_it_can_be_estimated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(gpus("GPU-1"), tmp_path, "e") as costs:
+        costs.step()
+        estimator = costs.engines["e"]._estimator
+        assert estimator is not None
+        for name, price_j in (("m", None), ("n", 0.25)):
+            monkeypatch.setattr(estimator.account, "saving", lambda n, price_j=price_j: price_j and n * price_j)
+            span = {**SPAN, "gen_ai.request.id": name, "gen_ai.response.model": name}
+            ticket = costs.request("any", "llm_request", 5, span)
+            costs.step()
+            assert ticket is not None
+            assert ticket.saved_j == (price_j and 10.0)
+        found = told(costs)
+        assert found["requests", "e", "alice", "m"] == found["requests", "e", "alice", "n"] == 1
+        assert {key: value for key, value in found.items() if key[0] == "cached.energy"} == {
+            ("cached.energy", "e", "alice", "n"): 10.0
+        }
+
+
 def test_a_time_with_another_program_is_left_out_and_its_requests_say_so(tmp_path: Path) -> None:
     source, proc = gpus("GPU-1"), FakeProc(tmp_path / "proc")
     proc.add(7, group=7)
