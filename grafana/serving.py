@@ -251,7 +251,7 @@ TOKENS: Final = Section(
         Panel(
             title="Saved by the prefix cache",
             shows="Estimate of the energy a second that cached tokens of prompts would have cost, by tenant, at the "
-            "present price of a computed one.",
+            "present price of one more token.",
             conclude="Without a cache, the power of the GPUs would be higher by the sum. No other panel contains it.",
             do="Route a tenant's requests to the same replica to raise it.",
             empty="No engine reports cached tokens, or no price is certain enough yet",

@@ -58,8 +58,8 @@ SERVING_CACHED: Final = _SERVING.counter(
 SERVING_SAVED: Final = _SERVING.counter(
     "gpu_profile.serving.cached.energy",
     "J",
-    "Estimate of the energy that these tokens would have cost, at the present price of a prompt's token without parts "
-    "of fixed costs; no part of the energy of GPUs",
+    "Estimate of the energy that these tokens would have cost, at the present price of one more token of a prompt; no "
+    "part of the energy of GPUs",
     "tenant",
     "model",
 )

@@ -34,7 +34,7 @@ _ROUNDING: Final = 1e-6
 _MOST_MISSING: Final = 0.05
 #: The time constant of the memory of a tenant's half-width, in s.
 _MEMORY_S: Final = 600.0
-#: The work of computing a prompt that a prefix cache can spare, without the equal parts of fixed costs.
+#: The work that a prefix cache spares.
 _CACHEABLE: Final = (WorkQuantity.TOKENS, WorkQuantity.PREFILL_CONTEXT)
 #: Parts in one computation, to limit the memory.
 _AT_ONCE: Final = 8192
@@ -92,7 +92,7 @@ class EngineAccount:
         self.model = CostModel()
         self._requests: dict[int, _Sums] = defaultdict(_Sums)
         self._tenants: dict[Hashable, _Sums] = defaultdict(_Sums)
-        #: Of recent prefill: its tokens, and the terms of `_CACHEABLE` summed over them.
+        #: Of recent prefill: its tokens, and over these the sums of the terms' growth with each of `_CACHEABLE`.
         self._prefill_tokens, self._prefill_terms = 0.0, np.zeros((len(_CACHEABLE), TERMS))
         self.microjoules: dict[tuple[Hashable, RequestPhase], int] = defaultdict(int)
         self.device_s: dict[tuple[Hashable, RequestPhase], float] = defaultdict(float)
@@ -280,14 +280,14 @@ class EngineAccount:
         return by_tenant
 
     def _take_prefill(self, some: Iterations, terms: Terms, clean: Floats) -> None:
-        """Add the terms of iterations with prefill, weighted by its tokens in windows that are used."""
+        """Add the growth of the terms of iterations with prefill, weighted by its tokens in windows that are used."""
         if len(some.starts):
             parts = some.parts
             prefill = parts.work[:, WorkQuantity.TOKENS] * (parts.phase == RequestPhase.PREFILL)
             tokens = clean * np.bincount(parts.iteration, prefill, len(some.starts))
             fade = math.exp(-float(some.ends[-1] - some.starts[0]) / 1e9 / _MEMORY_S)
             self._prefill_tokens = fade * self._prefill_tokens + float(tokens.sum())
-            weighted = np.einsum("n,nqk->qk", tokens, terms.shares[:, _CACHEABLE])
+            weighted = np.einsum("n,nqk->qk", tokens, self.model.gradients(some, terms)[:, _CACHEABLE])
             self._prefill_terms = fade * self._prefill_terms + weighted
 
     def _settle_tenants(self, by_tenant: dict[Hashable, _Sums], elapsed_s: float, most: int) -> int:
@@ -354,8 +354,8 @@ class EngineAccount:
         return RequestCost(by_phase, half_width, float(sums.marginal_j.sum()), float(sums.device_s.sum()), reason)
 
     def saving(self, cached: int) -> float | None:
-        """An estimate of the energy in J that `cached` first tokens of a prompt would have cost, at the prices of
-        recent prefill: their own work without parts of fixed costs. None while the prices are not certain enough."""
+        """An estimate of the energy in J that `cached` first tokens of a prompt would have cost: the growth of the
+        modelled energy of recent iterations with prefill for one more token. None while that is not certain enough."""
         if not self.model.ready or self._prefill_tokens <= 0:
             return None
         work = np.array(prefill_work(cached, 0))[list(_CACHEABLE)]

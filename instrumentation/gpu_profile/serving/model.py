@@ -11,7 +11,7 @@ from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.unmix import Z95
 from gpu_profile.serving.prices import DurationModel, Prices
-from gpu_profile.serving.terms import EACH, TERMS, Terms, scales_of, terms_of
+from gpu_profile.serving.terms import EACH, TERMS, Terms, gradients_of, scales_of, terms_of
 from gpu_profile.serving.windows import CounterReadings, CumulativeTerms, Lag, lag_of, rows
 from gpu_profile.serving.work import Bools, Iterations, WorkQuantity
 
@@ -70,6 +70,11 @@ class CostModel:
             self._scales = scales_of(iterations.work)
         scales = self._scales if len(self._scales) else np.ones(TERMS)
         return terms_of(iterations.seconds, iterations.work, self._durations.prices, scales)
+
+    def gradients(self, iterations: Iterations, terms: Terms) -> Floats:
+        """By how much the terms of iterations grow with each quantity: `[n, QUANTITIES, TERMS]`."""
+        scales = self._scales if len(self._scales) else np.ones(TERMS)
+        return gradients_of(iterations.seconds, iterations.work, self._durations.prices, scales, terms.values)
 
     def keep(self, iterations: Iterations, readings: CounterReadings, good: Bools) -> None:
         """Add iterations, and readings up to the time of the last one. `good[readings]` marks each reading at the end

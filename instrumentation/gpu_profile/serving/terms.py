@@ -96,6 +96,25 @@ def terms_of(seconds: Floats, work: Floats, duration_prices: Floats, scales: Flo
     return Terms(values, shares, fixed)
 
 
+def gradients_of(seconds: Floats, work: Floats, duration_prices: Floats, scales: Floats, terms: Floats) -> Floats:
+    """By how much the terms of iterations grow with one more unit of each quantity: `[n, QUANTITIES, TERMS]`.
+
+    Parameters as in `terms_of`. `terms[n, TERMS]` are its values.
+    """
+    result = np.zeros((len(work), QUANTITIES, TERMS))
+    for place, quantity in enumerate(_LINEAR, 2):
+        result[:, quantity, place] = 1 / scales[place]
+    for place, bend in enumerate(_BENDS, _FIRST_BEND):
+        result[:, WorkQuantity.TOKENS, place] = (work[:, WorkQuantity.TOKENS] > bend) / scales[place]
+    for place, quantity in enumerate(_LOADED, _FIRST_LOAD):
+        result[:, quantity, place] += work[:, WorkQuantity.REQUESTS] / scales[place]
+        result[:, WorkQuantity.REQUESTS, place] += work[:, quantity] / scales[place]
+    predicted = terms @ duration_prices
+    measured = np.where(predicted > 0, seconds / np.maximum(predicted, 1e-12), 0.0)
+    result[:, :, DURATION] = (result @ duration_prices) * measured[:, None]
+    return result
+
+
 def _values(seconds: Floats, work: Floats) -> Floats:
     """The terms in their own units: `[n, TERMS]`."""
     tokens, requests = work[:, WorkQuantity.TOKENS], work[:, WorkQuantity.REQUESTS]
