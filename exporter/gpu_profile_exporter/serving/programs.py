@@ -135,7 +135,7 @@ class OtherPrograms:
         """Log the processes once."""
         if pids - self._warned:
             self._warned |= pids
-            shown = ", ".join(map(str, sorted(pids)[:8]))
+            shown = ", ".join(map(str, sorted(pids)[:4]))
             _log.warning(
                 "engine %s: programs share GPU %s (pids %s); its energy is nobody's: give each its own GPU",
                 self._engine, uuid, shown,

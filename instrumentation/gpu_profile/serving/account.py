@@ -147,7 +147,8 @@ class EngineAccount:
         if not locked:
             n = int(np.searchsorted(self._readings.times, complete_ns, side="right"))
             fresh = self._readings.before(n).since(self._kept)
-            good = [reason is None for reason in self._spoiled.by_window(self._readings.times[:n])]
+            reasons = self._spoiled.by_window(self._readings.times[:n])
+            good = [reason is None for reason in reasons]
             model.keep(self._fresh_iterations, fresh, np.array([False, *good][self._kept : n], bool))
             self._kept, self._fresh_iterations = n, Iterations.none()
         if model.ready:
@@ -157,25 +158,30 @@ class EngineAccount:
                 self._drop(n - 1)
         elif self._kept > _MOST_KEPT or self.waiting_parts > _MOST_PARTS:
             self._give_up_half()
+        elif first := next((at for at, reason in enumerate(reasons) if reason not in WHOLE_TIMES), len(reasons)):
+            self._give_up(first)  # no model needs these windows
         if model.locked and model.misfit > WIDEST_HALF_WIDTH:
             self._begin_anew()
 
     def _give_up_half(self) -> None:
         """Leave the older half of the time that waits for a model unallocated."""
-        half = self._kept // 2
-        if half:
-            times, joules = self._readings.before(half + 1)
-            whole = round(float(joules[-1]) * _UJ) - round(float(joules[0]) * _UJ)
-            for reason, growth_j in zip(self._spoiled.by_window(times), np.diff(joules).tolist(), strict=True):
-                if reason in WHOLE_TIMES:
-                    whole -= self._add(reason, growth_j, whole)
-            self._add(Unallocated.NOT_YET, whole / _UJ, whole)
-            self._drop(half)
+        if half := self._kept // 2:
+            self._give_up(half)
         else:
             # Without readings, only iterations use memory.
             n = len(self._iterations.starts) // 2
             self.spoil(int(self._iterations.starts[0]), int(self._iterations.ends[n]), Unallocated.LOST)
             self._iterations = self._iterations.since(n + 1)
+
+    def _give_up(self, n: int) -> None:
+        """Leave the first windows unallocated."""
+        times, joules = self._readings.before(n + 1)
+        whole = round(float(joules[-1]) * _UJ) - round(float(joules[0]) * _UJ)
+        for reason, growth_j in zip(self._spoiled.by_window(times), np.diff(joules).tolist(), strict=True):
+            if reason in WHOLE_TIMES:
+                whole -= self._add(reason, growth_j, whole)
+        self._add(Unallocated.NOT_YET, whole / _UJ, whole)
+        self._drop(n)
 
     def _begin_anew(self) -> None:
         """Learn prices anew: the engine has another language model, or other work runs beside it."""
