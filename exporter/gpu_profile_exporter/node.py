@@ -79,7 +79,7 @@ class ExporterNode:
         label: Callable[[Iterator[MetricReading]], Iterator[MetricReading]] | None = None
         if attribution is not None and config.attribution.labels:
             label = partial(labelled, labels_for=attribution.labels_for)
-        if config.receive.any and config.driver.strip().partition(":")[0] == "node":
+        if config.receive.any and self._reads_timeline:
             label = without_devices
         read = self.readings = NodeReadings(self.readers, config.driver, version(), clock=clock, label=label)
         self._live = NodeLive(
@@ -100,6 +100,11 @@ class ExporterNode:
         self._server: Server | None = None
         self._release_socket: ReleaseSocket | None = None
 
+    @property
+    def _reads_timeline(self) -> bool:
+        """Whether the samples come from the timeline of another exporter."""
+        return self.config.driver.strip().partition(":")[0] == "node"
+
     def _timeline(self) -> NodeTimeline | None:
         config = self.config
         if config.timeline is None:
@@ -110,8 +115,8 @@ class ExporterNode:
 
     def _timeline_directory(self) -> Path | None:
         """The directory of the timeline that this exporter keeps or reads."""
-        kind, _, argument = self.config.driver.strip().partition(":")
-        if self.config.timeline is not None or kind != "node":
+        argument = self.config.driver.strip().partition(":")[2]
+        if self.config.timeline is not None or not self._reads_timeline:
             return self.config.timeline
         return directory_of(argument or None, os.environ)
 
@@ -169,7 +174,7 @@ class ExporterNode:
         # Imported here because it takes 40 MiB of RAM, most of it numpy's.
         from gpu_profile_exporter.serving import ServingCosts
 
-        serving = ServingCosts(self.config.serving, self.readers, self.clock)
+        serving = ServingCosts(self.config.serving, self.readers, self.clock, from_timeline=self._reads_timeline)
         self.readers.sample_sinks.append(serving.take_samples)
         self.readings.reporters.append(serving)
         return serving

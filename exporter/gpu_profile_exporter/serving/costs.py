@@ -20,6 +20,7 @@ from gpu_profile_exporter.serving.devices import check_devices, chosen
 from gpu_profile_exporter.serving.engine import RequestSpan, ServedEngine
 from gpu_profile_exporter.serving.listener import EngineListener
 from gpu_profile_exporter.serving.live_costs import LiveCosts
+from gpu_profile_exporter.serving.programs import SAMPLE_S, TIMELINE_SAMPLE_S
 from gpu_profile_exporter.serving.tickets import CostTicket
 
 _log = logging.getLogger("gpu_profile_exporter")
@@ -40,11 +41,13 @@ class DeviceSource(Protocol):
 class ServingCosts:
     """Shares the energy of engines out to their requests, from `start` to `stop`.
 
-    `source` has the node's devices; `take_samples` gets their samples. Raises UsageError for engines or devices that
-    cannot be, and if packages are missing.
+    `source` has the node's devices; `take_samples` gets their samples. `from_timeline`: both come from a node's
+    timeline. Raises UsageError for engines or devices that cannot be, and if packages are missing.
     """
 
-    def __init__(self, settings: ServingSettings, source: DeviceSource, clock: Clock) -> None:
+    def __init__(
+        self, settings: ServingSettings, source: DeviceSource, clock: Clock, *, from_timeline: bool = False
+    ) -> None:
         addresses, self._wanted = dict(settings.engines), dict(settings.devices)
         check_devices(list(addresses), self._wanted)
         try:
@@ -61,6 +64,7 @@ class ServingCosts:
                 tenant=settings.tenant or None,
                 most_tenants=settings.tenants,
                 wait_s=settings.wait_s,
+                behind_s=TIMELINE_SAMPLE_S if from_timeline else SAMPLE_S,
             )
             for name in addresses
         }

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 from gpu_profile.catalogue import serving as rows
 from gpu_profile.catalogue.metric import Metric
 from gpu_profile.clock import Clock
+from gpu_profile.sampling.rounds import PROCESSES_S
 from gpu_profile.sampling.tracked import TrackedDevice
 from gpu_profile.serving.account import EngineAccount, RequestCost
 from gpu_profile.serving.joined import CostRefusal, FinishedRequest, ServingEngine
@@ -23,14 +24,14 @@ from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.readings.readings import MetricReading
 from gpu_profile_exporter.serving.energy import EnergySum
 from gpu_profile_exporter.serving.listener import EngineListener
-from gpu_profile_exporter.serving.programs import BEHIND_S, OtherPrograms
+from gpu_profile_exporter.serving.programs import OtherPrograms
 from gpu_profile_exporter.serving.tickets import LATE, CostTicket
 
 #: Most requests that wait for the next step.
 _MOST_PENDING: Final = 20_000
-#: Costs come at most this long after the last iteration has left: two steps, the counter's lag, and the time until a
-#: list of processes covers the iteration.
-_BEHIND_S: Final = 5.0 + BEHIND_S
+#: Costs come at most this long after a list of processes that covers the last iteration: two steps, and the counter's
+#: lag.
+_BEHIND_S: Final = 5.0
 _UJ: Final = 1e6
 _PHASES: Final = {RequestPhase.PREFILL: "prefill", RequestPhase.DECODE: "decode"}
 #: Why no tenant has costs now, in words.
@@ -66,11 +67,20 @@ class EngineProgress(NamedTuple):
 class ServedEngine:
     """The costs of one engine. One thread calls `step`; any thread may call `add`, `energy.take` and read `latest`.
 
-    `tenant` names the attribute of spans that has the tenant, None for none. Spans wait for `wait_s`.
+    `tenant` names the attribute of spans that has the tenant, None for none. Spans wait for `wait_s`. `behind_s` is as
+    in `OtherPrograms`.
     """
 
     def __init__(
-        self, name: str, listener: EngineListener, clock: Clock, *, tenant: str | None, most_tenants: int, wait_s: float
+        self,
+        name: str,
+        listener: EngineListener,
+        clock: Clock,
+        *,
+        tenant: str | None,
+        most_tenants: int,
+        wait_s: float,
+        behind_s: float,
     ) -> None:
         self.name = name
         #: The energy of its GPUs. None until the GPUs have answered.
@@ -80,7 +90,8 @@ class ServedEngine:
         self._listener, self._clock = listener, clock
         self._tenant, self._most_tenants = tenant, most_tenants
         # A span must not leave while the last iteration of its request may still wait for others.
-        self._deadline_ns = nanoseconds(max(wait_s - _BEHIND_S, wait_s / 2))
+        self._behind_s = behind_s
+        self._deadline_ns = nanoseconds(max(wait_s - _BEHIND_S - PROCESSES_S - behind_s, wait_s / 2))
         self._estimator: ServingEngine | None = None
         self._programs: OtherPrograms | None = None
         self._uuids: tuple[str, ...] = ()
@@ -104,7 +115,7 @@ class ServedEngine:
         self._estimator = ServingEngine(
             self._tenant, len(uuids), most_tenants=self._most_tenants, deadline_ns=self._deadline_ns
         )
-        self._programs = OtherPrograms(self.name, uuids, self._clock)
+        self._programs = OtherPrograms(self.name, uuids, self._clock, behind_s=self._behind_s)
         self.energy = EnergySum(uuids)
 
     # ------------------------------------------------------------------ requests

@@ -26,9 +26,9 @@ from gpu_profile_exporter.attribution.sources import OmissionCounts, Unavailable
 _log = logging.getLogger("gpu_profile_exporter")
 
 #: The driver's samples of utilisation cover up to this time before their stamp (`nvmlDeviceGetProcessUtilization`).
-_SAMPLE_NS: Final = NS_PER_S
-#: The time until all work before a moment is in a list of processes, in s.
-BEHIND_S: Final = PROCESSES_S + 1.0
+SAMPLE_S: Final = 1.0
+#: The same for lists of a node's timeline: these are older by up to a period.
+TIMELINE_SAMPLE_S: Final = SAMPLE_S + PROCESSES_S + 1.0
 #: After this long without a list, energy does not wait for one.
 _SILENT_NS: Final = nanoseconds(3 * PROCESSES_S)
 #: The server of CUDA's Multi-Process Service: the driver may report the work of its clients, also the engine's, as its.
@@ -56,10 +56,15 @@ class _Gpu:
 
 
 class OtherPrograms:
-    """Watches the processes on the GPUs of one engine. It claims nothing unless `proc` shows the host's processes."""
+    """Watches the processes on the GPUs of one engine. It claims nothing unless `proc` shows the host's processes.
 
-    def __init__(self, engine: str, uuids: Iterable[str], clock: Clock, proc: Path = Path("/proc")) -> None:
-        self._engine, self._clock, self._proc = engine, clock, proc
+    `behind_s`: a list covers all work up to this long before its time.
+    """
+
+    def __init__(
+        self, engine: str, uuids: Iterable[str], clock: Clock, *, behind_s: float = SAMPLE_S, proc: Path = Path("/proc")
+    ) -> None:
+        self._engine, self._clock, self._behind_ns, self._proc = engine, clock, nanoseconds(behind_s), proc
         self._gpus = {uuid: _Gpu() for uuid in uuids}
         self._warned: frozenset[int] = frozenset()
         try:
@@ -78,7 +83,7 @@ class OtherPrograms:
         now_ns = self._clock.now_ns()
         times = [gpu.listed_ns for gpu in self._gpus.values() if gpu.reported and gpu.listed_ns is not None]
         recent = [listed_ns for listed_ns in times if 0 <= now_ns - listed_ns <= _SILENT_NS]
-        return min(recent) - _SAMPLE_NS if recent else None
+        return min(recent) - self._behind_ns if recent else None
 
     def look(self, states: Mapping[str, TrackedDevice], last_iteration_ns: int) -> list[SharedTime]:
         """The times since the last call in which other programs worked. `last_iteration_ns`: the end of the engine's
@@ -91,7 +96,7 @@ class OtherPrograms:
             before_ns, gpu.listed_ns = gpu.listed_ns, state.processes_ns
             gpu.reported |= any(use.utilization is not None for use in state.processes)
             if before_ns is not None and self._renew(gpu, state.processes, last_iteration_ns > before_ns):
-                result.append(SharedTime(before_ns - _SAMPLE_NS, gpu.listed_ns))
+                result.append(SharedTime(before_ns - self._behind_ns, gpu.listed_ns))
                 self._warn(uuid, gpu.others)
         return result
 

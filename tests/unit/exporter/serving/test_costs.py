@@ -104,7 +104,7 @@ def test_a_time_with_another_program_is_left_out_and_its_requests_say_so(tmp_pat
     with serving(source, tmp_path, "e") as costs:
         costs.step()
         (engine,), state = costs.engines.values(), source.states["GPU-1"]
-        engine._programs = OtherPrograms("e", ["GPU-1"], costs._clock, proc.root)
+        engine._programs = OtherPrograms("e", ["GPU-1"], costs._clock, proc=proc.root)
         for listed_ns, share in ((5, 0.0), (6, 0.5)):
             state.processes_ns = costs._clock.now_ns() + listed_ns * 10**9
             state.processes = ProcessUse(7, None, 0.5), ProcessUse(8, None, share)

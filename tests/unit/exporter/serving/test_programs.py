@@ -9,7 +9,7 @@ from support.exporter import FakeProc
 
 from gpu_profile.catalogue.samples import ProcessUse
 from gpu_profile.testing import FakeClock
-from gpu_profile_exporter.serving.programs import OtherPrograms, SharedTime
+from gpu_profile_exporter.serving.programs import TIMELINE_SAMPLE_S, OtherPrograms, SharedTime
 
 S = 1_000_000_000
 #: Process groups: 10 is the engine's.
@@ -19,12 +19,12 @@ GROUPS = {10: 10, 11: 10, 12: 10, 20: 20, 21: 20, 30: 30}
 class Watched:
     """An engine's GPU whose processes are listed every 5 s, while the engine runs iterations."""
 
-    def __init__(self, root: Path, *, host: bool = True, comm: str = "python") -> None:
+    def __init__(self, root: Path, *, host: bool = True, comm: str = "python", behind_s: float = 1.0) -> None:
         self.proc = FakeProc(root, host=host)
         for pid, group in GROUPS.items():
             self.proc.add(pid, group=group, comm=comm if pid == 30 else "python")
         self.clock = FakeClock()
-        self.programs = OtherPrograms("e", ["GPU-1"], self.clock, self.proc.root)
+        self.programs = OtherPrograms("e", ["GPU-1"], self.clock, behind_s=behind_s, proc=self.proc.root)
         self.state: Any = SimpleNamespace(processes=(), processes_ns=None)
 
     def list(self, *, ran: bool = True, **shares: float | None) -> list[SharedTime]:
@@ -93,6 +93,13 @@ def test_an_engine_with_little_work_beside_a_busy_program_is_not_taken_for_it(tm
     world.list(p10=0.7)
     assert world.list(p10=0.7) == []
     assert [world.list(p10=0.004, p20=0.9) for _ in range(3)] == [SHARED] * 3
+
+
+def test_lists_of_a_timeline_are_older_so_that_more_time_before_them_is_shared(tmp_path: Path) -> None:
+    world = Watched(tmp_path, behind_s=TIMELINE_SAMPLE_S)
+    world.list(p10=0.7)
+    assert world.list(p10=0.7, p20=0.5) == [SharedTime(12 * S, 0)]
+    assert world.programs.listed_until_ns() == world.clock.now_ns() - 7 * S
 
 
 def test_without_the_hosts_processes_nothing_is_claimed_and_nothing_waits(tmp_path: Path) -> None:
