@@ -55,7 +55,7 @@ class EngineProgress(NamedTuple):
     """How far an engine's energy is shared out.
 
     `until_ns`: the end of that time in ns since the epoch. `iterations` and `joules` still wait. `remark`: why there
-    are no prices, or no costs by request.
+    are no prices, or no costs by request now.
     """
 
     until_ns: int
@@ -195,13 +195,15 @@ class ServedEngine:
     @property
     def progress(self) -> EngineProgress | None:
         """How far energy is shared out, as of the last step. None before the GPUs have answered."""
-        estimator = self._estimator
-        if estimator is None:
+        estimator, programs = self._estimator, self._programs
+        if estimator is None or programs is None:
             return None
         account = estimator.account
         remark = "" if estimator.refusal is None else REFUSALS[estimator.refusal]
         if not self._messages:
             remark = "no message has arrived"
+        elif programs.count:
+            remark = "another program works on the GPUs: the energy of this time is unallocated"
         elif not account.model.ready:
             remark = f"no prices yet: {account.model.waiting} readings of the counter, at least {FIRST_AT} are needed"
         return EngineProgress(account.shared_until_ns, estimator.waiting, account.held_uj / _UJ, remark)

@@ -18,6 +18,7 @@ from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.config import ServingSettings
 from gpu_profile_exporter.serving import ServingCosts
 from gpu_profile_exporter.serving.devices import chosen
+from gpu_profile_exporter.serving.listener import EngineMessage
 from gpu_profile_exporter.serving.programs import OtherPrograms
 
 SPAN = {
@@ -110,7 +111,10 @@ def test_a_time_with_another_program_is_left_out_and_its_requests_say_so(tmp_pat
             state.processes = ProcessUse(7, None, 0.5), ProcessUse(8, None, share)
             ticket = costs.request("any", "llm_request", 5, SPAN)
             costs._clock.advance(listed_ns)  # type: ignore[attr-defined]
+            costs._listener._waiting["e"].add(EngineMessage([], 0))
             costs.step()
+            assert engine.progress is not None
+            assert engine.progress.remark.startswith("another program works" if share else "no prices yet")
             assert told(costs)["programs.other", "e"] == (share > 0)
             assert ticket is not None
             assert ticket.likely == ("other_programs" if share else "not_identifiable_yet")
