@@ -20,6 +20,7 @@ from benchmarks import (
     exporter,
     heart,
     kernels,
+    late_ranks,
     library,
     quick,
     regime_verdicts,
@@ -40,6 +41,7 @@ GROUPS: Final[Mapping[str, Callable[[], Iterator[Row]]]] = {
     "kernels": kernels.rows,
     "truth": truth.rows,
     "serving": serving.rows,
+    "ranks": late_ranks.rows,
 }
 #: Measured instead of the whole group when all groups run: whole, these take too long beside the others.
 SAMPLES: Final[Mapping[str, Callable[[], Iterator[Row]]]] = {

@@ -7,7 +7,7 @@ Read in this order:
 - `runs`: sorts the recorded spans by region and by device, and finds the execution around each.
 - `devices`: each device's history, utilisation and energy.
 - `account`: the heart. `analyse` joins, pools and judges the executions and returns an `Analysis`. `ranks` compares
-  the same region on several ranks.
+  the same region on several ranks, and `causes` says why one is late.
 - `comparison`: two analyses, region by region, with intervals. `quantities`: the compared quantities of a region.
   `chance`: the sizes of their intervals. `gate`: the conditions of `--fail-on`. `rules`: thresholds from a file.
 - Views of an `Analysis`: `text`, `data` (JSON), `tables` (CSV), `page` (HTML), `perfetto` (a trace), `figure`

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from gpu_profile.analysis.causes import RankGpu
 from gpu_profile.analysis.devices import UNSAMPLED, DeviceUse, device_use, devices_of, sampled, timeline_of
 from gpu_profile.analysis.ranks import RegionRanks, by_rank, missing
 from gpu_profile.analysis.runs import DeviceWork, RecordedWork, Runs, gather
@@ -148,9 +151,23 @@ def analyse(
         tuple(sorted(recording.events, key=lambda event: event.t_ns)),
         tuple(notes),
         recording.lost_bytes,
-        by_rank(work.runs),
+        by_rank(work.runs, partial(_rank_gpus, work, regions, timelines)),
         tuple(sorted(changes, key=lambda each: each.change.t_ns)),
     )
+
+
+def _rank_gpus(
+    work: RecordedWork, regions: Sequence[RegionUse], timelines: Mapping[str, Timeline], region: str
+) -> dict[int, RankGpu]:
+    """The GPUs of a region's ranks, as far as each rank has one of its own that was sampled."""
+    summaries = {use.summary.device.uuid: use.summary for use in regions if use.summary.region == region}
+    own = {rank: next(iter(uuids)) for rank, uuids in work.rank_devices.items() if rank >= 0 and len(uuids) == 1}
+    shared = {uuid for uuid, n in Counter(own.values()).items() if n > 1}
+    return {
+        rank: RankGpu.of(summaries[uuid], timelines[uuid], work.runs[region], rank)
+        for rank, uuid in own.items()
+        if uuid not in shared and uuid in summaries and uuid in timelines
+    }
 
 
 def _extent(uses: Sequence[DeviceUse], work: RecordedWork) -> tuple[int, int]:

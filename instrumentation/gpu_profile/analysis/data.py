@@ -105,6 +105,9 @@ def of_ranks(compared: RegionRanks) -> Value:
         "slowest": compared.slowest.rank,
         "excess": compared.excess,
         "differ": compared.differ,
+        "late": None
+        if compared.late is None
+        else {"cause": compared.late.cause, "facts": compared.late.facts or None, "since_ns": compared.late.since_ns},
         "ranks": [
             {"rank": use.rank, "calls": use.calls, "total_s": use.total_s, "mean_s": use.mean_s, "p95_s": use.p95_s}
             for use in compared.ranks

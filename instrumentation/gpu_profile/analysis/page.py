@@ -331,7 +331,7 @@ def _card(use: RegionUse, where: str, number: Mapping[str, int]) -> str:
 
 
 def _ranks(analysis: Analysis) -> Iterator[str]:
-    lines = rank_lines(analysis.ranks)
+    lines = rank_lines(analysis.ranks, analysis.start_ns)
     if lines:
         table = "\n".join(lines[1:]).strip("\n")
         shown = f'<div class="wide"><pre>{escape(table)}</pre></div>' if table else ""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import sqrt
+from statistics import median
 from typing import Final
 
 import numpy as np
 
+from gpu_profile.analysis.causes import LateCause, Lateness, RankGpu, lateness, since
 from gpu_profile.analysis.runs import Runs
 from gpu_profile.recording import ProcessInfo
 
@@ -39,6 +41,8 @@ class RegionRanks:
 
     region: str
     ranks: tuple[RankUse, ...]
+    #: Why the slowest one is late. None unless they differ.
+    late: Lateness | None = None
 
     @property
     def fastest(self) -> RankUse:
@@ -71,10 +75,30 @@ class RegionRanks:
         return high.mean_s - low.mean_s > _SURE * sqrt(low.error_s**2 + high.error_s**2)
 
 
-def by_rank(runs: Mapping[str, Runs]) -> tuple[RegionRanks, ...]:
-    """The regions that ran on two ranks or more, in the order of `runs`."""
+def by_rank(
+    runs: Mapping[str, Runs], gpus: Callable[[str], Mapping[int, RankGpu]] = lambda _: {}
+) -> tuple[RegionRanks, ...]:
+    """The regions that ran on two ranks or more, in the order of `runs`.
+
+    `gpus` returns the GPUs of a region's ranks, as far as each rank has its own.
+    """
     regions = (RegionRanks(region, tuple(_uses(mine))) for region, mine in runs.items())
-    return tuple(each for each in regions if len(each.ranks) > 1)
+    return tuple(
+        replace(each, late=_late(each, runs[each.region], gpus(each.region))) if each.differ else each
+        for each in regions
+        if len(each.ranks) > 1
+    )
+
+
+def _late(region: RegionRanks, runs: Runs, gpus: Mapping[int, RankGpu]) -> Lateness:
+    slowest = region.slowest
+    others = [use for use in region.ranks if use is not slowest]
+    beside = [gpus[use.rank] for use in others if use.rank in gpus]
+    since_ns = since(runs, slowest.rank, NEAR)
+    if slowest.rank not in gpus or not beside:
+        return Lateness(LateCause.UNKNOWN, "", since_ns)
+    typical_s = median([use.mean_s for use in others])
+    return Lateness(*lateness(gpus[slowest.rank], beside, slowest.mean_s, typical_s), since_ns)
 
 
 def _uses(runs: Runs) -> Iterator[RankUse]:

@@ -83,6 +83,8 @@ class RecordedWork:
     runs: dict[str, Runs] = field(default_factory=dict)
     devices: dict[str, DeviceWork] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    #: The devices of each rank's executions.
+    rank_devices: dict[int, set[str]] = field(default_factory=dict)
     #: Executions that name no device, by the devices that they are assumed to have run on.
     unplaced: Counter[tuple[str, ...]] = field(default_factory=Counter)
 
@@ -116,6 +118,7 @@ def gather(spans: Sequence[SpanRecord], first: str, *, devices: Sequence[str] = 
             joined[key] = sum(b - a for a, b, _ in marked.values())
             for uuid, (start, end, _) in marked.items():
                 places.setdefault(uuid, []).append((key, start, end, True))
+            work.rank_devices.setdefault(_rank(span.rank), set()).update(marked)
             continue
         broken += marked is not None
         if span.assumed or not span.devices:
@@ -127,6 +130,7 @@ def gather(spans: Sequence[SpanRecord], first: str, *, devices: Sequence[str] = 
         joined[key] = (end - start) * len(where)
         for uuid in where:
             places.setdefault(uuid, []).append((key, start, end, False))
+        work.rank_devices.setdefault(_rank(span.rank), set()).update(where)
     if broken:
         work.notes.append(f"device intervals of {broken:,} executions end before they start: the host's were used")
     number = {region: i for i, region in enumerate(dict.fromkeys(names.values()))}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from gpu_profile.analysis.account import Analysis, RegionUse
+from gpu_profile.analysis.causes import Lateness
 from gpu_profile.analysis.conclusion import conclusion
 from gpu_profile.analysis.devices import DeviceUse
 from gpu_profile.analysis.labels import labels
@@ -282,7 +283,7 @@ def _regions(analysis: Analysis, width: int | None) -> list[str]:
     columns, rows = region_table(analysis)
     spare = [[columns.index(column)] for column in _SPARE if column in columns]
     table = fitted_table(columns, rows, spare, width=width, more=MORE)
-    ranks = rank_lines(analysis.ranks)
+    ranks = rank_lines(analysis.ranks, analysis.start_ns)
     notes = folded("\n".join(about(analysis, rows)), width)
     return ["\n".join([table, *([notes] if notes else [])]), *(["\n".join(ranks)] if ranks else [])]
 
@@ -300,8 +301,11 @@ def _joules_differ(use: RegionUse) -> bool:
     return si(own / use.summary.executions, "J") != si(each, "J")
 
 
-def rank_lines(regions: Sequence[RegionRanks]) -> list[str]:
-    """Mean times by rank of the regions in which ranks differ, and how many do not: lines."""
+def rank_lines(regions: Sequence[RegionRanks], start_ns: int = 0) -> list[str]:
+    """Mean times by rank of the regions in which ranks differ, how many do not, and why the slowest are: lines.
+
+    `start_ns` is the recording's beginning.
+    """
     if not regions:
         return []
     ranks = sorted({use.rank for each in regions for use in each.ranks})
@@ -312,7 +316,13 @@ def rank_lines(regions: Sequence[RegionRanks]) -> list[str]:
     lines = [_table_title(len(ranks), len(regions), len(apart))]
     if apart:
         lines += ["", text_table(columns, (_rank_row(each, ranks if side_by_side else ()) for each in apart))]
-    return lines
+    return lines + [_late_line(each, each.late, start_ns) for each in apart if each.late and each.late.facts]
+
+
+def _late_line(region: RegionRanks, late: Lateness, start_ns: int) -> str:
+    since = "" if late.since_ns is None else f", since {si((late.since_ns - start_ns) / NS_PER_S, 's')}"
+    cause = str(late.cause).replace("_", " ")
+    return f"{region.region}: rank {region.slowest.rank} is late{since}. Cause: {cause}; {late.facts}"
 
 
 def _table_title(ranks: int, regions: int, apart: int) -> str:

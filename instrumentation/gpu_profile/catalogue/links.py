@@ -71,6 +71,7 @@ _PCIE_LINK: Final = (
         unit="{lane}",
     ),
 )
+PCIE_GENERATION, _, PCIE_LANES, _ = _PCIE_LINK
 #: Kinds of PCIe errors: our name, and NVML's.
 PCIE_ERROR_KINDS: Final = {
     "correctable": "CORRECTABLE_ERRORS",

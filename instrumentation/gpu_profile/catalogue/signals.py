@@ -41,7 +41,16 @@ from gpu_profile.catalogue.board import (
     THROTTLES_SEEN,
     THROTTLING,
 )
-from gpu_profile.catalogue.links import LINKS, NVLINK_RX, NVLINK_TX, PCIE_REPLAYS, PCIE_RX, PCIE_TX
+from gpu_profile.catalogue.links import (
+    LINKS,
+    NVLINK_RX,
+    NVLINK_TX,
+    PCIE_GENERATION,
+    PCIE_LANES,
+    PCIE_REPLAYS,
+    PCIE_RX,
+    PCIE_TX,
+)
 from gpu_profile.catalogue.memory import (
     BAR1,
     ECC_CORRECTED,
@@ -80,6 +89,8 @@ __all__ = [
     "NVLINK_RX",
     "NVLINK_TX",
     "OCCUPANCY",
+    "PCIE_GENERATION",
+    "PCIE_LANES",
     "PCIE_REPLAYS",
     "PCIE_RX",
     "PCIE_TX",

@@ -111,6 +111,7 @@ def test_the_json_has_every_rank_of_every_region() -> None:
             "slowest": 1,
             "excess": close(21 / 11 - 1),
             "differ": True,
+            "late": {"cause": "unknown", "facts": None, "since_ns": None},
             "ranks": [
                 {"rank": 0, "calls": 2, "total_s": close(0.022), "mean_s": close(0.011), "p95_s": close(0.0119)},
                 {"rank": 1, "calls": 2, "total_s": close(0.042), "mean_s": close(0.021), "p95_s": close(0.0219)},
