@@ -259,6 +259,10 @@ class ServedEngine:
             half_width = account.half_width(use)
             if half_width is not None:
                 yield MetricReading(rows.SERVING_HALF_WIDTH, self._of(use), half_width)
+        for phase, name in _PHASES.items():
+            half_width = account.phase_half_width(phase)
+            if half_width is not None:
+                yield MetricReading(rows.SERVING_PHASE_HALF_WIDTH, self._about("phase", name), half_width)
         for reason in Unallocated:
             # From 0, so that increase() sees the first joules.
             joules = account.unallocated.get(reason, 0) / _UJ

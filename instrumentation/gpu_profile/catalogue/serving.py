@@ -40,6 +40,12 @@ SERVING_HALF_WIDTH: Final = _SERVING.gauge(
     "tenant",
     "model",
 )
+SERVING_PHASE_HALF_WIDTH: Final = _SERVING.gauge(
+    "gpu_profile.serving.phase.half_width",
+    "1",
+    "Half of the 95 % interval of a phase's energy, as a share of the energy; absent without a value",
+    "phase",
+)
 SERVING_TOKENS: Final = _SERVING.counter(
     "gpu_profile.serving.tokens",
     "{token}",

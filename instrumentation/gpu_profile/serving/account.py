@@ -92,6 +92,7 @@ class EngineAccount:
         self.model = CostModel()
         self._requests: dict[int, _Sums] = defaultdict(_Sums)
         self._tenants: dict[Hashable, _Sums] = defaultdict(_Sums)
+        self._phases = {phase: _Sums() for phase in RequestPhase}
         #: Of recent prefill: its tokens, and over these the sums of the terms' growth with each of `_CACHEABLE`.
         self._prefill_tokens, self._prefill_terms = 0.0, np.zeros((len(_CACHEABLE), TERMS))
         self.microjoules: dict[tuple[Hashable, RequestPhase], int] = defaultdict(int)
@@ -188,7 +189,7 @@ class EngineAccount:
         self.model, self._kept, self._fresh_iterations = CostModel(), 0, self._iterations
         self._prefill_tokens, self._prefill_terms = 0.0, np.zeros_like(self._prefill_terms)
         # Their terms are those of a refuted model: their energy counts as refused until it has faded.
-        for total in self._tenants.values():
+        for total in (*self._tenants.values(), *self._phases.values()):
             total.terms = np.zeros(TERMS)
             total.refused_j += float(total.joules.sum())
         for sums in self._requests.values():
@@ -271,6 +272,13 @@ class EngineAccount:
             order = np.argsort(keys, kind="stable")
             keys, starts = np.unique(keys[order], return_index=True)
             totals, own_totals = (np.add.reduceat(each[order], starts) for each in (columns, own))
+            for of_phase, sums in self._phases.items():
+                mine = keys % len(RequestPhase) == of_phase
+                sums.joules[of_phase] += totals[mine, 0].sum()
+                for place, reason in enumerate(missed, 4):
+                    if reason not in WHOLE_TIMES:
+                        sums.missing_j[reason] += float(totals[mine, place].sum())
+                sums.terms += own_totals[mine].sum(axis=0)
             for key, total, own_total in zip(keys.tolist(), totals.tolist(), own_totals, strict=True):
                 request, phase = divmod(key, len(RequestPhase))
                 named = request != UNKNOWN_REQUEST
@@ -299,7 +307,7 @@ class EngineAccount:
     def _settle_tenants(self, by_tenant: dict[Hashable, _Sums], elapsed_s: float, most: int) -> int:
         """Add the tenants' energies to the totals, or to a refusal. Returns the µJ, at most `most`."""
         added = 0
-        for total in self._tenants.values():
+        for total in (*self._tenants.values(), *self._phases.values()):
             total.fade(math.exp(-elapsed_s / _MEMORY_S))
         for tenant, sums in by_tenant.items():
             total = self._tenants[tenant]
@@ -317,6 +325,7 @@ class EngineAccount:
                 else:
                     self.unallocated[refusal] += counted
                     total.refused_j += counted / _UJ
+                    self._phases[phase].refused_j += counted / _UJ
                 added += counted
         return added
 
@@ -339,7 +348,13 @@ class EngineAccount:
     def half_width(self, tenant: Hashable) -> float | None:
         """The half-width of a tenant's energy of the last minutes as a share of it. None without a value, and after
         refusals."""
-        sums = self._tenants.get(tenant)
+        return self._share_half_width(self._tenants.get(tenant))
+
+    def phase_half_width(self, phase: RequestPhase) -> float | None:
+        """The same for a phase of all requests together."""
+        return self._share_half_width(self._phases[phase])
+
+    def _share_half_width(self, sums: _Sums | None) -> float | None:
         if not self.model.ready or sums is None or self._refusal(self.model, sums) is not None:
             return None
         joules = float(sums.joules.sum())

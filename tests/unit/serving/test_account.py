@@ -11,7 +11,7 @@ from gpu_profile.serving.account import EngineAccount
 from gpu_profile.serving.sharing import Unallocated
 from gpu_profile.serving.simulated import EnginePhysics, LanguageModel, ServingRun, simulate
 from gpu_profile.serving.windows import CounterReadings
-from gpu_profile.serving.work import UNKNOWN_REQUEST, Iterations, RequestPhase
+from gpu_profile.serving.work import UNKNOWN_REQUEST, Iterations, RequestPhase, WorkQuantity
 
 PHYSICS = EnginePhysics(MODELS["H200 SXM"])
 
@@ -54,6 +54,26 @@ def test_tenants_and_requests_get_their_true_energy(run: ServingRun) -> None:
     assert np.mean(beyond) < 0.02
     assert all(0 < cost.marginal_j < sum(cost.joules) for cost in given_.values())
     assert all((account.half_width(tenant) or 1) < 0.05 for tenant in range(3))
+
+
+def by_phase(run: ServingRun) -> np.ndarray:
+    """The true energy of each phase in J, fixed costs in equal parts."""
+    parts, work = run.iterations.parts, run.iterations.work
+    shares, fixed = PHYSICS.shares(work)
+    each = np.divide(shares, work, out=np.zeros_like(shares), where=work > 0)
+    own = (each[parts.iteration] * parts.work).sum(axis=1) + (fixed / work[:, WorkQuantity.REQUESTS])[parts.iteration]
+    return np.bincount(parts.phase, own * (run.joules / PHYSICS.cost(work)[1])[parts.iteration], len(RequestPhase))
+
+
+def test_phases_get_their_true_energy_within_their_half_widths(run: ServingRun) -> None:
+    account, truth = shared_out(run), by_phase(run)
+    parts = np.array([sum(v for (_, p), v in account.microjoules.items() if p == phase) for phase in RequestPhase])
+    errors = abs(parts / parts.sum() / (truth / truth.sum()) - 1)
+    for phase in RequestPhase:
+        half_width = account.phase_half_width(phase)
+        assert half_width is not None
+        assert errors[phase] < half_width < 0.05
+    assert EngineAccount(lambda _: 0).phase_half_width(RequestPhase.DECODE) is None
 
 
 def test_the_parts_are_the_counters_growth_to_the_microjoule(run: ServingRun) -> None:
@@ -138,6 +158,7 @@ def test_lost_iterations_refuse_tenants_and_count_their_energy(run: ServingRun) 
     lost = np.random.default_rng(0).uniform(size=len(run.joules)) < 0.1
     share_out(account, run, run.readings(), gone._replace(starts=gone.starts[lost]))
     assert all(account.half_width(tenant) is None for tenant in range(3))
+    assert all(account.phase_half_width(phase) is None for phase in RequestPhase)
     assert account.unallocated[Unallocated.LOST] > 0
 
 
