@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from laboratory.score import clustered
 
-from benchmarks import serving_messages
+from benchmarks import serving_gate, serving_messages
 from benchmarks.rows import Row
 from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.history.timeline import Floats, Ints
@@ -251,6 +251,7 @@ def _rows(seeds: int) -> Iterator[Row]:
         yield _row(case, some)
     yield _median_cost("serving: cost of an iteration in the account", costs, 15.0)
     yield from _from_messages(seeds)
+    yield from serving_gate.rows()
 
 
 def _median_cost(name: str, costs: list[float], most: float) -> Row:

@@ -10,6 +10,7 @@ Read in this order:
   the same region on several ranks, and `causes` says why one is late.
 - `comparison`: two analyses, region by region, with intervals. `quantities`: the compared quantities of a region.
   `chance`: the sizes of their intervals. `gate`: the conditions of `--fail-on`. `rules`: thresholds from a file.
+- `costs`: the costs of an LLM server's benchmarks, compared in the same way.
 - Views of an `Analysis`: `text`, `data` (JSON), `tables` (CSV), `page` (HTML), `perfetto` (a trace), `figure`
   (matplotlib). The last three draw executions on `lanes`. `drawing` is the page's timeline. `labels` has the devices'
   short names; `conclusion` puts the result into sentences. `views` has the public `analyse`, whose result notebooks

@@ -17,14 +17,14 @@ no ratio is below -100 %.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import hypot, sqrt
 from typing import Final, NamedTuple
 
 from gpu_profile.analysis.account import Analysis
 from gpu_profile.analysis.chance import Edges, normal_quantile
-from gpu_profile.analysis.quantities import QUANTITIES, CallEstimate, quantities_of
+from gpu_profile.analysis.quantities import QUANTITIES, UNITS, CallEstimate, quantities_of
 from gpu_profile.errors import UsageError, few
 
 #: The probability that any interval of a comparison misses the truth.
@@ -79,7 +79,8 @@ class Comparison:
     """All differences, region by region, and the regions that only one recording has.
 
     The true values lie in all `intervals` in 95 of 100 comparisons, if runs of one program differ by `run_to_run`, a
-    standard deviation as a share. `simulated_a`, `simulated_b`: that side's GPUs are simulated.
+    standard deviation as a share. `simulated_a`, `simulated_b`: that side's GPUs are simulated. `runs` has the numbers
+    of runs of a benchmark, None for recordings.
     """
 
     differences: tuple[Difference, ...]
@@ -89,6 +90,7 @@ class Comparison:
     run_to_run: float = RUN_TO_RUN
     simulated_a: bool = False
     simulated_b: bool = False
+    runs: tuple[int, int] | None = None
 
     @property
     def intervals(self) -> int:
@@ -96,8 +98,8 @@ class Comparison:
         return sum(each.interval is not None for each in self.differences)
 
 
-class _Pair(NamedTuple):
-    """One quantity of a region on both sides."""
+class Pair(NamedTuple):
+    """One quantity of a region, or of a part of runs' costs, on both sides."""
 
     region: str
     quantity: str
@@ -117,13 +119,13 @@ class _Pair(NamedTuple):
 
     def edges(self, alpha: float, run_to_run: float) -> tuple[Edges | None, Edges | None]:
         """The interval of each side, widened by the difference between whole runs. Nothing is below 0."""
-        widen = 0.0 if QUANTITIES[self.quantity] == "1" else normal_quantile(alpha) * run_to_run
+        widen = 0.0 if UNITS[self.quantity] == "1" else normal_quantile(alpha) * run_to_run
         left, right = (_widened(side.value, side.interval(alpha, self.time), widen) for side in (self.a, self.b))
         return left, right
 
     def difference(self, alpha: float, run_to_run: float) -> Difference:
         """The difference with its intervals, or the reasons for their absence."""
-        unit, a, b = QUANTITIES[self.quantity], self.a.value, self.b.value
+        unit, a, b = UNITS[self.quantity], self.a.value, self.b.value
         sides = self.edges(alpha, run_to_run)
         refused: dict[str, list[str]] = {}
         for side, estimate, edges in zip("AB", (self.a, self.b), sides, strict=True):
@@ -150,9 +152,8 @@ def compare(a: Analysis, b: Analysis, *, run_to_run: float = RUN_TO_RUN) -> Comp
             f"the first has {few(a.runs, 60) or 'none'}, the second {few(b.runs, 60) or 'none'}"
         )
     pairs = [pair for region in common for pair in _pairs(region, a, b)]
-    alpha = ALPHA / max(1, sum(pair.may_differ for pair in pairs))
     return Comparison(
-        tuple(pair.difference(alpha, run_to_run) for pair in pairs),
+        differences_of(pairs, run_to_run),
         tuple(region for region in a.runs if region not in b.runs),
         tuple(region for region in b.runs if region not in a.runs),
         _notes(a, b, common),
@@ -160,6 +161,12 @@ def compare(a: Analysis, b: Analysis, *, run_to_run: float = RUN_TO_RUN) -> Comp
         a.simulated,
         b.simulated,
     )
+
+
+def differences_of(pairs: Sequence[Pair], run_to_run: float) -> tuple[Difference, ...]:
+    """The differences, whose intervals contain the truth together with probability 1 - `ALPHA`."""
+    alpha = ALPHA / max(1, sum(pair.may_differ for pair in pairs))
+    return tuple(pair.difference(alpha, run_to_run) for pair in pairs)
 
 
 def _notes(a: Analysis, b: Analysis, common: list[str]) -> tuple[str, ...]:
@@ -176,10 +183,10 @@ def _notes(a: Analysis, b: Analysis, common: list[str]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _pairs(region: str, a: Analysis, b: Analysis) -> Iterator[_Pair]:
+def _pairs(region: str, a: Analysis, b: Analysis) -> Iterator[Pair]:
     left, right = quantities_of(a, region), quantities_of(b, region)
     for quantity in QUANTITIES:
-        pair = _Pair(region, quantity, left[quantity], right[quantity])
+        pair = Pair(region, quantity, left[quantity], right[quantity])
         if not quantity.endswith("/item") or any(side.value is not None or side.reason for side in pair[2:]):
             yield pair
 

@@ -90,6 +90,9 @@ def _refusal(refusal: tuple[str, str]) -> str:
 def certainty(comparison: Comparison) -> str:
     """How often the intervals are right, and on which assumption."""
     shown = "The interval holds" if comparison.intervals == 1 else f"All {comparison.intervals} intervals hold"
+    if comparison.runs is not None:
+        a, b = comparison.runs
+        return f"{shown} in 95 of 100 comparisons, by the spread between {a} runs in A and {b} in B"
     return (
         f"{shown} in 95 of 100 comparisons, if runs of one program differ by {percent(comparison.run_to_run)} "
         "(standard deviation, --run-to-run)"

@@ -235,6 +235,7 @@ def of_comparison(comparison: Comparison, judged: Sequence[tuple[Gate, Differenc
         "differences": [_difference(each) for each in comparison.differences],
         "intervals": comparison.intervals,
         "run_to_run": comparison.run_to_run,
+        "runs": comparison.runs,
         "only_a": list(comparison.only_a),
         "only_b": list(comparison.only_b),
         "fail_on": [

@@ -3,6 +3,7 @@
 condition = region "." quantity (">" | "<") change
 region    = a name without dots, spaces and quotes, or any name in single or double quotes
 quantity  = "duration" | "p50" | "p95" | "busy" | "energy" | "failures" | "duration/item" | "busy/item" | "energy/item"
+            of runs of a benchmark: "energy/token" | "energy/request" | "gpu_time/request"
 change    = a signed number with "%", or with s or J (prefixes n, u, µ, m, k, M); of failures with "pp", points in %
 """
 
@@ -16,12 +17,11 @@ from enum import StrEnum
 from typing import Final
 
 from gpu_profile.analysis.comparison import Comparison, Difference
-from gpu_profile.analysis.quantities import QUANTITIES
+from gpu_profile.analysis.quantities import RUN_QUANTITIES, UNITS
 from gpu_profile.errors import UsageError, few
 
 _PREFIXES: Final = {"": 1.0, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6}
 _EXAMPLE: Final = "write it like 'decode.energy > +5%'"
-_NO_ITEMS: Final = (("A and B", "no execution reported its items"),)
 _REGION: Final = re.compile(r"""\s*(?:"([^"]+)"|'([^']+)'|([^\s."'<>]+))""")
 _QUANTITY: Final = re.compile(r"\s*\.\s*([^\s<>.]+)")
 _RELATION: Final = re.compile(r"\s*([<>])(?!=)")
@@ -78,8 +78,13 @@ class Gate:
                 raise UsageError(f"--fail-on {self.text!r}: only the {side} recording has the region {self.region!r}")
         both = tuple(dict.fromkeys(each.region for each in comparison.differences))
         if self.region in both:
-            unit = QUANTITIES[self.quantity]
-            return Difference(self.region, self.quantity, unit, None, None, refusals=_NO_ITEMS)
+            has = [each.quantity for each in comparison.differences if each.region == self.region]
+            why = f"{self.region} has no such quantity; it has {few(has, 80)}"
+            if self.quantity.endswith("/item") and not RUN_QUANTITIES.keys() & set(has):
+                why = "no execution reported its items"
+            return Difference(
+                self.region, self.quantity, UNITS[self.quantity], None, None, refusals=(("A and B", why),)
+            )
         raise UsageError(f"--fail-on {self.text!r}: no region {self.region!r}; {_near(self.region, both)}")
 
 
@@ -100,15 +105,15 @@ def parse_gate(text: str) -> Gate:
     region = read(_REGION, 0, f"no name of a region; {_EXAMPLE}")
     missing = f"'.' and a quantity expected; {_EXAMPLE} (quote a name that has dots)"
     quantity = read(_QUANTITY, region.end(), missing)
-    if quantity[1] not in QUANTITIES:
-        hint = _near(quantity[1], tuple(QUANTITIES))
+    if quantity[1] not in UNITS:
+        hint = _near(quantity[1], tuple(UNITS))
         raise _error(
             text, quantity.start(1), f"no quantity {quantity[1]!r}; {hint} (quote a region's name that has dots)"
         )
     relation = read(_RELATION, quantity.end(), f"'>' or '<' expected; {_EXAMPLE}")
     number = read(_NUMBER, relation.end(), f"a signed number expected; {_EXAMPLE}")
     unit = read(_UNIT, number.end(), f"'%' or one unit expected; {_EXAMPLE}")
-    scale, base = _unit(text, unit, QUANTITIES[quantity[1]])
+    scale, base = _unit(text, unit, UNITS[quantity[1]])
     name = region[1] or region[2] or region[3]
     bound = float(number[1].replace("−", "-")) * scale
     return Gate(text, name, quantity[1], 1 if relation[1] == ">" else -1, bound, base)

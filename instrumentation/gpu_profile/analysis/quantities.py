@@ -35,6 +35,10 @@ QUANTITIES: Final = {
     "energy/item": "J",
     "failures": "1",
 }
+#: The compared quantities of benchmarks' runs (`costs`). `gpu_time` is time in iterations, of all GPUs.
+RUN_QUANTITIES: Final = {"energy/token": "J", "energy/request": "J", "gpu_time/request": "s"}
+#: The units of both.
+UNITS: Final = {**QUANTITIES, **RUN_QUANTITIES}
 #: With fewer executions, an interval would say more about the method than about the region.
 LEAST_CALLS: Final = 8
 #: The same for independent executions.

@@ -6,6 +6,7 @@ them. Read in this order:
 - `launch`: `run`, the default command. It starts `child`, samples beside it (`watch`), draws a line at the foot of the
   terminal (`live`), and shows the results (`outcome`).
 - `record`: samples alone, into a directory. `analysis`: `analyze`, `classify` and `compare` of recordings.
+- `cost`: the costs of a benchmark of an LLM server.
 - `kernels`: traces of PyTorch's profiler. `op` (with `op_text`): the bound of an operation.
 - `calibrate`: the response of a GPU's sensors to a load. `top`: the live view.
 - `doctor`: the checks of this machine. They are in `machine` and `gpus`, and each result is a `finding`.
@@ -28,6 +29,7 @@ import click
 from gpu_profile import __version__
 from gpu_profile.cli.analysis import analyze, classify, compare
 from gpu_profile.cli.calibrate import calibrate
+from gpu_profile.cli.cost import cost
 from gpu_profile.cli.doctor import doctor
 from gpu_profile.cli.kernels import kernels
 from gpu_profile.cli.launch import LAST
@@ -76,7 +78,7 @@ def commands(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for each in (run_command, record, kernels, op, analyze, classify, compare, calibrate, doctor, top):
+for each in (run_command, record, kernels, op, analyze, classify, compare, cost, calibrate, doctor, top):
     commands.add_command(each)
 
 

@@ -15,7 +15,7 @@ from gpu_profile.cli.progress import Progress
 from gpu_profile.errors import UsageError, few
 
 if TYPE_CHECKING:
-    from gpu_profile.analysis import Analysis
+    from gpu_profile.analysis import Analysis, Comparison
     from gpu_profile.recording import Recording
 
 #: Exit codes of `compare` if a condition holds, and if none does but one cannot be judged.
@@ -117,6 +117,35 @@ def classify(recording: Path, *, rules: Path, as_json: bool, devices: tuple[str,
         click.echo(render_verdicts(analysis, verdicts, width=terminal_width(sys.stdout)))
 
 
+def _compared(a: Path, b: Path, run_to_run: float | None, devices: tuple[str, ...]) -> Comparison:
+    """The comparison of two recordings."""
+    from gpu_profile.analysis import compare as compare_analyses
+    from gpu_profile.analysis.comparison import RUN_TO_RUN
+    from gpu_profile.cli.outcome import no_collection
+
+    with no_collection():
+        recordings = _read(a), _read(b)
+    unknown = [uuid for uuid in devices if not any(uuid in recording.samples for recording in recordings)]
+    if unknown:
+        raise UsageError(f"neither recording has samples of {few(unknown)}")
+    both = [_analysis(recording, tuple(d for d in devices if d in recording.samples)) for recording in recordings]
+    with no_collection():
+        return compare_analyses(*both, run_to_run=RUN_TO_RUN if run_to_run is None else run_to_run)
+
+
+def _compared_runs(a: Path, b: Path, run_to_run: float | None, devices: tuple[str, ...]) -> Comparison:
+    """The comparison of two files with the costs of runs."""
+    from gpu_profile.analysis.costs import compare_runs, read_runs
+
+    if devices:
+        raise UsageError("--device: costs of runs are of the engine's GPUs; leave the option out")
+    try:
+        sides = [read_runs(path.read_text(encoding="utf-8", errors="replace"), str(path)) for path in (a, b)]
+    except OSError as error:
+        raise UsageError(f"{error.filename}: cannot be read: {error.strerror}") from error
+    return compare_runs(*sides, run_to_run=run_to_run or 0.0)
+
+
 @click.command()
 @click.argument("a", type=_RECORDING)
 @click.argument("b", type=_RECORDING)
@@ -124,10 +153,8 @@ def classify(recording: Path, *, rules: Path, as_json: bool, devices: tuple[str,
 @click.option(
     "--run-to-run",
     type=Finite(0, 100),
-    default=2.0,
-    show_default=True,
     metavar="PERCENT",
-    help="By how much runs of one program differ as a whole: a standard deviation.",
+    help="By how much runs of one program differ as a whole: a standard deviation. Of recordings 2, of costs 0.",
 )
 @_json
 @_html
@@ -137,33 +164,26 @@ def compare(
     b: Path,
     *,
     conditions: tuple[str, ...],
-    run_to_run: float,
+    run_to_run: float | None,
     as_json: bool,
     html: str | None,
     devices: tuple[str, ...],
 ) -> int:
-    """Print how the regions of recording B differ from those of A.
+    """Print the differences of the regions of two recordings, or of the costs of runs in two files, B from A.
 
     Exits with 1 if a --fail-on condition holds in the change's whole interval, else with 3 if one cannot be judged.
     """
     from gpu_profile.analysis import Outcome, parse_gate
-    from gpu_profile.analysis import compare as compare_analyses
     from gpu_profile.analysis.comparison_page import render_page
     from gpu_profile.analysis.comparison_text import judgement, render_comparison
     from gpu_profile.analysis.data import of_comparison
-    from gpu_profile.cli.outcome import no_collection
     from gpu_profile.report.as_json import to_json
     from gpu_profile.report.table import terminal_width
 
     gates = [parse_gate(condition) for condition in conditions]
-    with no_collection():
-        recordings = _read(a), _read(b)
-    unknown = [uuid for uuid in devices if not any(uuid in recording.samples for recording in recordings)]
-    if unknown:
-        raise UsageError(f"neither recording has samples of {few(unknown)}")
-    both = [_analysis(recording, tuple(d for d in devices if d in recording.samples)) for recording in recordings]
-    with no_collection():
-        comparison = compare_analyses(*both, run_to_run=run_to_run / 100)
+    share = None if run_to_run is None else run_to_run / 100
+    compared = _compared_runs if a.is_file() and b.is_file() else _compared
+    comparison = compared(a, b, share, devices)
     judged = [(gate, difference, gate.judge(difference)) for gate in gates for difference in [gate.find(comparison)]]
     if html is not None:
         page = render_page(comparison, judged, names=(str(a), str(b)))

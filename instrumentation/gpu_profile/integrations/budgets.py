@@ -28,6 +28,15 @@ QUANTITIES: Final[Mapping[str, Mapping[str, float]]] = {
     "power": _WATTS,
     "memory": {"MiB": 1024.0**2, **_BYTES},
     "coverage": _RATIOS,
+    "energy_per_token": {"J/token": 1.0, "mJ/token": 1e-3},
+    "energy_per_request": {"J/request": 1.0, "mJ/request": 1e-3, "kJ/request": 1e3},
+    "busy_time_per_request": {"GPU-s/request": 1.0, "GPU-ms/request": 1e-3},
+}
+#: Quantities per unit of work: the quantity that is divided, and the attribute of `GpuWork` that divides it.
+_PER: Final = {
+    "energy_per_token": ("energy", "tokens"),
+    "energy_per_request": ("energy", "requests"),
+    "busy_time_per_request": ("busy_time", "requests"),
 }
 _HOLDS: Final[Mapping[str, Any]] = {
     "<=": lambda value, bound: value <= bound,
@@ -52,6 +61,14 @@ class Measured(NamedTuple):
     source: str = ""
     off: float = 0.0
     reason: str = ""
+
+
+@dataclass(slots=True)
+class GpuWork:
+    """The work of a test as it states it, for budgets per token and per request. 0: not stated."""
+
+    tokens: float = 0
+    requests: float = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +122,9 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "power": "<=300 W",
     "memory": "<=2 GB",
     "coverage": ">=90%",
+    "energy_per_token": "<=0.5 J/token",
+    "energy_per_request": "<=80 J/request",
+    "busy_time_per_request": "<=0.2 GPU-s/request",
 }
 
 
@@ -113,6 +133,19 @@ def show(quantity: str, value: float) -> str:
     unit, scale = next(iter(QUANTITIES[quantity].items()))
     shown = value / scale
     return f"{shown:.1f} %" if unit == "%" else f"{shown:.4g} {unit}" if abs(shown) < 1000 else f"{shown:,.0f} {unit}"
+
+
+def per_unit(measured: Mapping[str, Measured], work: GpuWork | None) -> dict[str, Measured]:
+    """The quantities per unit of work, from those of a whole test."""
+    result: dict[str, Measured] = {}
+    for quantity, (whole, unit) in _PER.items():
+        value, source, off, reason = measured.get(whole, Measured(None, reason="it was not measured"))
+        number = getattr(work, unit, 0)
+        if not number > 0:
+            value, reason = None, f"the test states no {unit}: it sets gpu_work.{unit}, with the fixture gpu_work"
+        unknown = Measured(None, reason=reason)
+        result[quantity] = unknown if value is None else Measured(value / number, source, off / number)
+    return result
 
 
 def judge(asked: list[Budget], measured: Mapping[str, Measured]) -> tuple[list[str], list[str]]:

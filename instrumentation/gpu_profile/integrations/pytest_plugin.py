@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
-    from gpu_profile.integrations.budgets import Budget
+    from gpu_profile.integrations.budgets import Budget, GpuWork
     from gpu_profile.integrations.measured_test import MeasuredTest
 
 _MARK: Final = "gpu_budget"
@@ -26,6 +26,7 @@ _OPTIONS: Final[Mapping[str, Any]] = {"device": 0, "sync_fn": "auto"}
 
 _budgets_key: Final = pytest.StashKey[tuple[list["Budget"], dict[str, Any]]]()
 _wrong_key: Final = pytest.StashKey[str]()
+_work_key: Final = pytest.StashKey["GpuWork"]()
 _plugin_key: Final = pytest.StashKey["_Measuring"]()
 
 
@@ -45,11 +46,21 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the mark and the plugin. Raises UsageError for invalid options."""
     config.addinivalue_line(
         "markers",
-        f'{_MARK}(energy="<=12 J", busy=">=60%", busy_time=…, duration=…, power=…, memory=…, coverage=…, device=0, '
-        'sync_fn="auto"): fail if the test, without its fixtures, uses more or less of a GPU than this.',
+        f'{_MARK}(energy="<=12 J", busy=">=60%", busy_time=…, duration=…, power=…, memory=…, coverage=…, '
+        'energy_per_token=…, energy_per_request=…, busy_time_per_request=…, device=0, sync_fn="auto"): fail if the '
+        "test, without its fixtures, uses more or less of a GPU than this.",
     )
     config.stash[_plugin_key] = plugin = _Measuring(config)
     config.pluginmanager.register(plugin, "gpu-profile-measuring")
+
+
+@pytest.fixture
+def gpu_work(request: pytest.FixtureRequest) -> GpuWork:
+    """The test's `tokens` and `requests`, which it sets for budgets per unit of work."""
+    from gpu_profile.integrations.budgets import GpuWork
+
+    work = request.node.stash[_work_key] = GpuWork()
+    return work
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -143,9 +154,10 @@ class _Measuring:
         return result
 
     def _judge(self, item: pytest.Item, measured: MeasuredTest, asked: list[Budget]) -> None:
-        from gpu_profile.integrations.budgets import judge
+        from gpu_profile.integrations.budgets import judge, per_unit
 
-        broken, untold = judge(asked, measured.quantities())
+        quantities = measured.quantities()
+        broken, untold = judge(asked, {**quantities, **per_unit(quantities, item.stash.get(_work_key, None))})
         failed = broken + (untold if self._untold == "fail" else [])
         self._note(item, measured, ["broken"] if broken else ["untold"] if untold else ["kept"] if asked else [])
         if failed:

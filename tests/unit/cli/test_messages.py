@@ -57,6 +57,13 @@ COMMANDS = """
     record {tmp}/r --driver {node} --device 77
     record {tmp}/file.txt --driver {node}
     record {tmp}/r --driver {node} --collect nope
+    cost
+    cost --url ftp://x -- true
+    cost --url http://127.0.0.1:1 -- true
+    cost --wait 0 -- true
+    cost --output {tmp}/none/x -- true
+    compare {tmp}/file.txt {tmp}/file.txt
+    compare {tmp}/file.txt {recording}
     calibrate --driver none
     calibrate --driver {node}
     calibrate --driver {node} --device nvml:99

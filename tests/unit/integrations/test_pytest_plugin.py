@@ -10,7 +10,7 @@ import pytest
 from support.programs import printed
 
 from gpu_profile.driver import simulated
-from gpu_profile.integrations.budgets import BudgetError, Measured, budgets, judge, show
+from gpu_profile.integrations.budgets import BudgetError, GpuWork, Measured, budgets, judge, per_unit, show
 
 pytest_plugins = ["pytester"]
 
@@ -129,6 +129,19 @@ def test_a_value_whose_doubt_reaches_over_the_bound_neither_keeps_nor_breaks_it(
         assert "± 10.0 %, from utilization" in found[1][0]
 
 
+def test_a_budget_per_unit_of_work_needs_the_tests_own_count() -> None:
+    asked = budgets({"energy_per_token": "<=2 mJ/token", "busy_time_per_request": "<=50 GPU-ms/request"})
+    measured = {"energy": Measured(15.0, "the counter", off=1.0), "busy_time": Measured(None, reason="no samples")}
+    for tokens, broken in ((10_000, 0), (5_000, 1)):
+        lines = judge(asked, per_unit(measured, GpuWork(tokens=tokens)))
+        assert len(lines[0]) == broken
+        (untold,) = lines[1]
+        assert untold.endswith("the test states no requests: it sets gpu_work.requests, with the fixture gpu_work")
+    assert lines[0] == ["energy_per_token <=2 mJ/token: it was 0.003 J/token ± 0.0002 J/token, from the counter"]
+    assert per_unit(measured, GpuWork(requests=5))["busy_time_per_request"].reason == "no samples"
+    assert per_unit(measured, None)["energy_per_token"].value is None
+
+
 # ---------------------------------------------------------------------- tests with budgets
 
 
@@ -142,9 +155,16 @@ def test_kept():
 @pytest.mark.gpu_budget(energy="<=1 J", busy="<=10%")
 def test_broken():
     work(0.8)
+
+@pytest.mark.gpu_budget(energy_per_token="<=1 J/token", busy_time_per_request="<=1 GPU-s/request")
+@pytest.mark.gpu_budget(energy_per_request="<=1 J/request")
+def test_broken_per_request(gpu_work):
+    work(0.8)
+    gpu_work.tokens, gpu_work.requests = 10_000, 1
 """
     )
-    result.assert_outcomes(passed=1, failed=1)
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.re_match_lines([r"GPU budget: energy_per_request <=1 J/request: it was [0-9.]+ J/request, from .*"])
     result.stdout.re_match_lines(
         [
             r"GPU budget: energy <=1 J: it was [0-9.]+ J, from the energy counter",

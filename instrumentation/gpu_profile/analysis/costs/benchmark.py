@@ -1,0 +1,91 @@
+"""The results of benchmarks of LLM servers: requests, tokens and settings, from the files that they write.
+
+`vllm bench serve --save-result` (read: vLLM of 2026, `benchmarks/serve.py`) writes a JSON object, or with
+`--append-result` one after another. SGLang's `bench_serving` appends lines of JSON with the same names. AIPerf writes
+`profile_export_aiperf.json` (schema 1.5) with an object for each metric. Any other load generator can write vLLM's four
+numbers: `completed`, `total_input_tokens`, `total_output_tokens` and `duration`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, Final
+
+from gpu_profile.errors import UsageError, few
+
+#: The keys of settings, on which the cost of a token depends.
+_SETTINGS: Final = (
+    "model_id", "model", "backend", "dataset_name", "num_prompts", "request_rate", "burstiness", "max_concurrency",
+    "random_input_len", "random_output_len", "random_range_ratio", "sharegpt_output_len",
+)  # fmt: skip
+#: Requests, tokens of their prompts and of their answers, and seconds: vLLM's and SGLang's names.
+_NUMBERS: Final = ("completed", "total_input_tokens", "total_output_tokens", "duration")
+#: AIPerf's metrics in the same order, each with the statistic that has the number.
+_AIPERF: Final = (
+    ("request_count", "avg"), ("input_sequence_length", "sum"), ("output_sequence_length", "sum"),
+    ("benchmark_duration", "avg"),
+)  # fmt: skip
+
+Setting = str | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkResult:
+    """A benchmark's own count of requests that succeeded, the tokens of their prompts and answers, and its seconds."""
+
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    duration_s: float
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+
+
+def read_result(text: str, name: str) -> BenchmarkResult:
+    """The last result in the text of a file. Raises UsageError with the file's `name` if there is none."""
+    result = _last(text, name)
+    values = [result.get(key) for key in _NUMBERS]
+    if "request_count" in result:
+        values = [_statistic(result.get(key), which) for key, which in _AIPERF]
+        names = tuple(f"{key}.{which}" for key, which in _AIPERF)
+    else:
+        names = _NUMBERS
+    missing = [key for key, value in zip(names, values, strict=True) if not _possible(value)]
+    if missing:
+        raise UsageError(f"{name}: no number for {few(missing)}; it is not a result of vLLM, SGLang or AIPerf")
+    requests, inputs, outputs, duration_s = (float(value) for value in values if value is not None)
+    if not requests or not outputs:
+        raise UsageError(f"{name}: {requests:.0f} requests and {outputs:.0f} output tokens: the benchmark failed")
+    # SGLang writes an unlimited rate as Infinity, vLLM as "inf".
+    settings = {
+        key: value if isinstance(value, str | int) or isfinite(value) else str(value)
+        for key in _SETTINGS
+        if isinstance(value := result.get(key), str | int | float)
+    }
+    return BenchmarkResult(round(requests), round(inputs), round(outputs), duration_s, settings)
+
+
+def _last(text: str, name: str) -> Mapping[str, Any]:
+    """The last JSON object of a text with one or several."""
+    text = text.strip()
+    decoder, at, value = json.JSONDecoder(), 0, None
+    try:
+        while at < len(text):
+            value, end = decoder.raw_decode(text, at)
+            at = end + len(text[end:]) - len(text[end:].lstrip())
+    except (ValueError, RecursionError) as error:
+        place = f"line {text.count(chr(10), 0, at) + 1}"
+        raise UsageError(f"{name}: {place}: no complete JSON: was the benchmark interrupted?") from error
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{name}: no JSON object in it")
+    return value
+
+
+def _statistic(metric: object, which: str) -> Any:
+    return metric.get(which) if isinstance(metric, Mapping) else None
+
+
+def _possible(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value >= 0

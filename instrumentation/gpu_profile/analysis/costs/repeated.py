@@ -1,0 +1,146 @@
+"""The comparison of repeated runs of a benchmark before and after a change: the spread between runs is the chance.
+
+A run is one observation: its requests share clocks, temperature and placement. The standard deviation between runs is
+taken as one share of the value on both sides, because a release rarely changes it (Student's pooled variance). So few
+runs suffice: six in all, one of them on the other side at least. The half-width of the costs of a phase is added. It is
+common to all runs of a side, so that repeating them does not lower it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from math import hypot, sqrt
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from gpu_profile.analysis.chance import Edges, normal_quantile, student_quantile
+from gpu_profile.analysis.comparison import Comparison, Pair, differences_of
+from gpu_profile.analysis.costs.run import DECODE, GPU_TIME, PARTS, PREFILL, REQUESTS, RunCosts
+from gpu_profile.analysis.quantities import CallEstimate
+from gpu_profile.history.timeline import Floats
+from gpu_profile.join.unmixing.unmix import Z95
+
+#: Runs of both sides together that an interval needs: four degrees of freedom.
+LEAST_RUNS: Final = 6
+#: Lengths of requests that differ by more than this share are pointed out.
+_ALIKE: Final = 0.02
+
+
+class RunEstimate(CallEstimate):
+    """An estimate from independent runs: their number has been checked."""
+
+    def why_not(self, time: float) -> str:  # noqa: ARG002 - runs do not depend on one another
+        """Why there is no interval; empty if there is one."""
+        return self.reason
+
+
+class _Side(NamedTuple):
+    """Values of runs and their units (tokens or requests), the missing ones left out, and the mean half-width."""
+
+    values: Floats
+    units: Floats
+    half_width: float
+    reason: str
+
+    @property
+    def value(self) -> float | None:
+        """The value per unit. None without any."""
+        return float(self.values.sum() / self.units.sum()) if len(self.values) else None
+
+    @property
+    def deviations(self) -> Floats:
+        """Those of the runs from the value, as shares of it."""
+        value = self.value
+        return np.zeros(0) if not value else (self.values / value - self.units) / self.units.mean()
+
+
+def compare_runs(a: Sequence[RunCosts], b: Sequence[RunCosts], *, run_to_run: float = 0.0) -> Comparison:
+    """Compare the runs of both sides, at least one each. `run_to_run` is a further standard deviation of each side, as
+    a share, for differences that the spread between its runs does not show."""
+    pairs = [*_pairs(a, b)]
+    simulated_a, simulated_b = (any(run.simulated for run in side) for side in (a, b))
+    differences, notes = differences_of(pairs, run_to_run), tuple(_notes(a, b))
+    return Comparison(differences, (), (), notes, run_to_run, simulated_a, simulated_b, (len(a), len(b)))
+
+
+def _pairs(a: Sequence[RunCosts], b: Sequence[RunCosts]) -> Iterator[Pair]:
+    def tokens(part: str, runs: Sequence[RunCosts]) -> _Side:
+        return _side(runs, part, [run.energy_j.get(part) for run in runs], [run.tokens.get(part) for run in runs])
+
+    def requests(runs: Sequence[RunCosts], quantity: str) -> _Side:
+        timed = quantity == "gpu_time/request"
+        values = [run.device_s if timed else run.energy_j.get(REQUESTS) for run in runs]
+        return _side(runs, GPU_TIME if timed else REQUESTS, values, [run.requests for run in runs])
+
+    for part in PARTS:
+        yield Pair(part, "energy/token", *_estimates(tokens(part, a), tokens(part, b)))
+    for quantity in ("energy/request", "gpu_time/request"):
+        yield Pair(REQUESTS, quantity, *_estimates(requests(a, quantity), requests(b, quantity)))
+
+
+def _side(runs: Sequence[RunCosts], part: str, values: Sequence[float | None], units: Sequence[int | None]) -> _Side:
+    good = [(value, unit) for value, unit in zip(values, units, strict=True) if value is not None and unit]
+    widths = [run.half_widths.get(part) or 0.0 for run in runs]
+    reasons = [run.reasons.get(part) or run.reasons.get("tokens") or "not measured" for run in runs]
+    missing = [reason for reason, value, unit in zip(reasons, values, units, strict=True) if value is None or not unit]
+    # A run without a value is no smaller sample: it may be the dear one.
+    reason = f"{len(missing)} of {len(runs)} runs: {missing[0]}" if missing else ""
+    measured = np.array(good, np.float64).reshape(-1, 2)
+    return _Side(measured[:, 0], measured[:, 1], float(np.mean(widths)), reason)
+
+
+def _estimates(a: _Side, b: _Side) -> tuple[RunEstimate, RunEstimate]:
+    degrees = len(a.values) + len(b.values) - 2
+    reason = ""
+    if degrees + 2 < LEAST_RUNS and not (a.reason or b.reason):
+        reason = f"only {degrees + 2} runs in both; {LEAST_RUNS} give an interval"
+    squares = float(sum((side.deviations**2).sum() for side in (a, b)))
+    spread = sqrt(squares / degrees) if degrees > 0 else 0.0
+    first, second = (
+        RunEstimate(side.value, len(side.values), 1.0, partial(_edges, side, spread, degrees), side.reason or reason)
+        for side in (a, b)
+    )
+    return first, second
+
+
+def _edges(side: _Side, spread: float, degrees: int, alpha: float, worth: float) -> Edges | None:
+    value = side.value
+    if value is None or degrees < LEAST_RUNS - 2:
+        return None
+    chance = student_quantile(alpha, degrees) * spread / sqrt(worth)
+    half = value * hypot(chance, side.half_width * normal_quantile(alpha) / Z95)
+    return value - half, value + half
+
+
+def _notes(a: Sequence[RunCosts], b: Sequence[RunCosts]) -> Iterator[str]:
+    """Differences of the load between the sides, or within one: the cost of a token depends on it."""
+    for name in dict.fromkeys(key for run in (*a, *b) for key in run.settings):
+        left, right = ({str(run.settings.get(name, "unknown")) for run in side} for side in (a, b))
+        if left != right or len(left) > 1:
+            yield f"different {name}: {_listed(left)} in A, {_listed(right)} in B: tokens cost more or less"
+    for part, words in ((PREFILL, "prompts"), (DECODE, "answers")):
+        lengths = [_length(side, part) for side in (a, b)]
+        if lengths[0] and lengths[1] and abs(lengths[1] / lengths[0] - 1) > _ALIKE:
+            yield (
+                f"different lengths of {words}: {lengths[0]:,.0f} tokens in A, {lengths[1]:,.0f} in B: tokens "
+                "of longer requests cost more"
+            )
+    if not any(run.settings for run in (*a, *b)):
+        yield "the settings of both sides are unknown: --result gives them, and the cost of a token depends on them"
+    for side, runs in (("A", a), ("B", b)):
+        noted = [note for run in runs for note in run.notes]
+        if noted:
+            yield f"{side}: {noted[0]}" + (f" (and {len(noted) - 1} more notes)" if len(noted) > 1 else "")
+
+
+def _length(runs: Sequence[RunCosts], part: str) -> float | None:
+    """Tokens of a part per request."""
+    tokens = sum(run.tokens.get(part) or 0 for run in runs)
+    requests = sum(run.requests or 0 for run in runs)
+    return tokens / requests if requests else None
+
+
+def _listed(values: set[str]) -> str:
+    return ", ".join(sorted(values))

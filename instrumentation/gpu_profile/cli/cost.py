@@ -1,0 +1,127 @@
+"""`gpu-profile cost`: run a benchmark of an LLM server and print the costs of its requests and tokens."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from gpu_profile.cli.child import ChildCommand, held_signals
+from gpu_profile.cli.options import Finite
+from gpu_profile.cli.progress import Progress
+from gpu_profile.clock import SYSTEM_CLOCK
+from gpu_profile.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpu_profile.analysis.costs import BenchmarkResult, EngineCounters
+
+_FILE: Final = click.Path(dir_okay=False, path_type=Path)
+_URL: Final = "http://localhost:9400/metrics"
+
+
+@click.command(context_settings={"allow_interspersed_args": False}, options_metavar="[OPTIONS] [--]")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
+@click.option("--url", default=_URL, show_default=True, metavar="URL", help="The exporter with the engine.")
+@click.option("--engine", default="", metavar="NAME", help="The engine, if the exporter has several.")
+@click.option("--result", type=_FILE, metavar="FILE", help="The JSON that COMMAND writes: its settings and tokens.")
+@click.option("--output", type=_FILE, metavar="FILE", help="Append the costs as a line of JSON, for compare.")
+@click.option("--json", "as_json", is_flag=True, help="Print that line, not text.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=Finite(min=1),
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Longest wait for the costs, before and after.",
+)
+def cost(
+    command: tuple[str, ...],
+    *,
+    url: str,
+    engine: str,
+    result: Path | None,
+    output: Path | None,
+    as_json: bool,
+    wait_s: float,
+) -> int:
+    """Run COMMAND, a benchmark of an LLM server, and print the costs of its requests and tokens.
+
+    The costs are those that the exporter at URL shares out meanwhile, so the server needs no other load. If COMMAND
+    fails, its exit code is passed on and nothing is printed.
+    """
+    from gpu_profile.analysis.costs import costs_of, render_costs, settled
+    from gpu_profile.catalogue.samples import Interval
+    from gpu_profile.monitor.top.endpoint import check_url
+    from gpu_profile.report.table import terminal_width
+
+    read = _reader(check_url(url), engine)
+    _writable(output)
+    with Progress("waiting for the server to be idle"):
+        before = settled(read, SYSTEM_CLOCK, wait_s)
+    start_ns = time.time_ns()
+    with held_signals() as mask:
+        code = ChildCommand(command, os.environ, mask).wait(lambda: None)
+    during = Interval(start_ns, time.time_ns())
+    if code:
+        click.echo(f"gpu-profile: {command[0]} ended with {code}: no costs", err=True)
+        return code
+    counts = None if result is None else _result(result, start_ns)
+    with Progress("waiting for the costs of the last requests"):
+        after = settled(read, SYSTEM_CLOCK, wait_s)
+    costs = costs_of(before, after, during, counts)
+    line = costs.line()
+    if output is not None:
+        _append(output, line)
+    click.echo(line if as_json else render_costs(costs, width=terminal_width(sys.stdout)))
+    return 0
+
+
+def _reader(url: str, engine: str) -> Callable[[], EngineCounters]:
+    """Reads the engine's counters at a checked URL. UsageError if that fails."""
+    from gpu_profile.analysis.costs import engine_counters
+    from gpu_profile.monitor.top.endpoint import fetch, shown_url
+    from gpu_profile.monitor.top.region_rates import ScrapeError
+
+    def read() -> EngineCounters:
+        try:
+            return engine_counters(fetch(url), engine)
+        except (ScrapeError, UsageError) as error:
+            raise UsageError(f"{shown_url(url)}: {error}") from error
+
+    return read
+
+
+def _result(path: Path, start_ns: int) -> BenchmarkResult:
+    """The result in a file that was written after the start. UsageError otherwise."""
+    from gpu_profile.analysis.costs import read_result
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        written_ns = path.stat().st_mtime_ns
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not text"
+        raise UsageError(f"--result {path}: {reason}: does the command write it there?") from error
+    if written_ns < start_ns:
+        raise UsageError(f"--result {path}: older than this run: does the command write another file?")
+    return read_result(text, f"--result {path}")
+
+
+def _writable(path: Path | None) -> None:
+    """Raise UsageError before the run, not after it, if a file cannot be appended to."""
+    if path is not None:
+        _append(path, "")
+
+
+def _append(path: Path, line: str) -> None:
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            if line:
+                file.write(f"{line}\n")
+    except OSError as error:
+        raise UsageError(f"--output {path}: cannot be written: {error.strerror}") from error
