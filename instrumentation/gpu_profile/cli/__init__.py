@@ -6,7 +6,7 @@ them. Read in this order:
 - `launch`: `run`, the default command. It starts `child`, samples beside it (`watch`), draws a line at the foot of the
   terminal (`live`), and shows the results (`outcome`).
 - `record`: samples alone, into a directory. `analysis`: `analyze`, `classify` and `compare` of recordings.
-- `cost`: the costs of a benchmark of an LLM server.
+- `cost`: the costs of a benchmark of an LLM server, measured by `meters`.
 - `kernels`: traces of PyTorch's profiler. `op` (with `op_text`): the bound of an operation.
 - `calibrate`: the response of a GPU's sensors to a load. `top`: the live view.
 - `doctor`: the checks of this machine. They are in `machine` and `gpus`, and each result is a `finding`.

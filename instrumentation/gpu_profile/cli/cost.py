@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from gpu_profile.cli.child import ChildCommand, held_signals
-from gpu_profile.cli.options import Finite
-from gpu_profile.cli.progress import Progress
-from gpu_profile.clock import SYSTEM_CLOCK
+from gpu_profile.cli.meters import CostMeter, DeviceMeter, EngineMeter
+from gpu_profile.cli.options import Finite, device_option
 from gpu_profile.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpu_profile.analysis.costs import BenchmarkResult, EngineCounters
+    from gpu_profile.analysis.costs import BenchmarkResult
 
 _FILE: Final = click.Path(dir_okay=False, path_type=Path)
 _URL: Final = "http://localhost:9400/metrics"
@@ -26,8 +24,10 @@ _URL: Final = "http://localhost:9400/metrics"
 
 @click.command(context_settings={"allow_interspersed_args": False}, options_metavar="[OPTIONS] [--]")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
-@click.option("--url", default=_URL, show_default=True, metavar="URL", help="The exporter with the engine.")
+@click.option("--url", metavar="URL", help=f"The exporter with the engine. By default {_URL}.")
 @click.option("--engine", default="", metavar="NAME", help="The engine, if the exporter has several.")
+@click.option("--driver", "driver_spec", metavar="SPEC", help="Without an exporter: whole GPUs, such as auto.")
+@device_option
 @click.option("--result", type=_FILE, metavar="FILE", help="The JSON that COMMAND writes: its settings and tokens.")
 @click.option("--output", type=_FILE, metavar="FILE", help="Append the costs as a line of JSON, for compare.")
 @click.option("--json", "as_json", is_flag=True, help="Print that line, not text.")
@@ -43,8 +43,10 @@ _URL: Final = "http://localhost:9400/metrics"
 def cost(
     command: tuple[str, ...],
     *,
-    url: str,
+    url: str | None,
     engine: str,
+    driver_spec: str | None,
+    devices: tuple[str, ...],
     result: Path | None,
     output: Path | None,
     as_json: bool,
@@ -55,26 +57,26 @@ def cost(
     The costs are those that the exporter at URL shares out meanwhile, so the server needs no other load. If COMMAND
     fails, its exit code is passed on and nothing is printed.
     """
-    from gpu_profile.analysis.costs import costs_of, render_costs, settled
+    from gpu_profile.analysis.costs import render_costs
     from gpu_profile.catalogue.samples import Interval
-    from gpu_profile.monitor.top.endpoint import check_url
     from gpu_profile.report.table import terminal_width
 
-    read = _reader(check_url(url), engine)
+    meter = _meter(url, engine, driver_spec, devices, result, wait_s)
     _writable(output)
-    with Progress("waiting for the server to be idle"):
-        before = settled(read, SYSTEM_CLOCK, wait_s)
-    start_ns = time.time_ns()
-    with held_signals() as mask:
-        code = ChildCommand(command, os.environ, mask).wait(lambda: None)
-    during = Interval(start_ns, time.time_ns())
-    if code:
-        click.echo(f"gpu-profile: {command[0]} ended with {code}: no costs", err=True)
-        return code
-    counts = None if result is None else _result(result, start_ns)
-    with Progress("waiting for the costs of the last requests"):
-        after = settled(read, SYSTEM_CLOCK, wait_s)
-    costs = costs_of(before, after, during, counts)
+    meter.prepare()
+    try:
+        with held_signals() as mask:
+            meter.start()
+            start_ns = time.time_ns()
+            code = ChildCommand(command, os.environ, mask).wait(lambda: None)
+        during = Interval(start_ns, time.time_ns())
+        if code:
+            click.echo(f"gpu-profile: {command[0]} ended with {code}: no costs", err=True)
+            return code
+        counts = None if result is None else _result(result, start_ns)
+        costs = meter.costs(during, counts)
+    finally:
+        meter.stop()
     line = costs.line()
     if output is not None:
         _append(output, line)
@@ -82,19 +84,21 @@ def cost(
     return 0
 
 
-def _reader(url: str, engine: str) -> Callable[[], EngineCounters]:
-    """Reads the engine's counters at a checked URL. UsageError if that fails."""
-    from gpu_profile.analysis.costs import engine_counters
-    from gpu_profile.monitor.top.endpoint import fetch, shown_url
-    from gpu_profile.monitor.top.region_rates import ScrapeError
+def _meter(
+    url: str | None, engine: str, driver_spec: str | None, devices: tuple[str, ...], result: Path | None, wait_s: float
+) -> CostMeter:
+    """The way to measure that the options ask for. UsageError if they contradict each other."""
+    from gpu_profile.monitor.top.endpoint import check_url
 
-    def read() -> EngineCounters:
-        try:
-            return engine_counters(fetch(url), engine)
-        except (ScrapeError, UsageError) as error:
-            raise UsageError(f"{shown_url(url)}: {error}") from error
-
-    return read
+    if driver_spec is None:
+        if devices:
+            raise UsageError("--device needs --driver: an exporter's engine has its own GPUs")
+        return EngineMeter(check_url(url or _URL), engine, wait_s)
+    if url is not None or engine:
+        raise UsageError("--driver measures without an exporter: leave out --url and --engine")
+    if result is None:
+        raise UsageError("--driver needs --result: the tokens and the length of the run are in it")
+    return DeviceMeter(driver_spec, devices)
 
 
 def _result(path: Path, start_ns: int) -> BenchmarkResult:

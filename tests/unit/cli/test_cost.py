@@ -11,6 +11,8 @@ import pytest
 from support.servers import answering
 
 from gpu_profile import cli
+from gpu_profile.cli import meters
+from gpu_profile.driver import simulated
 from gpu_profile.testing import FakeClock
 
 Capture = pytest.CaptureFixture[str]
@@ -40,8 +42,7 @@ gpu_profile_serving_waiting{{engine="e"}} 0
 @pytest.fixture
 def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """Runs `gpu-profile cost` with a benchmark of requests that cost `factor` times the usual energy."""
-    # By its name in `sys.modules`: in the package, the name is the command's.
-    monkeypatch.setattr(sys.modules["gpu_profile.cli.cost"], "SYSTEM_CLOCK", FakeClock())
+    monkeypatch.setattr(meters, "SYSTEM_CLOCK", FakeClock())
     done, factors, idle_j = tmp_path / "done", [1.0], [0.0]
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
@@ -111,6 +112,32 @@ def test_a_run_without_costs_ends_with_the_reason(
     assert out == ""
     assert err.startswith("gpu-profile: ")
     assert says in err
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--device", "0"), "--device needs --driver"),
+        (("--driver", "auto"), "--driver needs --result"),
+        (("--driver", "auto", "--url", "x"), "leave out --url and --engine"),
+    ],
+)
+def test_an_exporter_and_whole_gpus_exclude_each_other(options: tuple[str, ...], says: str, capsys: Capture) -> None:
+    assert cli.run(["cost", *options, "--", "true"]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_without_an_exporter_whole_gpus_are_measured(tmp_path: Path, capsys: Capture) -> None:
+    node = simulated.create(tmp_path / "node", '[[device]]\nmodel = "H200 SXM"\n')
+    program = "import time; time.sleep(0.4)" + BENCHMARK.replace('"duration": 0.001', '"duration": 0.3')
+    words = (sys.executable, "-c", program, str(tmp_path / "r"), str(tmp_path / "done"))
+    arguments = ["cost", "--driver", f"simulated:{node}", "--result", str(tmp_path / "r"), "--json", "--", *words]
+    assert cli.run(arguments) == 0
+    costs = json.loads(capsys.readouterr().out)
+    assert 0.3 * 50 < costs["energy_j"]["requests"] < 0.3 * 200  # an idle H200
+    assert costs["energy_j"]["decode"] is None
+    assert costs["simulated"]
+    assert costs["settings"]["GPUs"] == "1 x NVIDIA H200"
 
 
 def test_a_file_of_runs_and_a_recording_are_not_compared(tmp_path: Path, capsys: Capture) -> None:

@@ -61,6 +61,7 @@ COMMANDS = """
     cost --url ftp://x -- true
     cost --url http://127.0.0.1:1 -- true
     cost --wait 0 -- true
+    cost --driver foo --result {tmp}/r -- true
     cost --output {tmp}/none/x -- true
     compare {tmp}/file.txt {tmp}/file.txt
     compare {tmp}/file.txt {recording}

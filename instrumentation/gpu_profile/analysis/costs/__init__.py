@@ -6,7 +6,7 @@ settings, and the tokens where the engine sends no spans. Read in this order:
 
 - `counters`: an engine's counters in a scrape of the exporter, and the wait until they are settled.
 - `benchmark`: the results that `vllm bench serve`, SGLang's `bench_serving` and AIPerf write.
-- `run`: `RunCosts`, the costs of one run, as a line of a file.
+- `run`: `RunCosts`, the costs of one run, as a line of a file. `whole`: the same from the energy of whole GPUs.
 - `text`: the costs of a run as a table.
 - `repeated`: the comparison of two files with several runs each, by the spread between these runs.
 
@@ -19,6 +19,7 @@ from gpu_profile.analysis.costs.counters import EngineCounters, engine_counters,
 from gpu_profile.analysis.costs.repeated import compare_runs
 from gpu_profile.analysis.costs.run import RunCosts, costs_of, read_runs
 from gpu_profile.analysis.costs.text import render_costs
+from gpu_profile.analysis.costs.whole import whole_costs
 
 __all__ = [
     "BenchmarkResult",
@@ -31,4 +32,5 @@ __all__ = [
     "read_runs",
     "render_costs",
     "settled",
+    "whole_costs",
 ]

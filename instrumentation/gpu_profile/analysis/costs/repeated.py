@@ -127,6 +127,8 @@ def _notes(a: Sequence[RunCosts], b: Sequence[RunCosts]) -> Iterator[str]:
                 f"different lengths of {words}: {lengths[0]:,.0f} tokens in A, {lengths[1]:,.0f} in B: tokens "
                 "of longer requests cost more"
             )
+    if len({bool(run.engine) for run in (*a, *b)}) > 1:
+        yield "some runs are of an engine and some of whole GPUs: their costs cannot be compared"
     if not any(run.settings for run in (*a, *b)):
         yield "the settings of both sides are unknown: --result gives them, and the cost of a token depends on them"
     for side, runs in (("A", a), ("B", b)):

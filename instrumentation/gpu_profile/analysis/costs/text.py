@@ -28,7 +28,7 @@ def render_costs(costs: RunCosts, *, width: int | None = None) -> str:
 
 def _headline(costs: RunCosts) -> str:
     length = si((costs.end_ns - costs.start_ns) / NS_PER_S, "s")
-    parts = [f"engine {costs.engine}", length]
+    parts = [f"engine {costs.engine}" if costs.engine else "whole GPUs with their idle time in the run", length]
     tokens = costs.tokens
     if costs.counted_by:
         parts.append(f"{costs.requests:,} requests" if costs.requests is not None else "")

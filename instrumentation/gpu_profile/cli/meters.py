@@ -1,0 +1,121 @@
+"""Two ways to measure the costs of a command's requests: an exporter's counters, or this machine's GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from gpu_profile.cli.child import asked_to_end
+from gpu_profile.cli.devices import chooser
+from gpu_profile.cli.progress import Progress
+from gpu_profile.cli.watch import DeviceWatch
+from gpu_profile.clock import SYSTEM_CLOCK
+from gpu_profile.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpu_profile.analysis.costs import BenchmarkResult, EngineCounters, RunCosts
+    from gpu_profile.catalogue.samples import Interval
+
+#: The interval between two readings of a GPU, in s: the period of its energy counter.
+_INTERVAL_S: Final = 0.1
+#: The longest wait for the first reading, in s.
+_FIRST_S: Final = 1.0
+
+
+class CostMeter(Protocol):
+    """Measures one command. Its methods are called in this order, and raise GpuProfileError."""
+
+    def prepare(self) -> None:
+        """Wait until the command may start. Ctrl-C ends it."""
+        ...
+
+    def start(self) -> None:
+        """Start before the command, with signals held."""
+        ...
+
+    def costs(self, during: Interval, result: BenchmarkResult | None) -> RunCosts:
+        """The costs of the command after its end."""
+        ...
+
+    def stop(self) -> None:
+        """End, whether the command succeeded or not."""
+        ...
+
+
+class EngineMeter:
+    """The growth of an engine's counters at the checked URL of an exporter."""
+
+    def __init__(self, url: str, engine: str, wait_s: float) -> None:
+        self._url, self._engine, self._wait_s = url, engine, wait_s
+        self._before: EngineCounters | None = None
+
+    def prepare(self) -> None:
+        """Wait until the engine is idle."""
+        from gpu_profile.analysis.costs import settled
+
+        with Progress("waiting for the server to be idle"):
+            self._before = settled(self._read, SYSTEM_CLOCK, self._wait_s)
+
+    def start(self) -> None:
+        """The exporter measures all the time."""
+
+    def costs(self, during: Interval, result: BenchmarkResult | None) -> RunCosts:
+        """Wait for the costs of the last requests."""
+        from gpu_profile.analysis.costs import costs_of, settled
+
+        with Progress("waiting for the costs of the last requests"):
+            after = settled(self._read, SYSTEM_CLOCK, self._wait_s)
+        return costs_of(self._before or after, after, during, result)
+
+    def stop(self) -> None:
+        """The exporter goes on."""
+
+    def _read(self) -> EngineCounters:
+        from gpu_profile.analysis.costs import engine_counters
+        from gpu_profile.monitor.top.endpoint import fetch, shown_url
+        from gpu_profile.monitor.top.region_rates import ScrapeError
+
+        try:
+            return engine_counters(fetch(self._url), self._engine)
+        except (ScrapeError, UsageError) as error:
+            raise UsageError(f"{shown_url(self._url)}: {error}") from error
+
+
+class DeviceMeter:
+    """The energy of GPUs of the driver `spec`; `devices` as in other commands."""
+
+    def __init__(self, spec: str, devices: Sequence[str]) -> None:
+        from gpu_profile.driver.grammar import check_spec
+
+        check_spec(spec)
+        choose = chooser(devices, visible=False)
+        self._watch = DeviceWatch(spec, interval_s=_INTERVAL_S, choose=choose, strict=True)
+
+    def prepare(self) -> None:
+        """Nothing to wait for."""
+
+    def start(self) -> None:
+        """Read the GPUs from now on."""
+        self._watch.start()
+        self._watch.require(lambda: asked_to_end() > 0)
+        if self._watch.sampler is not None:
+            self._watch.sampler.flush(_FIRST_S)
+
+    def costs(self, during: Interval, result: BenchmarkResult | None) -> RunCosts:
+        """The energy of the part of the command in which the benchmark ran."""
+        from gpu_profile.analysis.costs import whole_costs
+
+        if result is None:
+            raise UsageError("whole GPUs have costs with a --result only")
+        self._watch.finish()
+        sampler = self._watch.sampler
+        states = self._watch.states
+        if sampler is None or not states:
+            raise UsageError(self._watch.why_unread)
+        found = [sampler.timeline(state.device.uuid) for state in states]
+        simulated = self._watch.driver_name.startswith("simulated")
+        return whole_costs([each for each in found if each is not None], during, result, simulated=simulated)
+
+    def stop(self) -> None:
+        """End reading."""
+        self._watch.stop()
