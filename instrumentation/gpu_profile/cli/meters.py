@@ -112,9 +112,9 @@ class DeviceMeter:
         states = self._watch.states
         if sampler is None or not states:
             raise UsageError(self._watch.why_unread)
-        found = [sampler.timeline(state.device.uuid) for state in states]
+        timelines = [sampler.timeline(state.device.uuid) for state in states]
         simulated = self._watch.driver_name.startswith("simulated")
-        return whole_costs([each for each in found if each is not None], during, result, simulated=simulated)
+        return whole_costs([each for each in timelines if each is not None], during, result, simulated=simulated)
 
     def stop(self) -> None:
         """End reading."""

@@ -1,9 +1,10 @@
 """The results of benchmarks of LLM servers: requests, tokens and settings, from the files that they write.
 
-`vllm bench serve --save-result` (read: vLLM of 2026, `benchmarks/serve.py`) writes a JSON object, or with
-`--append-result` one after another. SGLang's `bench_serving` appends lines of JSON with the same names. AIPerf writes
-`profile_export_aiperf.json` (schema 1.5) with an object for each metric. Any other load generator can write vLLM's four
-numbers: `completed`, `total_input_tokens`, `total_output_tokens` and `duration`.
+`vllm bench serve --save-result` writes a JSON object, or with `--append-result` one after another. SGLang's
+`bench_serving` appends lines of JSON with the same names. AIPerf writes `profile_export_aiperf.json` (schema 1.5) with
+an object for each metric. Any other load generator can write vLLM's four numbers: `completed`, `total_input_tokens`,
+`total_output_tokens` and `duration`. Source: the programs' code of 2026 (vLLM 009e6d4a, `vllm/benchmarks/serve.py`;
+SGLang 0033168f, `python/sglang/bench_serving.py`; AIPerf 1554b478, `docs/reference/json-export-schema.md`).
 """
 
 from __future__ import annotations
@@ -34,13 +35,17 @@ Setting = str | int | float | None
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkResult:
-    """A benchmark's own count of requests that succeeded, the tokens of their prompts and answers, and its seconds."""
+    """A benchmark's own count of requests that succeeded, the tokens of their prompts and answers, and its seconds.
+
+    `failed` are further requests, as far as it counts them.
+    """
 
     requests: int
     input_tokens: int
     output_tokens: int
     duration_s: float
     settings: Mapping[str, Setting] = field(default_factory=dict)
+    failed: int = 0
 
 
 def read_result(text: str, name: str) -> BenchmarkResult:
@@ -64,7 +69,9 @@ def read_result(text: str, name: str) -> BenchmarkResult:
         for key in _SETTINGS
         if isinstance(value := result.get(key), str | int | float)
     }
-    return BenchmarkResult(round(requests), round(inputs), round(outputs), duration_s, settings)
+    failures = result.get("failed", _statistic(result.get("error_request_count"), "avg"))
+    failed = round(failures) if _possible(failures) else 0
+    return BenchmarkResult(round(requests), round(inputs), round(outputs), duration_s, settings, failed)
 
 
 def _last(text: str, name: str) -> Mapping[str, Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Final
 
-from gpu_profile.catalogue import Metric, label, serving
+from gpu_profile.catalogue import Metric, label, metrics, serving
 from gpu_profile.clock import Alarm, Clock
 from gpu_profile.errors import UsageError, few
 from gpu_profile.units import nanoseconds
@@ -19,8 +19,9 @@ IDLE: Final = "idle"
 STEP_S: Final = 1.0
 REST_S: Final = 7.0
 _ENGINE: Final = label("engine")
-_DRIVER: Final = "gpu_profile_build_info"
 _SIMULATED: Final = "simulated"
+_DEVICE_ID: Final = label("hw.id")
+_DEVICE_NAME: Final = label("hw.name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class EngineCounters:
     requests: float = 0.0
     waiting: float = 0.0
     simulated: bool = False
+    #: Numbers and names of its GPUs; empty if the exporter does not publish them.
+    gpus: str = ""
 
     @property
     def at_work(self) -> tuple[object, ...]:
@@ -55,14 +58,17 @@ def engine_counters(text: str, engine: str = "") -> EngineCounters:
     Raises UsageError if the text has another format, or not this engine.
     """
     sums: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(float)))
-    simulated = False
+    simulated, models, owners = False, {}, {}
     for name, labels, value in _samples(text):
-        if name == _DRIVER:
+        if name == metrics.BUILD_INFO.prometheus:
             simulated |= labels.get("driver", "").startswith(_SIMULATED)
+        elif name == metrics.DEVICE_INFO.prometheus:
+            models[labels.get(_DEVICE_ID, "")] = labels.get(_DEVICE_NAME, "")
         elif _ENGINE in labels and isfinite(value):
+            owners[labels.get(_DEVICE_ID, "")] = labels[_ENGINE]
             detail = labels.get("phase", labels.get("reason", ""))
             sums[labels[_ENGINE]][name][detail] += value
-    engines = [name for name, metrics in sums.items() if serving.SERVING_UNALLOCATED.prometheus in metrics]
+    engines = [name for name, own in sums.items() if serving.SERVING_UNALLOCATED.prometheus in own]
     if not engines:
         raise UsageError("it has no engine with GPUs; start the exporter with --serving (docs/serving.md)")
     if not engine and len(engines) > 1:
@@ -84,7 +90,13 @@ def engine_counters(text: str, engine: str = "") -> EngineCounters:
         sum(of(serving.SERVING_REQUESTS).values()),
         sum(of(serving.SERVING_WAITING).values()),
         simulated,
+        gpu_names([name for uuid, name in models.items() if name and owners.get(uuid) == engine]),
     )
+
+
+def gpu_names(names: Sequence[str]) -> str:
+    """Names of GPUs in words, each with its number."""
+    return ", ".join(f"{count} x {name}" for name, count in Counter(names).items())
 
 
 def _samples(text: str) -> Iterator[tuple[str, Mapping[str, str], float]]:

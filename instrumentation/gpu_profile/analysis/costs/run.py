@@ -108,7 +108,7 @@ def costs_of(
         None if GPU_TIME in reasons else sum(device.values()),
         idle_j,
         lost,
-        {} if result is None else result.settings,
+        {**({"GPUs": after.gpus} if after.gpus else {}), **({} if result is None else result.settings)},
         reasons,
         _notes(requests, tokens, result, during),
         after.simulated,
@@ -143,6 +143,8 @@ def _notes(
     requests: float, tokens: Mapping[str, float], result: BenchmarkResult | None, during: Interval
 ) -> tuple[str, ...]:
     notes = []
+    if result is not None and result.failed:
+        notes.append(f"{result.failed:,} requests failed: their energy is in the costs, their tokens are not counted")
     if result is not None and result.duration_s > (length_s := (during.end_ns - during.start_ns) / NS_PER_S):
         notes.append(f"the result is of {result.duration_s:.1f} s, and the command took {length_s:.1f} s: another run?")
     if result is not None and requests:

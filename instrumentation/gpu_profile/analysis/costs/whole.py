@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
 from gpu_profile.analysis.costs.benchmark import BenchmarkResult
+from gpu_profile.analysis.costs.counters import gpu_names
 from gpu_profile.analysis.costs.run import DECODE, PREFILL, REQUESTS, RunCosts
 from gpu_profile.catalogue import ENERGY_SOURCES
 from gpu_profile.catalogue.samples import Interval
@@ -51,8 +51,7 @@ def whole_costs(
         if coverage < _COVERED:
             device = timeline.device.name or timeline.device.uuid
             raise UsageError(f"samples of the energy of {device} cover only {percent(coverage, 0)} of the command")
-    models = Counter(timeline.device.name or timeline.device.uuid for timeline in timelines)
-    gpus = ", ".join(f"{count} x {name}" for name, count in models.items())
+    gpus = gpu_names([timeline.device.name or timeline.device.uuid for timeline in timelines])
     return RunCosts(
         "",
         run.start_ns,

@@ -23,10 +23,17 @@ gpu_profile_serving_requests_total{engine="a",tenant="x"} 2
 gpu_profile_serving_requests_total{engine="a",tenant="y"} 3
 gpu_profile_serving_phase_half_width_ratio{engine="a",phase="decode"} 0.01
 gpu_profile_serving_waiting{engine="a"} 4
+gpu_profile_serving_device{engine="a",hw_id="GPU-1"} 1
+gpu_profile_serving_device{engine="a",hw_id="GPU-2"} 1
+gpu_profile_serving_device{engine="b",hw_id="GPU-3"} 1
+gpu_profile_device_info{hw_id="GPU-1",hw_name="H200"} 1
+gpu_profile_device_info{hw_id="GPU-2",hw_name="H200"} 1
+gpu_profile_device_info{hw_id="GPU-3",hw_name="A10G"} 1
 """
 COUNTERS = EngineCounters(
-    "a", {"prefill": 15, "decode": 40}, {"decode": 3}, {"decode": 12}, {"decode": 0.01}, {"idle": 7}, 5, 4, True
-)
+    "a", {"prefill": 15, "decode": 40}, {"decode": 3}, {"decode": 12}, {"decode": 0.01}, {"idle": 7}, 5, 4, True,
+    "2 x H200",
+)  # fmt: skip
 
 
 def test_an_engines_counters_are_summed_over_tenants() -> None:

@@ -53,6 +53,9 @@ def test_requests_beside_the_benchmarks_own_are_pointed_out() -> None:
     assert costs.notes == (
         "the exporter counted 110 requests and the result 100: warm-up and others' are in the costs",
     )
+    failing = costs_of(BEFORE, after(gpus="1 x H200"), DURING, replace(RESULT, failed=3))
+    assert failing.notes[0].startswith("3 requests failed: their energy is in the costs")
+    assert failing.settings == {"GPUs": "1 x H200", **RESULT.settings}
     long = costs_of(BEFORE, after(), DURING, replace(RESULT, duration_s=90.0))
     assert long.notes == ("the result is of 90.0 s, and the command took 60.0 s: another run?",)
 
