@@ -1,5 +1,7 @@
+import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from unit.analysis.costs.runs import BEFORE, DURING, after, run
@@ -19,6 +21,11 @@ def test_a_runs_costs_are_the_growth_of_the_counters() -> None:
     assert (costs.idle_j, costs.unallocated_j, costs.half_widths) == (200.0, {}, {"prefill": 0.02, "decode": 0.01})
     assert (costs.counted_by, costs.settings, costs.reasons, costs.notes) == ("exporter", RESULT.settings, {}, ())
     assert read_runs(costs.line() + "\n\n" + costs.line(), "f") == [costs, costs]
+
+
+def test_every_key_of_a_line_is_explained() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "serving.md").read_text(encoding="utf-8")
+    assert [key for key in json.loads(run().line()) if f"`{key}`" not in page] == []
 
 
 def test_a_little_unallocated_energy_widens_the_intervals_and_more_refuses() -> None:
