@@ -251,7 +251,7 @@ def _rows(seeds: int) -> Iterator[Row]:
         yield _row(case, some)
     yield _median_cost("serving: cost of an iteration in the account", costs, 15.0)
     yield from _from_messages(seeds)
-    yield from serving_gate.rows()
+    yield from serving_gate.rows(100 * seeds)
 
 
 def _median_cost(name: str, costs: list[float], most: float) -> Row:

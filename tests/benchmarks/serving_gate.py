@@ -29,7 +29,6 @@ RUNS: Final = (3, 5, 10)
 GATES: Final = (
     "requests.energy/token > 0%", "decode.energy/token > 0%", "decode.energy/token > +2%", "decode.energy/token > +5%",
 )  # fmt: skip
-_TRIALS: Final = 1000
 #: Runs that go through the account; trials draw among them.
 _MEASURED: Final = 20
 _NOISE: Final = 0.04
@@ -89,7 +88,7 @@ def found(runs: Sequence[RunCosts], n: int, regression: float, spread: float, se
     return [gate.judge(gate.find(comparison)) is Outcome.HOLDS for gate in gates]
 
 
-def rows() -> Iterator[Row]:
+def rows(trials: int) -> Iterator[Row]:
     """The equality of costs with planted ones, and a row of the power curve for each spread and number of runs."""
     runs = [measured(seed) for seed in range(_MEASURED)]
     token_j = np.array([[run.token_j(part) for part in ("prefill", "decode")] for run in runs], float)
@@ -103,12 +102,12 @@ def rows() -> Iterator[Row]:
     )  # fmt: skip
     for spread in SPREADS:
         for n in RUNS:
-            yield _power(runs, n, spread)
+            yield _power(runs, n, spread, trials)
 
 
-def _power(runs: Sequence[RunCosts], n: int, spread: float) -> Row:
+def _power(runs: Sequence[RunCosts], n: int, spread: float, trials: int) -> Row:
     shares = np.array([
-        np.mean([found(runs, n, regression, spread, seed) for seed in range(_TRIALS)], axis=0)
+        np.mean([found(runs, n, regression, spread, seed) for seed in range(trials)], axis=0)
         for regression in REGRESSIONS
     ])  # fmt: skip
     curves = "; ".join(
