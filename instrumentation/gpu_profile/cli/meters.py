@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gpu_profile.cli.child import asked_to_end
 from gpu_profile.cli.devices import chooser
 from gpu_profile.cli.progress import Progress
 from gpu_profile.cli.watch import DeviceWatch
-from gpu_profile.clock import SYSTEM_CLOCK
+from gpu_profile.clock import SYSTEM_CLOCK, Alarm, Clock
 from gpu_profile.errors import UsageError
+from gpu_profile.units import nanoseconds
 
 if TYPE_CHECKING:
     from gpu_profile.analysis.costs import BenchmarkResult, EngineCounters, RunCosts
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 _INTERVAL_S: Final = 0.1
 #: The longest wait for the first reading, in s.
 _FIRST_S: Final = 1.0
+#: Seconds between two scrapes, and for how long the counters must rest. The exporter shares energy out after up to 5 s.
+_STEP_S: Final = 1.0
+_REST_S: Final = 7.0
 
 
 class CostMeter(Protocol):
@@ -51,8 +55,6 @@ class EngineMeter:
 
     def prepare(self) -> None:
         """Wait until the engine is idle."""
-        from gpu_profile.analysis.costs import settled
-
         with Progress("waiting for the server to be idle"):
             self._before = settled(self._read, SYSTEM_CLOCK, self._wait_s)
 
@@ -61,7 +63,7 @@ class EngineMeter:
 
     def costs(self, during: Interval, result: BenchmarkResult | None) -> RunCosts:
         """Wait for the costs of the last requests."""
-        from gpu_profile.analysis.costs import costs_of, settled
+        from gpu_profile.analysis.costs import costs_of
 
         with Progress("waiting for the costs of the last requests"):
             after = settled(self._read, SYSTEM_CLOCK, self._wait_s)
@@ -119,3 +121,38 @@ class DeviceMeter:
     def stop(self) -> None:
         """End reading."""
         self._watch.stop()
+
+
+def settled(read: Callable[[], EngineCounters], clock: Clock, wait_s: float) -> EngineCounters:
+    """The counters once all energy of requests is shared out: they rest, and the energy of idle time grows.
+
+    Reads them again and again for `wait_s` at most; a scrape that fails in between is tried again. Raises UsageError
+    after that, and at once if there are no costs yet.
+    """
+    end_ns = clock.elapsed_ns() + nanoseconds(wait_s)
+    resting, rests_ns = read(), clock.elapsed_ns()
+    problem = ""
+    while True:
+        if not (resting.energy_j or resting.waiting):
+            raise UsageError(f"engine {resting.engine} has no costs yet: run the benchmark once to warm up")
+        if clock.elapsed_ns() >= end_ns:
+            raise UsageError(f"{problem or 'other requests are running'}, after {wait_s:g} s")
+        clock.wait(Alarm(), _STEP_S)
+        try:
+            now = read()
+        except UsageError as error:
+            problem = str(error)
+            continue
+        grows = now.idle_j > resting.idle_j
+        problem = _problem(now, grows=grows)
+        if now.waiting or now.at_work != resting.at_work:
+            resting, rests_ns = now, clock.elapsed_ns()
+        elif grows and clock.elapsed_ns() - rests_ns >= nanoseconds(_REST_S):
+            return now
+
+
+def _problem(now: EngineCounters, *, grows: bool) -> str:
+    """Why the counters are not settled, as far as one scrape shows it."""
+    if now.waiting:
+        return f"{now.waiting:,.0f} iterations of {now.engine} still wait for the ends of their requests"
+    return "" if grows else f"the energy of {now.engine} is not shared out: is it never idle?"

@@ -4,7 +4,7 @@ A run's costs are the growth of the exporter's counters of an engine from before
 common clock with the benchmark, and all times without requests are left out. The benchmark's own result gives the
 settings, and the tokens where the engine sends no spans. Read in this order:
 
-- `counters`: an engine's counters in a scrape of the exporter, and the wait until they are settled.
+- `counters`: an engine's counters in a scrape of the exporter.
 - `benchmark`: the results that `vllm bench serve`, SGLang's `bench_serving` and AIPerf write.
 - `run`: `RunCosts`, the costs of one run, as a line of a file. `whole`: the same from the energy of whole GPUs.
 - `text`: the costs of a run as a table.
@@ -15,7 +15,7 @@ and `cli/analysis.py` do. To read another benchmark's result, add a function to 
 """
 
 from gpu_profile.analysis.costs.benchmark import BenchmarkResult, read_result
-from gpu_profile.analysis.costs.counters import EngineCounters, engine_counters, settled
+from gpu_profile.analysis.costs.counters import EngineCounters, engine_counters
 from gpu_profile.analysis.costs.repeated import compare_runs
 from gpu_profile.analysis.costs.run import RunCosts, costs_of, read_runs
 from gpu_profile.analysis.costs.text import render_costs
@@ -31,6 +31,5 @@ __all__ = [
     "read_result",
     "read_runs",
     "render_costs",
-    "settled",
     "whole_costs",
 ]

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Final
 
 from gpu_profile.catalogue import Metric, label, metrics, serving
-from gpu_profile.clock import Alarm, Clock
 from gpu_profile.errors import UsageError, few
-from gpu_profile.units import nanoseconds
 
 #: The reason of unallocated energy for time without requests.
 IDLE: Final = "idle"
-#: Seconds between two scrapes, and for how long the counters must rest. The exporter shares energy out after up to 5 s.
-STEP_S: Final = 1.0
-REST_S: Final = 7.0
 _ENGINE: Final = label("engine")
 _SIMULATED: Final = "simulated"
 _DEVICE_ID: Final = label("hw.id")
@@ -44,6 +39,11 @@ class EngineCounters:
     simulated: bool = False
     #: Numbers and names of its GPUs; empty if the exporter does not publish them.
     gpus: str = ""
+
+    @property
+    def idle_j(self) -> float:
+        """The energy of the time without requests."""
+        return self.unallocated_j.get(IDLE, 0.0)
 
     @property
     def at_work(self) -> tuple[object, ...]:
@@ -108,38 +108,3 @@ def _samples(text: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
                 yield sample.name, sample.labels, float(sample.value)
     except Exception as error:  # the parser fails in many ways on text in another format
         raise UsageError(f"not in Prometheus' text format ({type(error).__name__})") from error
-
-
-def settled(read: Callable[[], EngineCounters], clock: Clock, wait_s: float) -> EngineCounters:
-    """The counters once all energy of requests is shared out: they rest, and the energy of idle time grows.
-
-    Reads them again and again for `wait_s` at most; a scrape that fails in between is tried again. Raises UsageError
-    after that, and at once if there are no costs yet.
-    """
-    end_ns = clock.elapsed_ns() + nanoseconds(wait_s)
-    resting, rests_ns = read(), clock.elapsed_ns()
-    problem = ""
-    while True:
-        if not (resting.energy_j or resting.waiting):
-            raise UsageError(f"engine {resting.engine} has no costs yet: run the benchmark once to warm up")
-        if clock.elapsed_ns() >= end_ns:
-            raise UsageError(f"{problem or 'other requests are running'}, after {wait_s:g} s")
-        clock.wait(Alarm(), STEP_S)
-        try:
-            now = read()
-        except UsageError as error:
-            problem = str(error)
-            continue
-        grows = now.unallocated_j.get(IDLE, 0.0) > resting.unallocated_j.get(IDLE, 0.0)
-        problem = _problem(now, grows=grows)
-        if now.waiting or now.at_work != resting.at_work:
-            resting, rests_ns = now, clock.elapsed_ns()
-        elif grows and clock.elapsed_ns() - rests_ns >= nanoseconds(REST_S):
-            return now
-
-
-def _problem(now: EngineCounters, *, grows: bool) -> str:
-    """Why the counters are not settled, as far as one scrape shows it."""
-    if now.waiting:
-        return f"{now.waiting:,.0f} iterations of {now.engine} still wait for the ends of their requests"
-    return "" if grows else f"the energy of {now.engine} is not shared out: is it never idle?"

@@ -1,11 +1,7 @@
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-
 import pytest
 
-from gpu_profile.analysis.costs import EngineCounters, engine_counters, settled
+from gpu_profile.analysis.costs import EngineCounters, engine_counters
 from gpu_profile.errors import UsageError
-from gpu_profile.testing import FakeClock
 
 TEXT = """\
 # TYPE gpu_profile_build_info gauge
@@ -55,51 +51,3 @@ def test_an_engines_counters_are_summed_over_tenants() -> None:
 def test_a_scrape_without_the_engine_is_an_error(text: str, engine: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         engine_counters(text, engine)
-
-
-def reading(scrapes: list[EngineCounters | str]) -> Callable[[], EngineCounters]:
-    """Gives the scrapes in turn, the last one with more and more idle energy. A text is an error."""
-    idle = 0.0
-
-    def each() -> Iterator[EngineCounters | str]:
-        yield from scrapes
-        while True:
-            yield scrapes[-1]
-
-    following = each()
-
-    def read() -> EngineCounters:
-        nonlocal idle
-        now, idle = next(following), idle + 1.0
-        if isinstance(now, str):
-            raise UsageError(now)
-        return replace(now, unallocated_j={"idle": idle} if now.unallocated_j else {})
-
-    return read
-
-
-REST = replace(COUNTERS, waiting=0)
-
-
-def test_counters_are_settled_after_they_rest_and_nothing_waits() -> None:
-    clock = FakeClock()
-    more = replace(REST, energy_j={"prefill": 20, "decode": 50})
-    now = settled(reading([COUNTERS, COUNTERS, REST, "no answer", more]), clock, 60)
-    assert (now.energy_j, now.waiting) == (more.energy_j, 0)
-    assert clock.elapsed_ns() == 11e9  # the fourth second brings the last growth; then 7 s of rest
-
-
-@pytest.mark.parametrize(
-    ("scrapes", "says"),
-    [
-        ([COUNTERS], "4 iterations of a still wait for the ends of their requests, after 20 s"),
-        ([replace(REST, unallocated_j={})], "the energy of a is not shared out: is it never idle?, after 20 s"),
-        ([REST, "gone"], "gone, after 20 s"),
-        ([replace(REST, energy_j={})], "engine a has no costs yet: run the benchmark once to warm up"),
-        ([replace(REST, tokens={"decode": float(n)}) for n in range(30)], "other requests are running, after 20 s"),
-    ],
-)
-def test_counters_that_do_not_settle_are_an_error(scrapes: list[EngineCounters | str], says: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        settled(reading(scrapes), FakeClock(), 20)
-    assert str(caught.value) == says
