@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from gpu_profile.cli.child import ChildCommand, held_signals
+from gpu_profile.cli.child import ChildCommand, asked_to_end, held_signals
 from gpu_profile.cli.meters import CostMeter, DeviceMeter, EngineMeter
 from gpu_profile.cli.options import Finite, device_option
 from gpu_profile.errors import UsageError
@@ -67,6 +67,8 @@ def cost(
     try:
         with held_signals() as mask:
             meter.start()
+            if number := asked_to_end():
+                return 128 + number
             start_ns = time.time_ns()
             code = ChildCommand(command, os.environ, mask).wait(lambda: None)
         during = Interval(start_ns, time.time_ns())
