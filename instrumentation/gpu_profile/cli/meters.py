@@ -136,7 +136,7 @@ def settled(read: Callable[[], EngineCounters], clock: Clock, wait_s: float) -> 
         if not (resting.energy_j or resting.waiting):
             raise UsageError(f"engine {resting.engine} has no costs yet: run the benchmark once to warm up")
         if clock.elapsed_ns() >= end_ns:
-            raise UsageError(f"{problem or 'other requests are running'}, after {wait_s:g} s")
+            raise UsageError(f"{problem or 'other requests or programs are running'}, after {wait_s:g} s")
         clock.wait(Alarm(), _STEP_S)
         try:
             now = read()

@@ -48,7 +48,8 @@ class EngineCounters:
     @property
     def at_work(self) -> tuple[object, ...]:
         """The counters that rest while the engine has no requests."""
-        lost = {reason: joules for reason, joules in self.unallocated_j.items() if reason != IDLE}
+        # In whole J: rounding leaves some µJ of idle windows unexplained.
+        lost = {reason: round(joules) for reason, joules in self.unallocated_j.items() if reason != IDLE}
         return self.energy_j, lost, self.tokens, self.requests
 
 

@@ -24,6 +24,8 @@ PARTS: Final = (REQUESTS, PREFILL, DECODE)
 GPU_TIME: Final = "GPU time"
 #: If a larger share of the requests' energy is unallocated, phases have no costs. The exporter's limit for tenants.
 MOST_MISSING: Final = 0.05
+#: Reasons of unallocated energy that may be of other programs than the engine.
+_OTHERS: Final = ("devices_shared", "other_programs")
 #: Counts of tokens or requests that differ by more than this share are pointed out.
 _ALIKE: Final = 0.02
 
@@ -33,7 +35,8 @@ class RunCosts:
     """The costs of one run, in base units. None: not measured or not identifiable, with a reason in `reasons`.
 
     `energy_j` and `tokens` are by part, and `half_widths` are halves of 95 % intervals of energies as shares of them.
-    The parts `prefill` and `decode` and the `unallocated_j` by reason add up to `requests`. `idle_j` is of the time
+    The parts `prefill` and `decode` and the `unallocated_j` by reason add up to `requests`, whose half-width is the
+    share that other programs may have used. `idle_j` is of the time
     without requests, from before the command until after it. `device_s` is GPU time of iterations.
     """
 
@@ -86,12 +89,15 @@ def costs_of(
     if all_j <= 0:
         raise UsageError(f"engine {before.engine}: no iteration ran during the command; did it send requests there?")
     counted, counted_by = _counted(requests, tokens, result)
-    missing = sum(lost.values()) / all_j
+    missing, others = sum(lost.values()) / all_j, sum(lost.get(reason, 0.0) for reason in _OTHERS) / all_j
     reasons = {each: _missing(lost, missing) for each in (PREFILL, DECODE, GPU_TIME) if missing > MOST_MISSING}
+    if others > MOST_MISSING:
+        reasons[REQUESTS] = f"other programs may have used {percent(others, 0)} of the energy"
     reasons |= {part: "the engine ran none" for part in (PREFILL, DECODE) if part not in reasons and part not in energy}
     parts = {part: None if part in reasons else energy[part] for part in (PREFILL, DECODE)}
     # Unallocated energy may be of one phase alone.
-    half_widths = {part: width + missing for part, width in after.half_widths.items() if parts.get(part) is not None}
+    half_widths = {REQUESTS: others} if 0 < others <= MOST_MISSING else {}
+    half_widths |= {part: width + missing for part, width in after.half_widths.items() if parts.get(part) is not None}
     if not counted_by:
         reasons["tokens"] = "no spans of requests arrived and there is no --result: give one of both"
     elif not counted.get(PREFILL):
@@ -103,7 +109,7 @@ def costs_of(
         counted[REQUESTS],
         {REQUESTS: counted[DECODE], PREFILL: counted[PREFILL], DECODE: counted[DECODE]},
         counted_by,
-        {REQUESTS: all_j, **parts},
+        {REQUESTS: None if REQUESTS in reasons else all_j, **parts},
         half_widths,
         None if GPU_TIME in reasons else sum(device.values()),
         idle_j,

@@ -54,7 +54,7 @@ def _row(costs: RunCosts, part: str) -> tuple[str, ...]:
         UNKNOWN if tokens is None else f"{tokens:,}",
         _UNALLOCATED if energy is None else si(energy, "J"),
         quantity(costs.token_j(part), "J") if costs.token_j(part) is not None else missing,
-        "" if part == REQUESTS else UNKNOWN if width is None else f"±{percent(width)}",
+        f"±{percent(width)}" if width is not None else "" if part == REQUESTS else UNKNOWN,
         quantity(costs.per_request(energy), "J"),
         quantity(costs.per_request(costs.device_s), "s") if part == REQUESTS else "",
     )

@@ -42,6 +42,16 @@ def test_a_little_unallocated_energy_widens_the_intervals_and_more_refuses() -> 
     assert re.search("^unallocated, unexplained +100 J$", text, re.MULTILINE)
 
 
+def test_energy_that_other_programs_may_have_used_is_not_certainly_the_requests() -> None:
+    little = costs_of(BEFORE, after(unallocated_j={"idle": 700.0, "unexplained": 3.0, "other_programs": 25.0}), DURING)
+    assert little.half_widths["requests"] == pytest.approx(25 / 1025)
+    much = costs_of(BEFORE, after(unallocated_j={"idle": 700.0, "unexplained": 3.0, "other_programs": 250.0}), DURING)
+    assert much.energy_j == {"requests": None, "prefill": None, "decode": None}
+    assert much.reasons["requests"] == "other programs may have used 20 % of the energy"
+    assert "requests" not in much.half_widths
+    assert "requests: other programs may have used 20 %" in render_costs(much)
+
+
 def test_without_spans_the_result_gives_the_tokens_and_without_both_nothing_does() -> None:
     grown = after(tokens={}, requests=0.0)
     before = replace(BEFORE, tokens={}, requests=0.0)
