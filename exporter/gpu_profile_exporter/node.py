@@ -293,9 +293,9 @@ def _naming(config: Config) -> tuple[Naming, frozenset[Group]]:
     if config.names == "semconv":
         return choose("semconv"), frozenset()
     from gpu_profile_exporter.naming.dcgm_csv import read_counters
-    from gpu_profile_exporter.naming.dcgm_fields import DEFAULT_COUNTERS, groups
+    from gpu_profile_exporter.naming.dcgm_fields import default_counters, groups
 
-    counters = DEFAULT_COUNTERS if config.dcgm.csv is None else read_counters(config.dcgm.csv)
+    counters = default_counters(config.dcgm.names) if config.dcgm.csv is None else read_counters(config.dcgm.csv)
     for warning in counters.warnings:
         _log.warning("%s", warning)
     hostname, label = config.dcgm.host(socket.gethostname())

@@ -18,7 +18,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpu_profile.report import text_table
 from gpu_profile_exporter.naming.dcgm import ALLOCATION_LABELS
 from gpu_profile_exporter.naming.dcgm_fields import DEFAULT_FIELDS
+from gpu_profile_exporter.naming.dcgm_renamed import RENAMED
 
+#: The names of fields until DCGM 4.5, by those since 4.6.
+_OLDER: Final = {newer: older for older, newer in RENAMED.items()}
 _DEFAULT: Final = frozenset(field.name for field in DEFAULT_FIELDS)
 #: Labels that depend on the node's workloads, not on the exporter.
 _OF_THE_RUN: Final = frozenset({*ALLOCATION_LABELS.values(), "vgpu"})
@@ -55,7 +58,7 @@ class Verdict(NamedTuple):
     @property
     def default(self) -> bool:
         """Whether dcgm-exporter publishes the metric by default."""
-        return self.name in _DEFAULT
+        return _OLDER.get(self.name, self.name) in _DEFAULT
 
     @property
     def passed(self) -> bool:
@@ -103,6 +106,7 @@ def _verdict(name: str, theirs: _Side, ours: _Side | None, *, shared: bool) -> V
 
 def _distance(name: str, one: float, other: float) -> float:
     """The difference of two values relative to the largest permitted one."""
+    name = _OLDER.get(name, name)
     rest = _CLOSE_UTIL if name.endswith("_UTIL") else _CLOSE_PROFILE if name.endswith("_ACTIVE") else _CLOSE_REST
     part, least = _CLOSE.get(name, rest)
     allowed = max(part * max(abs(one), abs(other)), least)

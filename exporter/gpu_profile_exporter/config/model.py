@@ -62,6 +62,11 @@ class DcgmSettings:
         "CSV file of the metrics to publish, in dcgm-exporter's format; without one, dcgm-exporter's default metrics.",
         Alias(("-f", "--collectors"), ("DCGM_EXPORTER_COLLECTORS",)),
     )
+    names: str = setting(
+        "4.5",
+        Choice("4.5", "4.6", "both"),
+        "Names of dcgm-exporter's default metrics: as in DCGM 4.5, as in 4.6, or both; a CSV file has its own names.",
+    )
     hostname_label: str = setting(
         "both",
         Choice("Hostname", "hostname", "both", "none"),
@@ -329,6 +334,10 @@ class Config:
             yield f"with {self.interval_s:g} s between two readings, shorter events are not seen"
         if self.dcgm.csv is not None and self.names == "semconv":
             yield f"{self.dcgm.csv} is not used: names = semconv has none of dcgm-exporter's names"
+        elif self.dcgm.csv is not None and self.dcgm.names != "4.5":
+            yield f"dcgm_names changes nothing: {self.dcgm.csv} names the metrics"
+        elif self.names == "semconv" and self.dcgm.names != "4.5":
+            yield "dcgm_names changes nothing without names = dcgm or both"
         if self.forward.endpoint and not self.receive.any:
             yield "forward changes nothing without receive_http or receive_grpc"
         if self.serving.tenant and not self.receive.any:

@@ -1,12 +1,13 @@
 """The table of dcgm-exporter's fields: its default selection, and the metric that supplies each field here.
 
 Names, types, units and the default selection are those of dcgm-exporter 4.5 (`etc/default-counters.csv`). The counters
-of activity and of PCIe bytes are fields 1084 to 1096 of DCGM 4.6 (`dcgm_fields.h`).
+of activity and of PCIe bytes are fields 1084 to 1096 of DCGM 4.6 (`dcgm_fields.h`). Fields that DCGM 4.6 renamed have a
+source under both names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from gpu_profile.catalogue import METRICS, SIGNALS, Signal
@@ -15,6 +16,7 @@ from gpu_profile.catalogue.families import RECEIVED, SENT
 from gpu_profile.catalogue.group import Group
 from gpu_profile.catalogue.metrics import ACTIVITY, ACTIVITY_OBSERVED, UNIT
 from gpu_profile.units import MIB, NS_PER_S
+from gpu_profile_exporter.naming.dcgm_renamed import BASE_UNITS, RENAMED
 
 
 class Field(NamedTuple):
@@ -75,14 +77,15 @@ CUMULATIVE_FIELDS: Final = (
 
 DRIVER_VERSION: Final = "DCGM_FI_DRIVER_VERSION"
 
-#: Fields that become a label of every series, and the device attribute that supplies its value.
-LABEL_FIELDS: Final = {
+_LABELS: Final = {
     DRIVER_VERSION: "hw.driver_version",
     "DCGM_FI_DEV_UUID": "hw.id",
     "DCGM_FI_DEV_PCI_BUSID": "pci.bus_id",
     "DCGM_FI_DEV_VBIOS_VERSION": "hw.firmware_version",
     "DCGM_FI_DEV_NAME": "hw.name",
 }
+#: Fields that become a label of every series, and the device attribute that supplies its value.
+LABEL_FIELDS: Final = _LABELS | {RENAMED[name]: source for name, source in _LABELS.items() if name in RENAMED}
 
 
 class FieldSelection(NamedTuple):
@@ -95,6 +98,18 @@ class FieldSelection(NamedTuple):
 
 DEFAULT_COUNTERS: Final = FieldSelection((*DEFAULT_FIELDS, *CUMULATIVE_FIELDS), (DRIVER_VERSION,))
 
+
+def default_counters(release: str) -> FieldSelection:
+    """The default selection under the names of a release of DCGM: 4.5, 4.6, or both."""
+
+    def names(name: str) -> Iterable[str]:
+        newer = RENAMED.get(name, name)
+        return dict.fromkeys({"4.5": (name,), "4.6": (newer,)}.get(release, (name, newer)))
+
+    fields = (field._replace(name=name) for field in DEFAULT_COUNTERS.fields for name in names(field.name))
+    return FieldSelection(tuple(fields), tuple(name for label in DEFAULT_COUNTERS.labels for name in names(label)))
+
+
 #: The last XID's code is both its value and an attribute. The counter has one series per code.
 XID_LAST: Final = m.XID_LAST.otel
 XID_ERRORS: Final = m.XID_ERRORS.otel
@@ -105,6 +120,7 @@ NVLINK_PARTS: Final = "nvidia.gpu.nvlink.io"
 #: Fields with a source other than a signal.
 _DERIVED: Final = {
     "DCGM_FI_DEV_FB_TOTAL": FieldSource("hw.gpu.memory.limit", (), 1 / MIB),
+    "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS": FieldSource("nvidia.gpu.throttle.reasons", (), 1.0),
     "DCGM_FI_DEV_XID_ERRORS": FieldSource(XID_LAST, (), 1.0),
     "DCGM_EXP_XID_ERRORS_COUNT": FieldSource(XID_ERRORS, (), 1.0),
     "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": FieldSource(NVLINK_TOTAL, (), 1e-6),
@@ -136,9 +152,18 @@ def _sources() -> Iterator[tuple[str, FieldSource]]:
             yield row.dcgm.name, FieldSource(row.otel, row.attributes, row.dcgm.scale)
 
 
+def _renamed(older: Mapping[str, FieldSource]) -> Iterator[tuple[str, FieldSource]]:
+    for name, source in older.items():
+        if name in RENAMED:
+            yield RENAMED[name], source
+    for name, other in BASE_UNITS.items():
+        yield name, older[other]._replace(scale=1.0)
+
+
 _PUBLISHED: Final = frozenset(row.otel for row in (*METRICS, *m.SELF_METRICS))
+_OLDER: Final = dict(_sources())
 #: The source of each field.
-SOURCES: Final[Mapping[str, FieldSource]] = dict(_sources())
+SOURCES: Final[Mapping[str, FieldSource]] = _OLDER | dict(_renamed(_OLDER))
 
 
 def measured(field: str) -> bool:

@@ -167,6 +167,10 @@ def test_what_may_not_be_as_it_was_meant_is_remarked() -> None:
     assert "30 s between two readings" in slow
     (unused,) = Config(dcgm=DcgmSettings(csv=Path("my.csv"))).remarks()
     assert "my.csv is not used" in unused
+    (named,) = Config(names="both", dcgm=DcgmSettings(csv=Path("my.csv"), names="4.6")).remarks()
+    assert named == "dcgm_names changes nothing: my.csv names the metrics"
+    (without,) = Config(dcgm=DcgmSettings(names="4.6")).remarks()
+    assert without == "dcgm_names changes nothing without names = dcgm or both"
     (nowhere,) = Config(forward=Forward(endpoint="http://c:1")).remarks()
     assert "forward changes nothing without receive_http" in nowhere
     (tenants,) = Config(serving=ServingSettings(tenant="user.id")).remarks()

@@ -96,6 +96,8 @@ def test_two_nodes_with_different_gpus_are_compared_by_names_types_and_labels_al
         ("DCGM_FI_DEV_GPU_UTIL", 57, 0.57, "values"),
         ("DCGM_FI_PROF_DRAM_ACTIVE", 0.50, 0.52, "same"),
         ("DCGM_FI_PROF_DRAM_ACTIVE", 0.50, 0.60, "values"),
+        ("DCGM_FI_PROF_DRAM_UTIL_RATIO", 0.50, 0.52, "same"),
+        ("DCGM_FI_DEV_GPU_UTIL_RATIO", 50, 52, "same"),
         ("DCGM_FI_DEV_SM_CLOCK", 1980, 1980, "same"),
         ("DCGM_FI_DEV_ROW_REMAP_FAILURE", 0, 1, "values"),
         ("DCGM_FI_DEV_FB_USED", 0, 0, "same"),

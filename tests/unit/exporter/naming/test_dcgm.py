@@ -10,13 +10,24 @@ from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.catalogue.self_metrics import XID_ERRORS, XID_LAST
 from gpu_profile_exporter.naming.dcgm import DcgmNames
 from gpu_profile_exporter.naming.dcgm_csv import parse_counters
-from gpu_profile_exporter.naming.dcgm_fields import CUMULATIVE_FIELDS, DEFAULT_FIELDS, SOURCES, measured
+from gpu_profile_exporter.naming.dcgm_fields import (
+    CUMULATIVE_FIELDS,
+    DEFAULT_COUNTERS,
+    DEFAULT_FIELDS,
+    LABEL_FIELDS,
+    SOURCES,
+    default_counters,
+    measured,
+)
+from gpu_profile_exporter.naming.dcgm_renamed import BASE_UNITS, RENAMED
 from gpu_profile_exporter.naming.schemes import choose
 from gpu_profile_exporter.naming.semconv import Semconv
 from gpu_profile_exporter.naming.sums import totals
 
 FACTS: dict[str, Any] = json.loads((DATA / "default_metrics.json").read_text())
 DEFAULTS: list[dict[str, str]] = FACTS["metrics"]
+#: The ids of DCGM 4.6's fields, and its name for each older one.
+DCGM_4_6: dict[str, Any] = json.loads((DATA / "fields_4_6.json").read_text())
 #: The unit in dcgm's terms, by ours: what a value of 1 becomes.
 SCALE = {
     ("Hz", "MHz"): 1e-6,
@@ -215,6 +226,51 @@ def test_every_counter_of_dcgm_4_6_can_be_asked_for() -> None:
     naming.about({"GPU-11": GPU})
     found = [series.family.name for series in everything(naming, "GPU-11")]
     assert sorted(found) == sorted(f"DCGM_FI_PROF_{name}_TOTAL" for name in names)
+
+
+# -------------------------------------------------------------------------------------------------- names of DCGM 4.6
+
+
+def test_every_field_that_dcgm_4_6_renamed_has_both_names_here_and_no_field_has_a_name_that_dcgm_lacks() -> None:
+    known = {name for name in (*SOURCES, *LABEL_FIELDS) if name.startswith("DCGM_FI_")}
+    renamed: dict[str, str] = DCGM_4_6["renamed"]
+    assert known <= {*DCGM_4_6["ids"], *renamed}
+    assert {older: newer for older, newer in renamed.items() if {older, newer} & known} == RENAMED
+    assert {*RENAMED, *RENAMED.values()} <= known
+
+
+def test_a_renamed_field_has_the_same_unit_as_before_and_a_field_in_base_units_has_the_scale_1() -> None:
+    for older, newer in RENAMED.items():
+        assert SOURCES.get(older) == SOURCES.get(newer)
+        assert LABEL_FIELDS.get(older) == LABEL_FIELDS.get(newer)
+    # In DCGM 4.6 too the "ratio" is NVML's per cent.
+    assert SOURCES["DCGM_FI_DEV_GPU_UTIL_RATIO"].scale == 100
+    for name, older in BASE_UNITS.items():
+        assert DCGM_4_6["ids"][name] >= 1600
+        assert SOURCES[name] == SOURCES[older]._replace(scale=1)
+
+
+def test_the_default_metrics_have_their_names_until_4_5_their_names_since_4_6_or_both() -> None:
+    assert default_counters("4.5") == DEFAULT_COUNTERS
+    newer, both = default_counters("4.6"), default_counters("both")
+    assert [field.name for field in newer.fields] == [
+        RENAMED.get(field.name, field.name) for field in DEFAULT_COUNTERS.fields
+    ]
+    assert [field.help for field in newer.fields] == [field.help for field in DEFAULT_COUNTERS.fields]
+    assert {*both.fields} == {*DEFAULT_COUNTERS.fields, *newer.fields}
+    assert len({field.name for field in both.fields}) == len(both.fields)
+    assert (newer.labels, both.labels) == (
+        ("DCGM_FI_SYSTEM_DRIVER_VERSION",),
+        ("DCGM_FI_DRIVER_VERSION", "DCGM_FI_SYSTEM_DRIVER_VERSION"),
+    )
+
+
+def test_both_names_of_a_field_have_the_same_series() -> None:
+    naming = choose("dcgm", counters=default_counters("both"))
+    naming.about({"GPU-11": GPU})
+    older, newer = naming.series(TEMPERATURE, {"hw.id": "GPU-11", **CORE})
+    assert (older.family.name, newer.family.name) == ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_GPU_TEMP_CELSIUS")
+    assert (older.labels, older.scale) == (newer.labels, newer.scale)
 
 
 # ------------------------------------------------------------------------------------------------------------- schemes

@@ -20,6 +20,7 @@ from gpu_profile_exporter.naming.dcgm_fields import (
     groups,
     measured,
 )
+from gpu_profile_exporter.naming.dcgm_renamed import RENAMED
 
 DOCS = Path(__file__).parents[4] / "docs" / "dcgm.md"
 
@@ -57,6 +58,24 @@ def test_label_fields_become_labels_on_every_series_in_alphabetical_order() -> N
         ("DCGM_FI_DEV_VBIOS_VERSION", "96.00.89"),
         ("DCGM_FI_DRIVER_VERSION", "580.126.09"),
     )
+
+
+def test_a_file_may_use_the_names_before_and_since_dcgm_4_6_and_each_series_has_the_name_of_its_line() -> None:
+    text = (
+        "DCGM_FI_DEV_GPU_TEMP_CELSIUS, gauge, x\nDCGM_FI_DEV_GPU_TEMP, gauge, y\n"
+        "DCGM_FI_DEV_XID_ERROR, gauge, x\nDCGM_FI_DEV_NVLINK_THROUGHPUT_TOTAL, counter, x\n"
+        "DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL, counter, x\nDCGM_FI_SYSTEM_DRIVER_VERSION, label, x"
+    )
+    counters = parse_counters(text, "c.csv")
+    assert counters.warnings == ()
+    assert groups(counters) == {Group.CORE, Group.NVLINK}
+    naming = DcgmNames(counters=counters)
+    naming.about({"GPU-11": GPU})
+    found = {series.family.name: (series.family.help, dict(series.labels)) for series in everything(naming, "GPU-11")}
+    assert sorted(found) == sorted(line.split(",")[0] for line in text.splitlines()[:-1])
+    assert (found["DCGM_FI_DEV_GPU_TEMP_CELSIUS"][0], found["DCGM_FI_DEV_GPU_TEMP"][0]) == ("x", "y")
+    assert {labels["DCGM_FI_SYSTEM_DRIVER_VERSION"] for _, labels in found.values()} == {"580.126.09"}
+    assert found["DCGM_FI_DEV_XID_ERROR"][1]["err_code"] == "79"
 
 
 @pytest.mark.parametrize(
@@ -197,11 +216,14 @@ def test_no_field_has_two_sources() -> None:
 
 def test_the_documentation_lists_every_field_and_says_which_default_one_is_absent() -> None:
     text = DOCS.read_text()
-    rows = {row[0]: row for row in (re.findall(r"`([^`]+)`", line) for line in text.splitlines() if line[:3] == "| `")}
+    lines = [line.split(" | ") for line in text.splitlines() if line[:3] == "| `"]
+    rows = {name: " | ".join(cells) for cells in lines for name in re.findall("`([^`]+)`", cells[0])}
     assert set(SOURCES) <= set(rows)
     assert {field.name for field in DEFAULT_FIELDS} <= set(rows)
     absent = {name for name in rows if f"| `{name}` | absent" in text}
     assert absent == {field.name for field in DEFAULT_FIELDS if not measured(field.name)}
     for name, source in SOURCES.items():
         if not source.otel.endswith("nvlink.total"):
-            assert source.otel in rows[name], name
+            assert f"`{source.otel}`" in rows[name], name
+    for older, newer in RENAMED.items():
+        assert older not in SOURCES or rows[older].startswith(f"| `{older}`, `{newer}` |")
