@@ -14,7 +14,7 @@ import pytest
 from support.nvml_stub.build import SONAME, CannotBuildError, Stub, build, child_environment, installed
 
 from gpu_profile.catalogue import ALL_GROUPS, Tier, signal
-from gpu_profile.catalogue.memory import ECC_COUNTS, ECC_KINDS
+from gpu_profile.catalogue.memory import ECC_COUNTS, ECC_KINDS, SPARE_ROWS
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, SM, THROTTLES_SEEN, UTILIZATION
 from gpu_profile.driver.nvml import NvmlDriver
@@ -126,6 +126,11 @@ def test_structs_and_scopes_arrive_where_they_belong(make: Callable[..., World])
     assert [values[f"nvlink_{link}_errors_crc"] for link in range(18)] == list(range(18))
     assert [values[f"c2c_{link}_errors_interrupt"] for link in range(10)] == list(range(10))
     assert (values["fabric_state"], values["fabric_status"], values["fabric_health"]) == (3, 0, 0xAA)
+    assert values["fabric_health_summary"] == 1
+    assert [values[f"spare_rows_{spare}"] for spare in SPARE_ROWS] == [2550, 4, 3, 2, 1]
+    assert (values["repair_pending_channel"], values["repair_pending_tpc"]) == (1, 0)
+    assert (values["addressing_mode"], values["confidential_compute"]) == (2, 1)
+    assert (values["remapped_banks_active"], values["remapped_banks_inactive"]) == (3, 2)
     assert (values["temperature_margin"], values["temperature_margin_limit_shutdown"]) == (-1, -8)
     assert [values[f"temperature_limit_{name}"] for name in ("shutdown", "slowdown", "mem_max", "gpu_max")] == [
         95,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from gpu_profile.catalogue.families import FASTEST, RECEIVED, REFRESH_NS, SENT, mean
+from gpu_profile.catalogue.families import FASTEST, RECEIVED, REFRESH_NS, SENT, gauge, mean
 from gpu_profile.catalogue.group import Group
 from gpu_profile.catalogue.signal import Signal, Tier
 from gpu_profile.units import NS_PER_S
@@ -63,6 +63,17 @@ ACTIVITY: Final = (
     DECODER,
     _media("jpeg", "Jpg", "JPEG engine"),
     _media("optical_flow", "Ofa", "optical-flow engine"),
+    gauge(
+        "tensor_stall",
+        "nvidia.gpu.tensor.stall",
+        "field MMA_STALL_PERCENT",
+        "Stalls of the tensor pipes (MMA), as the share that the driver reports",
+        unit="1",
+        quantum=1e-2,
+        limit=100,
+        tier=Tier.SLOW,
+        group=Group.GPM_DETAIL,
+    ),
 )
 
 GRAPHICS: Final = _gpm(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from gpu_profile.catalogue.families import MS, REFRESH_NS, counter, gauge, mean
+from gpu_profile.catalogue.families import MS, REFRESH_NS, counter, flag, gauge, mean
 from gpu_profile.catalogue.group import Group
 from gpu_profile.catalogue.signal import Signal, Tier
 from gpu_profile.units import NS_PER_S
@@ -253,6 +253,36 @@ RECOVERY_ACTION: Final = gauge(
 )
 
 
+_MODES: Final = (
+    gauge(
+        "addressing_mode",
+        "nvidia.gpu.addressing_mode",
+        "nvmlDeviceGetAddressingMode",
+        "Access of the GPU to memory that the system allocated: 0 none, 1 by mirrored page tables (HMM), 2 by the "
+        "CPU's page tables (ATS)",
+        unit="{mode}",
+        limit=2,
+        group=Group.MODES,
+    ),
+    flag(
+        "confidential_compute",
+        "nvidia.gpu.confidential_compute",
+        "nvmlSystemGetConfComputeState ccFeature",
+        "1 while confidential computing is on, else 0",
+        "DCGM_FI_DEV_CC_MODE",
+        group=Group.MODES,
+    ),
+    flag(
+        "power_smoothing",
+        "nvidia.gpu.power.smoothing",
+        "field PWR_SMOOTHING_ENABLED",
+        "1 while power smoothing is on, else 0",
+        "DCGM_FI_DEV_PWR_SMOOTHING_ENABLED",
+        group=Group.MODES,
+    ),
+)
+
+
 _EVENT: Final = "CLOCKS_EVENT_REASON_"
 #: Reason, NVML's field, and DCGM's name; and reasons that are rarer.
 _REASONS: Final = (
@@ -335,6 +365,7 @@ BOARD: Final[tuple[Signal, ...]] = (
     *_CLOCKS_MAX,
     _PSTATE,
     RECOVERY_ACTION,
+    *_MODES,
 )
 THROTTLING: Final[tuple[Signal, ...]] = (
     *THROTTLES,

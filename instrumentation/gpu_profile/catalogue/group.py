@@ -27,6 +27,7 @@ class Group(StrEnum):
     LIMITS = "limits"
     MODULE = "module"
     C2C = "c2c"
+    MODES = "modes"
 
 
 #: The signals of each group, in one line.
@@ -39,15 +40,16 @@ GROUPS: Final[Mapping[Group, str]] = {
     Group.NVLINK: "bytes and errors of all NVLinks together",
     Group.NVLINK_DETAIL: "bytes, errors and state of each NVLink",
     Group.ECC: "memory errors since the driver was loaded, remapped rows and retired pages",
-    Group.ECC_DETAIL: "memory errors in the GPU's life and by the place in which they happened, and the ECC mode",
+    Group.ECC_DETAIL: "memory errors in the GPU's life and by place, ECC mode, spare rows and banks, pending repairs",
     Group.FABRIC: "state and health of the GPU's membership in its NVLink fabric",
     Group.GPM: "activity of multiprocessors, tensor pipes and DRAM (Hopper and newer)",
     Group.PIPES: "activity of the FP64, FP32, FP16 and integer pipes, and occupancy (Hopper and newer)",
-    Group.GPM_DETAIL: "tensor pipes by kind; PCIe, NVLink and C2C rates (Hopper and newer)",
+    Group.GPM_DETAIL: "tensor pipes by kind and their stalls; PCIe, NVLink and C2C rates (Hopper and newer)",
     Group.CLOCKS: "every clock domain with its maximum, and the rarer reasons for throttling",
     Group.LIMITS: "limits of power and temperature, the margin to them, and the fan",
     Group.MODULE: "power of the whole superchip module and of the memory",
     Group.C2C: "chip-to-chip links of superchips: state and errors",
+    Group.MODES: "addressing mode, confidential computing and power smoothing",
 }
 
 #: The exporter's default: at most 60 series a GPU, with every signal in the dashboard and the alerts of grafana/.

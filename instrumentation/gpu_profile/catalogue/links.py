@@ -243,6 +243,16 @@ LINKS: Final[tuple[Signal, ...]] = (
         unit="{bitmask}",
         limit=(1 << 24) - 1,
     ),
+    _fabric(
+        "fabric_health_summary",
+        "nvidia.gpu.fabric.health.overall",
+        "nvmlDeviceGetGpuFabricInfoV healthSummary",
+        "Health of the NVLink fabric in one number: 1 healthy, 2 unhealthy, 3 limited capacity",
+        "DCGM_FI_DEV_FABRIC_HEALTH_SUMMARY",
+        unit="{state}",
+        limit=3,
+        lowest=1,
+    ),
     gauge(
         "c2c_links",
         "nvidia.gpu.c2c.links",

@@ -71,6 +71,10 @@ SRAM_UNITS: Final = {
     "microcontroller": "aggregateUncBucketMcu",
     "other": "aggregateUncBucketOther",
 }
+#: The classes of memory banks by the spare rows that they have left, from all to none.
+SPARE_ROWS: Final = ("max", "high", "partial", "low", "none")
+#: Parts of a GPU with a repair status, and the places of their flags in the binding's answer.
+REPAIRS: Final = {"channel": 0, "tpc": 1}
 #: Whether NVML has a field for a place: the control logic has no correctable errors.
 _HAS_FIELD: Final = frozenset((kind, place) for kind in ECC_KINDS for place in ECC_PLACES) - {("corrected", "control")}
 _SINCE: Final = "Memory errors since the driver was loaded"
@@ -193,6 +197,66 @@ REMAP_FAILURE: Final = flag(
     "DCGM_FI_DEV_ROW_REMAP_FAILURE",
     group=Group.ECC,
 )
+_SPARES: Final = (
+    *(
+        gauge(
+            f"spare_rows_{spare}",
+            "nvidia.gpu.remapped_rows.banks",
+            f"nvmlDeviceGetRowRemapperHistogram {spare}",
+            "Memory banks by the spare rows that they have left, from max (all) to none",
+            f"DCGM_FI_DEV_BANKS_REMAP_ROWS_AVAIL_{spare.upper()}",
+            unit="{bank}",
+            limit=1 << 24,
+            attributes=(("nvidia.gpu.memory.spare_rows", spare),),
+            group=Group.ECC_DETAIL,
+        )
+        for spare in SPARE_ROWS
+    ),
+    *(
+        gauge(
+            f"remapped_banks_{state}",
+            "nvidia.gpu.remapped_banks",
+            f"field {state.upper()}_BANK_REMAPPINGS",
+            "Remappings of memory banks, by whether they are active",
+            unit="{bank}",
+            limit=1 << 24,
+            attributes=(("nvidia.gpu.memory.remapping", state),),
+            group=Group.ECC_DETAIL,
+        )
+        for state in ("active", "inactive")
+    ),
+    *(
+        gauge(
+            f"spare_banks_{spare}",
+            "nvidia.gpu.remapped_banks.groups",
+            f"field BANK_REMAPPER_HISTOGRAM_{spare.upper()}",
+            "Groups of memory banks with all (max) or none of their spare banks left",
+            unit="{group}",
+            limit=1 << 24,
+            attributes=(("nvidia.gpu.memory.spare_banks", spare),),
+            group=Group.ECC_DETAIL,
+        )
+        for spare in ("max", "none")
+    ),
+    flag(
+        "remapped_banks_pending",
+        "nvidia.gpu.remapped_banks.pending",
+        "field PENDING_BANK_REMAPPING",
+        "1 if the remapping of a memory bank is pending, else 0",
+        group=Group.ECC_DETAIL,
+    ),
+    *(
+        flag(
+            f"repair_pending_{part}",
+            "nvidia.gpu.repair.pending",
+            "nvmlDeviceGetRepairStatus",
+            "1 if a repair of this part of the GPU is pending, else 0",
+            attributes=(("nvidia.gpu.repair.part", part),),
+            group=Group.ECC_DETAIL,
+        )
+        for part in REPAIRS
+    ),
+)
 _RETIRED: Final = (
     *(
         count(
@@ -228,4 +292,5 @@ MEMORY_ERRORS: Final[tuple[Signal, ...]] = (
     REMAP_FAILURE,
     *_RETIRED,
     *_ECC_DETAIL,
+    *_SPARES,
 )

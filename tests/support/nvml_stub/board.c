@@ -95,11 +95,13 @@ struct fabric {
     unsigned clique;
     unsigned char state;
     unsigned health;
+    unsigned char summary; /* since version 3 */
 };
 
 DEVICE(nvmlDeviceGetGpuFabricInfoV, struct fabric *out) {
     BEGIN(gpu, 1);
-    if (out->version != nvmlGpuFabricInfo_v2) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    if (out->version == nvmlGpuFabricInfo_v3) out->summary = 1;
+    else if (out->version != nvmlGpuFabricInfo_v2) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     out->state = NVML_GPU_FABRIC_STATE_COMPLETED;
     out->status = NVML_SUCCESS;
     out->health = 0xAA;
@@ -124,5 +126,33 @@ DEVICE(nvmlDeviceGetSramEccErrorStatus, struct sram *out) {
     out->mcu = 4;
     out->other = 5;
     out->exceeded = 1;
+    return NVML_SUCCESS;
+}
+
+/* Row remapper: memory banks with all, most, some, few and none of their spare rows. */
+struct spare_rows { unsigned max, high, partial, low, none; };
+
+DEVICE(nvmlDeviceGetRowRemapperHistogram, struct spare_rows *out) {
+    BEGIN(gpu, 1);
+    *out = (struct spare_rows){2550, 4, 3, 2, 1};
+    return NVML_SUCCESS;
+}
+
+struct repair { unsigned version, channel, tpc; };
+
+DEVICE(nvmlDeviceGetRepairStatus, struct repair *out) {
+    BEGIN(gpu, 1);
+    if (out->version != nvmlRepairStatus_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    out->channel = 1;
+    out->tpc = 0;
+    return NVML_SUCCESS;
+}
+
+struct addressing { unsigned version, mode; };
+
+DEVICE(nvmlDeviceGetAddressingMode, struct addressing *out) {
+    BEGIN(gpu, 1);
+    if (out->version != nvmlDeviceAddressingMode_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    out->mode = NVML_DEVICE_ADDRESSING_MODE_ATS;
     return NVML_SUCCESS;
 }

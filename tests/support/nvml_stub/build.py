@@ -49,7 +49,7 @@ def _constants(source: str) -> str:
     names = sorted(
         set(
             re.findall(
-                r"\b(?:NVML_(?!STUB)[A-Z0-9_]+|nvml(?:Memory|MarginTemperature|GpuFabricInfo|EccSramErrorStatus)_v\d|nvmlEventType\w+|nvmlClocksEventReason\w+)\b",
+                r"\b(?:NVML_(?!STUB)[A-Z0-9_]+|nvml(?:Memory|MarginTemperature|GpuFabricInfo|EccSramErrorStatus|RepairStatus|DeviceAddressingMode)_v\d|nvmlEventType\w+|nvmlClocksEventReason\w+)\b",
                 source,
             )
         )

@@ -91,7 +91,14 @@ static nvml_return read_field(const struct gpu *gpu, int64_t now, struct field *
     case NVML_FI_DEV_C2C_LINK_COUNT: return plain(f, C2C_LINKS);
     case NVML_FI_DEV_C2C_LINK_GET_STATUS: return f->scope < C2C_LINKS ? plain(f, 1) : NVML_ERROR_INVALID_ARGUMENT;
     case NVML_FI_DEV_ECC_CURRENT:
-    case NVML_FI_DEV_ECC_PENDING: return plain(f, 1);
+    case NVML_FI_DEV_ECC_PENDING:
+    case NVML_FI_DEV_PENDING_BANK_REMAPPING:
+    case NVML_FI_PWR_SMOOTHING_ENABLED: return plain(f, 1);
+    case NVML_FI_DEV_MMA_STALL_PERCENT: return plain(f, 30);
+    case NVML_FI_DEV_ACTIVE_BANK_REMAPPINGS: return plain(f, 3);
+    case NVML_FI_DEV_INACTIVE_BANK_REMAPPINGS: return plain(f, 2);
+    case NVML_FI_DEV_BANK_REMAPPER_HISTOGRAM_MAX: return plain(f, 60);
+    case NVML_FI_DEV_BANK_REMAPPER_HISTOGRAM_NONE: return plain(f, 4);
     case NVML_FI_DEV_POWER_MIN_LIMIT: return plain(f, 200000);
     case NVML_FI_DEV_POWER_MAX_LIMIT:
     case NVML_FI_DEV_POWER_DEFAULT_LIMIT:

@@ -33,6 +33,14 @@ nvml_return nvmlSystemGetCudaDriverVersion_v2(int *out) {
     return NVML_SUCCESS;
 }
 
+struct confidential { unsigned environment, feature, tools; };
+
+nvml_return nvmlSystemGetConfComputeState(struct confidential *out) {
+    BEGIN(NULL, 0);
+    *out = (struct confidential){NVML_CC_SYSTEM_ENVIRONMENT_PROD, NVML_CC_SYSTEM_FEATURE_ENABLED, 0};
+    return NVML_SUCCESS;
+}
+
 nvml_return nvmlDeviceGetCount_v2(unsigned *out) {
     BEGIN(NULL, 0);
     *out = (unsigned)present();

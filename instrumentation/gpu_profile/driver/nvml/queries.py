@@ -57,12 +57,15 @@ def _memory(api: Any, handle: Any) -> Any:
     return memory
 
 
-def _fabric(api: Any, handle: Any) -> Any:
-    info = api.c_nvmlGpuFabricInfo_v2_t()
-    api.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
-    if info.state == api.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
-        raise api.NVMLError(api.NVML_ERROR_NOT_SUPPORTED)
-    return info
+def _fabric(structure: str) -> Query:
+    def run(api: Any, handle: Any) -> Any:
+        info = getattr(api, structure)()
+        api.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
+        if info.state == api.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
+            raise api.NVMLError(api.NVML_ERROR_NOT_SUPPORTED)
+        return info
+
+    return Query(("nvmlDeviceGetGpuFabricInfoV", structure), run)
 
 
 def _sram(api: Any, handle: Any) -> Any:
@@ -93,5 +96,14 @@ MARGIN: Final = plain("nvmlDeviceGetMarginTemperature")
 FAN: Final = plain("nvmlDeviceGetFanSpeed")
 PSTATE: Final = plain("nvmlDeviceGetPerformanceState")
 REASONS: Final = Query((_REASONS[0],), clock_reasons)
-FABRIC: Final = Query(("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t"), _fabric)
+FABRIC: Final = _fabric("c_nvmlGpuFabricInfo_v2_t")
+#: A query of its own, because older drivers lack version 3 of the structure.
+FABRIC_3: Final = _fabric("c_nvmlGpuFabricInfo_v3_t")
+ROW_REMAPPER: Final = plain("nvmlDeviceGetRowRemapperHistogram")
+REPAIR: Final = plain("nvmlDeviceGetRepairStatus")
+ADDRESSING: Final = plain("nvmlDeviceGetAddressingMode")
+#: A state of the whole node.
+CONFIDENTIAL: Final = Query(
+    ("nvmlSystemGetConfComputeState",), lambda api, _handle: api.nvmlSystemGetConfComputeState().ccFeature
+)
 SRAM: Final = Query(("nvmlDeviceGetSramEccErrorStatus", "c_nvmlEccSramErrorStatus_v1_t"), _sram)

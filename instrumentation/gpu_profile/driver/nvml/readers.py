@@ -9,12 +9,12 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 from gpu_profile.catalogue import SIGNALS, Kind, Signal, Tier
 from gpu_profile.catalogue.board import POWER
-from gpu_profile.catalogue.memory import ECC_COUNTS, ECC_KINDS, SRAM_UNITS
+from gpu_profile.catalogue.memory import ECC_COUNTS, ECC_KINDS, REPAIRS, SPARE_ROWS, SRAM_UNITS
 from gpu_profile.driver.nvml import queries
 from gpu_profile.driver.nvml.queries import Query
 from gpu_profile.units import MIB, NS_PER_S
@@ -79,6 +79,10 @@ def _fabric_status(info: Any) -> int | None:
 _FABRIC_COMPLETED: Final = 3
 
 
+def _fabric_summary(info: Any) -> int | None:
+    return int(info.healthSummary) or None  # 0 is NVML's code for no summary
+
+
 def _asked(query: Query, pick: Callable[[Any], int | None] = int) -> dict[str, Any]:
     return {"query": query, "pick": pick}
 
@@ -102,12 +106,17 @@ def _options() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "fabric_state", _asked(queries.FABRIC, attrgetter("state"))
     yield "fabric_status", _asked(queries.FABRIC, _fabric_status)
     yield "fabric_health", _asked(queries.FABRIC, attrgetter("healthMask"))
+    yield "fabric_health_summary", _asked(queries.FABRIC_3, _fabric_summary)
     for kind in ECC_KINDS:
         for count in ECC_COUNTS:
             yield f"ecc_{count}_{kind}_sram", _asked(queries.sram_errors(kind.upper(), count.upper()))
     for unit, member in SRAM_UNITS.items():
         yield f"ecc_sram_{unit}", _asked(queries.SRAM, attrgetter(member))
     yield "ecc_sram_exceeded", _asked(queries.SRAM, attrgetter("bThresholdExceeded"))
+    for spare in SPARE_ROWS:
+        yield f"spare_rows_{spare}", _asked(queries.ROW_REMAPPER, attrgetter(spare))
+    for part, place in REPAIRS.items():
+        yield f"repair_pending_{part}", _asked(queries.REPAIR, itemgetter(place))
 
 
 _BITS: Final = {
@@ -138,6 +147,8 @@ def _board() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "fan", _asked(queries.FAN)
     yield "pstate", _asked(queries.PSTATE, _pstate)
     yield "throttle_reasons", _asked(queries.REASONS)
+    yield "addressing_mode", _asked(queries.ADDRESSING)
+    yield "confidential_compute", _asked(queries.CONFIDENTIAL)
     for domain, name in (("sm", "SM"), ("memory", "MEM"), ("graphics", "GRAPHICS"), ("video", "VIDEO")):
         yield f"clock_{domain}", _asked(queries.plain("nvmlDeviceGetClockInfo", f"NVML_CLOCK_{name}"))
         yield f"clock_{domain}_max", _asked(queries.plain("nvmlDeviceGetMaxClockInfo", f"NVML_CLOCK_{name}"))
@@ -147,7 +158,8 @@ def _reader(row: Signal, options: dict[str, Any]) -> Reader:
     if field := _FIELD.search(row.source):
         name, every, link, scope = field.groups()
         number = ALL_LINKS if every else int(link) if link else _SCOPES.get(scope, 0)
-        return Reader(row, field=f"NVML_FI_DEV_{name}", scope=number, **options)
+        family = "NVML_FI_" if name.startswith("PWR_") else "NVML_FI_DEV_"
+        return Reader(row, field=family + name, scope=number, **options)
     if metric := _GPM.match(row.source):
         unit = float(MIB) if row.unit == "By/s" else _PERCENT  # rates are in MiB/s
         return Reader(row, gpm=f"NVML_GPM_METRIC_{metric[1]}", gpm_unit=unit)

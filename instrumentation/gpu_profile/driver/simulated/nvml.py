@@ -163,6 +163,10 @@ def _count(library: SimulatedNvml, out: Any) -> None:
     put(out, len(library.gpus))
 
 
+def _confidential(_library: SimulatedNvml, out: Any) -> None:
+    out._obj.ccFeature = nv.NVML_CC_SYSTEM_FEATURE_DISABLED
+
+
 def _by_index(library: SimulatedNvml, index: Any, out: Any) -> None:
     gpus = library.gpus
     if number(index) >= len(gpus):
@@ -186,6 +190,7 @@ _NODE: Final[dict[str, Callable[..., None]]] = {
     "nvmlSystemGetNVMLVersion": lambda library, buffer, _: text(buffer, f"13.{library.node.scenario.driver_version}"),
     "nvmlSystemGetCudaDriverVersion": lambda _, out: put(out, _CUDA_VERSION),
     "nvmlSystemGetCudaDriverVersion_v2": lambda _, out: put(out, _CUDA_VERSION),
+    "nvmlSystemGetConfComputeState": _confidential,
     "nvmlDeviceGetCount_v2": _count,
     "nvmlDeviceGetHandleByIndex_v2": _by_index,
     "nvmlDeviceGetHandleByUUID": _by_uuid,

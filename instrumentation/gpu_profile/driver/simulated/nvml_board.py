@@ -23,6 +23,8 @@ THRESHOLDS: Final = {
 #: Two bits per health condition. 0b10 means that the condition is false.
 _HEALTHY: Final = 0b10101010
 _FAN_IDLE: Final = 30
+#: Memory banks, each with all of its spare rows.
+_BANKS: Final = 2560
 _P_IDLE: Final = 8
 
 
@@ -130,10 +132,27 @@ def _sram(call: NvmlCall, out: Any) -> None:
     out._obj.bThresholdExceeded = 0
 
 
+def _row_remapper(call: NvmlCall, out: Any) -> None:
+    needs(call.unit.model.ecc)
+    out._obj.max = _BANKS
+
+
+def _repair(call: NvmlCall, out: Any) -> None:
+    needs(call.unit.model.ecc)
+    out._obj.bChannelRepairPending = out._obj.bTpcRepairPending = 0
+
+
+def _addressing(call: NvmlCall, out: Any) -> None:
+    # Superchips share the page tables of their CPU.
+    out._obj.value = nv.NVML_DEVICE_ADDRESSING_MODE_ATS if call.unit.model.c2c_links else 0
+
+
 def _fabric(call: NvmlCall, out: Any) -> None:
     info = out._obj
     if call.unit.model.fabric:
         info.state, info.status, info.healthMask = nv.NVML_GPU_FABRIC_STATE_COMPLETED, 0, _HEALTHY
+        if hasattr(info, "healthSummary"):
+            info.healthSummary = nv.NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY
     else:
         info.state = nv.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED
 
@@ -169,4 +188,7 @@ GPU_TABLE: Final[dict[str, Callable[..., None]]] = {
     "nvmlDeviceGetMemoryErrorCounter": _memory_errors,
     "nvmlDeviceGetSramEccErrorStatus": _sram,
     "nvmlDeviceGetGpuFabricInfoV": _fabric,
+    "nvmlDeviceGetRowRemapperHistogram": _row_remapper,
+    "nvmlDeviceGetRepairStatus": _repair,
+    "nvmlDeviceGetAddressingMode": _addressing,
 }

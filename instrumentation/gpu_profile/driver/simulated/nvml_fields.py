@@ -150,6 +150,15 @@ _FIELDS: Final[dict[str, tuple[int, _Reader]]] = {
         for row in ("COR", "UNC", "PENDING", "FAILURE")
     },
     "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION": (_PLAIN, _nothing),
+    # Fields of the newest boards: only the superchips among the models have them.
+    "NVML_FI_PWR_SMOOTHING_ENABLED": (_PLAIN, _where(_c2c)),
+    "NVML_FI_DEV_MMA_STALL_PERCENT": (_PLAIN, _where(_c2c)),
+    **{
+        f"NVML_FI_DEV_{name}": (_PLAIN, _where(_c2c))
+        for name in ("ACTIVE_BANK_REMAPPINGS", "INACTIVE_BANK_REMAPPINGS", "PENDING_BANK_REMAPPING")
+    },
+    "NVML_FI_DEV_BANK_REMAPPER_HISTOGRAM_MAX": (_PLAIN, _where(_c2c, 512)),
+    "NVML_FI_DEV_BANK_REMAPPER_HISTOGRAM_NONE": (_PLAIN, _where(_c2c)),
     "NVML_FI_DEV_POWER_DEFAULT_LIMIT": (_PLAIN, _limit(1.0)),
     "NVML_FI_DEV_POWER_REQUESTED_LIMIT": (_PLAIN, _limit(1.0)),
     "NVML_FI_DEV_POWER_MIN_LIMIT": (_PLAIN, _limit(0.3)),
@@ -185,7 +194,7 @@ _BY_ID: Final = {
     if name in _MOVED or hasattr(nv, name)
 }
 #: The names that a scenario may call unsupported.
-NAMES: Final = frozenset(name for name in dir(nv) if name.startswith("NVML_FI_DEV_"))
+NAMES: Final = frozenset(name for name in dir(nv) if name.startswith(("NVML_FI_DEV_", "NVML_FI_PWR_")))
 
 
 def _field_values(call: NvmlCall, count: Any, values: Any) -> None:

@@ -59,6 +59,8 @@ class StubGpu:
     reasons: int = 0
     #: state, status and health of the fabric
     fabric: tuple[int, int, int] = (3, 0, 0xAA)
+    #: None: the driver lacks version 3 of the structure
+    fabric_summary: int | None = 1
     margin: int = 21
     gpm: bool = True
     #: metric id -> (nvmlReturn, value in per cent)
@@ -260,8 +262,34 @@ _FUNCTIONS["nvmlDeviceGetCurrentClocksThrottleReasons"] = _FUNCTIONS["nvmlDevice
 
 
 @_on_device
-def nvmlDeviceGetGpuFabricInfoV(stub: StubNvml, gpu: StubGpu, out: Any) -> None:
+def nvmlDeviceGetGpuFabricInfoV(stub: StubNvml, gpu: StubGpu, out: Any) -> int:
+    summarised = hasattr(out._obj, "healthSummary")
+    if summarised and gpu.fabric_summary is None:
+        return int(pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
     out._obj.state, out._obj.status, out._obj.healthMask = gpu.fabric
+    if summarised:
+        out._obj.healthSummary = gpu.fabric_summary
+    return OK
+
+
+@_on_device
+def nvmlDeviceGetRowRemapperHistogram(stub: StubNvml, gpu: StubGpu, out: Any) -> None:
+    out._obj.max, out._obj.high, out._obj.partial, out._obj.low, out._obj.none = 630, 4, 3, 2, 1
+
+
+@_on_device
+def nvmlDeviceGetRepairStatus(stub: StubNvml, gpu: StubGpu, out: Any) -> None:
+    out._obj.bChannelRepairPending, out._obj.bTpcRepairPending = 1, 0
+
+
+@_on_device
+def nvmlDeviceGetAddressingMode(stub: StubNvml, gpu: StubGpu, out: Any) -> None:
+    out._obj.value = pynvml.NVML_DEVICE_ADDRESSING_MODE_HMM
+
+
+@_function
+def nvmlSystemGetConfComputeState(stub: StubNvml, out: Any) -> None:
+    out._obj.environment, out._obj.ccFeature = pynvml.NVML_CC_SYSTEM_ENVIRONMENT_PROD, 1
 
 
 @_on_device
@@ -438,7 +466,7 @@ def nvmlEventSetWait_v2(stub: StubNvml, events: Any, out: Any, timeout: Any) -> 
 
 def full_fields(stamp_us: int = 0) -> dict[int, tuple[int, int, float, int]]:
     """Every field of the catalogue, its value 1000 + its id, or for those with a small range something within it."""
-    names = [name for name in dir(pynvml) if name.startswith("NVML_FI_DEV_")]
+    names = [name for name in dir(pynvml) if name.startswith(("NVML_FI_DEV_", "NVML_FI_PWR_"))]
     ids = {getattr(pynvml, name) for name in names} - {pynvml.NVML_FI_DEV_MEMORY_TEMP}
     rows = {one: (OK, pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 1000 + one, stamp_us) for one in ids}
     plain, signed = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, pynvml.NVML_VALUE_TYPE_SIGNED_INT
@@ -446,8 +474,10 @@ def full_fields(stamp_us: int = 0) -> dict[int, tuple[int, int, float, int]]:
     rows[pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION] = (OK, plain, 4, stamp_us)
     rows[pynvml.NVML_FI_DEV_C2C_LINK_COUNT] = (OK, plain, 10, stamp_us)
     for name in names:
-        if name.endswith(("_PENDING", "_FAILURE", "_CURRENT", "_STATE", "_STATUS")):
+        if name.endswith(("_PENDING", "_FAILURE", "_CURRENT", "_STATE", "_STATUS", "_ENABLED", "_REMAPPING")):
             rows[getattr(pynvml, name)] = (OK, plain, 1, stamp_us)
+        elif name.endswith("_STALL_PERCENT"):
+            rows[getattr(pynvml, name)] = (OK, plain, 30, stamp_us)
         elif name.endswith("_TLIMIT"):
             rows[getattr(pynvml, name)] = (OK, signed, -2, stamp_us)
     return rows

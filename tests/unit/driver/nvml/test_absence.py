@@ -7,6 +7,7 @@ import pytest
 
 from gpu_profile.catalogue import Group, Tier, signal
 from gpu_profile.driver.nvml import NvmlDriver
+from gpu_profile.driver.nvml.errors import NOT_KNOWN_TO_BINDING
 from gpu_profile.testing import FakeClock
 
 PLAIN, WIDE = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
@@ -95,8 +96,8 @@ def test_margins_below_0_are_measurements(stub: Any, clock: FakeClock) -> None:
 @pytest.mark.parametrize(
     ("fabric", "expected"),
     [
-        ((3, 0, 0xAA), {"fabric_state": 3, "fabric_status": 0, "fabric_health": 0xAA}),
-        ((2, 0, 0), {"fabric_state": 2, "fabric_health": 0}),
+        ((3, 0, 0xAA), {"fabric_state": 3, "fabric_status": 0, "fabric_health": 0xAA, "fabric_health_summary": 1}),
+        ((2, 0, 0), {"fabric_state": 2, "fabric_health": 0, "fabric_health_summary": 1}),
         ((0, 0, 0), {}),
     ],
 )
@@ -106,6 +107,48 @@ def test_the_result_of_joining_a_fabric_is_told_once_that_is_done(
     stub.gpus[0].fabric = fabric
     values = read(NvmlDriver(clock=clock, groups=[Group.FABRIC]))
     assert {key: value for key, value in values.items() if key.startswith("fabric")} == expected
+
+
+def test_a_fabric_without_a_summary_of_its_health_has_one_later_and_an_older_driver_has_the_rest(
+    stub: Any, clock: FakeClock
+) -> None:
+    stub.gpus[0].fabric_summary = 0
+    driver = NvmlDriver(clock=clock, groups=[Group.FABRIC])
+    assert "fabric_health_summary" not in read(driver)
+    stub.gpus[0].fabric_summary = 2
+    assert read(driver)["fabric_health_summary"] == 2
+    stub.gpus[0].fabric_summary = None
+    older = read(NvmlDriver(clock=clock, groups=[Group.FABRIC]))
+    assert {key for key in older if key.startswith("fabric")} == {"fabric_state", "fabric_status", "fabric_health"}
+
+
+def test_a_binding_that_lacks_functions_fields_and_structures_leaves_their_signals_out_alone(
+    stub: Any, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = {
+        "c_nvmlGpuFabricInfo_v3_t": ("fabric_health_summary",),
+        "nvmlDeviceGetRowRemapperHistogram": ("spare_rows_max", "spare_rows_none"),
+        "nvmlDeviceGetRepairStatus": ("repair_pending_channel", "repair_pending_tpc"),
+        "nvmlDeviceGetAddressingMode": ("addressing_mode",),
+        "nvmlSystemGetConfComputeState": ("confidential_compute",),
+        "NVML_FI_PWR_SMOOTHING_ENABLED": ("power_smoothing",),
+        "NVML_FI_DEV_MMA_STALL_PERCENT": ("tensor_stall",),
+        "NVML_FI_DEV_PENDING_BANK_REMAPPING": ("remapped_banks_pending",),
+    }
+    keys = {key for each in newer.values() for key in each}
+    groups = [Group.FABRIC, Group.ECC_DETAIL, Group.MODES, Group.GPM_DETAIL]
+    with_them = read(NvmlDriver(clock=clock, groups=groups))
+    assert keys <= set(with_them)
+    assert (with_them["spare_rows_max"], with_them["spare_rows_none"]) == (630, 1)
+    assert (with_them["repair_pending_channel"], with_them["repair_pending_tpc"]) == (1, 0)
+    assert (with_them["addressing_mode"], with_them["confidential_compute"], with_them["tensor_stall"]) == (1, 1, 30)
+    for name in newer:
+        monkeypatch.delattr(pynvml, name)
+    driver = NvmlDriver(clock=clock, groups=groups)
+    assert set(with_them) - set(read(driver)) == keys | {f"spare_rows_{spare}" for spare in ("high", "partial", "low")}
+    reasons = {driver.capabilities(driver.devices()[0])[signal(key)].reason for key in keys}
+    assert reasons == {NOT_KNOWN_TO_BINDING}
+    driver.close()
 
 
 def test_a_gpu_without_links_to_its_cpu_has_no_count_of_them(stub: Any, clock: FakeClock) -> None:

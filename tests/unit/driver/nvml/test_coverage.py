@@ -79,6 +79,7 @@ def test_the_slow_tier_gives_its_rows_in_their_quanta(stub: Any, driver: NvmlDri
         "decoder": 4,
         "jpeg": 5,
         "optical_flow": 6,
+        "tensor_stall": 30,
         "memory_used": 5000,
         "memory_free": 4000,
         "memory_reserved": 600,

@@ -17,14 +17,14 @@ from gpu_profile.units import MIB
 Install = Callable[..., Path]
 #: Signals by default, and with every group on. A change here is a change of what a node costs its Prometheus.
 COUNTS = {
-    "H200 SXM": (36, 226),
-    "H100 SXM": (36, 226),
-    "A100 80 SXM": (32, 155),
-    "A10G": (25, 74),
-    "L4": (25, 79),
-    "GB200": (36, 269),
-    "GB10": (18, 50),
-    "RTX 4090": (19, 56),
+    "H200 SXM": (36, 236),
+    "H100 SXM": (36, 236),
+    "A100 80 SXM": (32, 164),
+    "A10G": (25, 83),
+    "L4": (25, 88),
+    "GB200": (36, 286),
+    "GB10": (18, 52),
+    "RTX 4090": (19, 58),
 }
 #: A slice of an H100: memory and activity.
 SLICE = (5, 14)
@@ -125,7 +125,11 @@ def test_what_is_read_is_what_the_model_says(install: Install, clock: FakeClock,
     assert ("nvlink_rx" in values) == (truth.nvlinks > 0)
     assert sum(key.startswith("nvlink_") and key.endswith("_state") for key in values) == truth.nvlinks
     assert sum(key.startswith("c2c_") and key.endswith("_state") for key in values) == truth.c2c_links
-    assert ("fabric_state" in values) == truth.fabric
+    assert ("fabric_state" in values) == (values.get("fabric_health_summary") == 1) == truth.fabric
+    assert (values.get("spare_rows_max"), values.get("spare_rows_none")) == ((2560, 0) if truth.ecc else (None, None))
+    assert values["addressing_mode"] == (2 if truth.c2c_links else 0)
+    assert (values["confidential_compute"], "power_smoothing" in values) == (0, truth.c2c_links > 0)
+    assert ("tensor_stall" in values) == ("remapped_banks_pending" in values) == (truth.c2c_links > 0)
     assert ("fan" in values) == truth.fan
     assert ("ecc_uncorrected" in values) == ("remap_failure" in values) == truth.ecc
     assert ("temperature_memory" in values) == truth.memory_temperature
