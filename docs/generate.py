@@ -51,6 +51,7 @@ from gpu_profile.serving.vllm import ADDRESS as SERVING_VARIABLE
 from gpu_profile.units import si
 from gpu_profile.user_cache import VARIABLE as CACHE_VARIABLE
 from gpu_profile_exporter.config.printed import table as exporter_table
+from gpu_profile_exporter.naming.dcgm_renamed import RENAMED
 
 TIERS: Final = {
     Tier.FAST: "every interval",
@@ -105,7 +106,7 @@ def signals() -> str:
     """Every signal that a driver may read. Links that differ only by their number share a line."""
     columns = (
         *("signal", "group", "unit", "kind", "one step", "read", "looks back", "renewed", "MIG"),
-        *("NVML source", "DCGM name"),
+        *("NVML source", "DCGM names"),
     )
     return table(columns, (_signal(row) for row in SIGNALS if int((LINK.search(row.key) or "0")[0]) == 0))
 
@@ -146,8 +147,13 @@ def _signal(row: Signal) -> tuple[str, ...]:
         si(row.refresh_ns / 1e9, "s") if row.refresh_ns else "",
         "yes" if row.mig else "",
         row.source.replace("link 0", "link N"),
-        code(row.dcgm.name) if row.dcgm else "",
+        ", ".join(map(code, _dcgm_names(row.dcgm.name))) if row.dcgm else "",
     )
+
+
+def _dcgm_names(name: str) -> Iterable[str]:
+    """The name of a field, and its name since DCGM 4.6 if that is another."""
+    return dict.fromkeys((name, RENAMED.get(name, name)))
 
 
 def attributes() -> str:

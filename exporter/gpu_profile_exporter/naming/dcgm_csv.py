@@ -108,6 +108,6 @@ def _refusal(field: str, kind: str, listed: set[str]) -> str:
     if field in LABEL_FIELDS:
         return "it is a text, which can only be a label"
     if not measured(field):
-        close = get_close_matches(field, [name for name in SOURCES if measured(name)], n=1, cutoff=0.9)
+        close = get_close_matches(field, [name for name in SOURCES if measured(name)], n=1, cutoff=0.95)
         return "it is not measured here" + (f"; did you mean {close[0]}?" if close else "")
     return "" if kind in _METRIC_TYPES else f"a single number is no {kind}"

@@ -97,6 +97,13 @@ def test_a_line_that_cannot_be_followed_is_left_out_with_its_reason(line: str, r
     assert [field.name for field in counters.fields] == ["DCGM_FI_DEV_FB_USED"]
 
 
+def test_a_field_of_another_quantity_is_no_suggestion_for_one_that_is_not_measured() -> None:
+    (warning,) = parse_counters(
+        "DCGM_FI_DEV_FB_USED, gauge, x\nDCGM_FI_DEV_FB_CAPACITY_BYTES, gauge, x", "c.csv"
+    ).warnings
+    assert warning.endswith("is left out: it is not measured here")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
