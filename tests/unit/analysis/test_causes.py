@@ -17,7 +17,7 @@ ALIKE = [RankGpu(busy=0.8, clock_hz=1.7e9, power_limit_w=700.0, generation=5.0, 
 
 @pytest.mark.parametrize("cause", LATE)
 def test_the_cause_of_a_late_rank_is_found(cause: LateCause) -> None:
-    (found,) = analyse(late_job(cause, steps=40)).ranks
+    (found,) = analyse(late_job(cause, ranks=3, steps=20)).ranks
     assert found.slowest.rank == 1
     assert found.late is not None
     assert found.late.cause is cause
@@ -25,7 +25,7 @@ def test_the_cause_of_a_late_rank_is_found(cause: LateCause) -> None:
 
 
 def test_it_is_told_with_its_facts_and_its_beginning() -> None:
-    analysis = analyse(late_job(LateCause.POWER_LIMIT, from_step=30))
+    analysis = analyse(late_job(LateCause.POWER_LIMIT, ranks=3, from_step=30))
     (found,) = analysis.ranks
     assert found.late is not None
     # Steps of 205 ms come before.
@@ -39,7 +39,7 @@ def test_it_is_told_with_its_facts_and_its_beginning() -> None:
 
 
 def test_a_job_whose_ranks_are_alike_has_no_cause() -> None:
-    (found,) = analyse(late_job(LateCause.HOST, from_step=1000)).ranks
+    (found,) = analyse(late_job(LateCause.HOST, ranks=3, steps=20, from_step=1000)).ranks
     assert not found.differ
     assert found.late is None
 
