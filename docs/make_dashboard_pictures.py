@@ -1,8 +1,8 @@
-"""Draws docs/images/dashboard-*.png: `python docs/make_dashboard_pictures.py [--minutes 6]`.
+"""Draws docs/images/dashboard-*.png: `python docs/make_dashboard_pictures.py [--minutes 6] [--only NAME]`.
 
-Starts two simulated nodes, a service, a training job of four ranks, the exporters and Prometheus. Then it draws each
-dashboard with Grafana's published UI packages in Chromium. Needs Debian's `prometheus` and `chromium`, `node`, and
-`npm`, which installs the packages of `docs/dashboard_pictures` into a temporary directory.
+Starts three simulated nodes, a service, a training job of four ranks, an LLM server, the exporters and Prometheus. Then
+it draws each dashboard with Grafana's published UI packages in Chromium. Needs Debian's `prometheus` and `chromium`,
+`node`, and `npm`, which installs the packages of `docs/dashboard_pictures` into a temporary directory.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from gpu_profile.driver.simulated import create
 
 HERE: Final = Path(__file__).parent
 BOARDS: Final = HERE.parent / "grafana" / "dashboards"
+RULES: Final = HERE.parent / "grafana" / "rules"
 GPUS: Final = tuple(f"GPU-5eed0000-0000-4000-8000-00000000000{index}" for index in range(8))
 #: Eight GPUs: four train, one of them has a memory error; another one is lost, and the others idle.
 TRAINING_NODE: Final = "\n".join(
@@ -51,6 +52,7 @@ CHOICES: Final[dict[str, dict[str, str]]] = {
     "gpu": {"instance": "node-b:9400", "gpu": GPUS[2]},
     "regions": {"job": "shop"},
     "training": {"job": "pretrain", "gpu": "GPU-5eed.*[0-3]"},
+    "requests": {},
     "trust": {},
 }
 
@@ -60,6 +62,14 @@ def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
+
+
+def ports(count: int) -> list[int]:
+    """Different ports that nobody listens on."""
+    found: dict[int, None] = {}
+    while len(found) < count:
+        found[free_port()] = None
+    return list(found)
 
 
 @contextmanager
@@ -105,13 +115,31 @@ def start(programs: ExitStack, server: ExitStack, here: Path, seconds: float) ->
     port = free_port()
     begin("shop", "-m", "gpu_profile_exporter.demo.service", "--directory", shop, "--metrics", str(port))
     targets.append(target("shop", port, "shop-0:9464", namespace="web", version="1.4.0"))
+    llm, port, iterations, spans = create(here / "node-c", '[[device]]\nmodel = "H200 SXM"\n'), *ports(3)
+    listening = ("--listen", f"127.0.0.1:{port}", "--receive-http", f"127.0.0.1:{spans}")
+    serving = ("--serving", f"chat=tcp://127.0.0.1:{iterations}", "--serving-tenant", "tenant.id")
+    # Nobody receives the joined spans.
+    forward = ("--forward", f"http://127.0.0.1:{free_port()}", "--timeline", here / "timeline")
+    driver = ("--driver", f"simulated:{llm}")
+    begin("exporter-node-c", "-m", "gpu_profile_exporter", *driver, *listening, *serving, *forward)
+    targets.append(target("gpu-profile-exporter", port, "node-c:9400"))
+    addresses = ("--publish", f"tcp://127.0.0.1:{iterations}", "--spans", f"http://127.0.0.1:{spans}")
+    begin("engine", "-m", "gpu_profile_exporter.demo.engine", "--directory", llm, *addresses)
     for rank, load_s in enumerate(LOADS_S):
         port = free_port()
         begin(f"rank-{rank}", HERE / "dashboard_pictures" / "rank.py", training, str(rank), str(port), str(load_s))
         targets.append(target("pretrain", port, f"rank-{rank}:9464", namespace="research", version="7f3c"))
     port = free_port()
     config = here / "prometheus.json"
-    config.write_text(json.dumps({"global": {"scrape_interval": "5s"}, "scrape_configs": targets}))
+    config.write_text(
+        json.dumps(
+            {
+                "global": {"scrape_interval": "5s", "evaluation_interval": "5s"},
+                "rule_files": [f"{RULES}/*.yaml"],
+                "scrape_configs": targets,
+            }
+        )
+    )
     stored = (f"--config.file={config}", f"--storage.tsdb.path={here / 'data'}")
     listen = f"--web.listen-address=127.0.0.1:{port}"
     server.enter_context(running(here / "prometheus.log", "prometheus", *stored, listen))
@@ -130,6 +158,7 @@ def main() -> None:
     """Run everything for some minutes and write the pictures."""
     parser = argparse.ArgumentParser(description="Draw docs/images/dashboard-*.png from a run on simulated GPUs.")
     parser.add_argument("--minutes", type=float, default=6.0)
+    parser.add_argument("--only", choices=CHOICES, help="draw this dashboard alone")
     parser.add_argument("--output", type=Path, default=HERE / "images")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory, ExitStack() as server, ExitStack() as programs:
@@ -141,6 +170,8 @@ def main() -> None:
         span = (str(int(time.time())), str(int(seconds)), "5")
         programs.close()
         for name, choice in CHOICES.items():
+            if options.only not in (None, name):
+                continue
             chosen = [f"{variable}={value}" for variable, value in choice.items()]
             picture = options.output / f"dashboard-{name}.png"
             command = ["node", program / "render.mjs", BOARDS / f"{name}.json", picture, url, *span]
