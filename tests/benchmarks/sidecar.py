@@ -83,8 +83,8 @@ class _Requests:
         spans = [span("POST /v1/chat", now_ns - 10**7, now_ns, **_ATTRIBUTES) for _ in range(_SPANS)]
         self._data = bytearray(request_of(spans))
         (scope,) = TraceRequest(bytes(self._data)).scopes
-        first = self._data[scope.places[0].content : scope.places[0].end]
-        contents, octets = np.array([place.content for place in scope.places]), np.arange(8)
+        first = self._data[scope.places.contents[0] : scope.places.ends[0]]
+        contents, octets = np.array(scope.places.contents), np.arange(8)
         told = (spans[0].span_id, struct.pack("<Q", now_ns - 10**7), struct.pack("<Q", now_ns))
         self._ids, self._starts, self._ends = ((contents + first.find(one))[:, None] + octets for one in told)
         self._bytes = np.frombuffer(self._data, np.uint8)

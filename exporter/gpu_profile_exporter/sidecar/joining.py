@@ -196,7 +196,7 @@ class SpanJoin:
         """The execution of each span, None for an unchanged span. Written for speed."""
         if not scope.places:
             return []
-        start, end, scope_name = scope.places[0].content, scope.places[-1].end, scope.name
+        (start, end), scope_name = scope.places.extent, scope.name
         # Text that is missing in the whole scope need not be searched in each span.
         gen_ai, ours, names_device = (data.find(text, start, end) >= 0 for text in (_GEN_AI, _OURS, _HW_ID))
         earliest_ns, latest_ns, frontier_ns = now_ns - self._oldest_ns, now_ns + _AHEAD_NS, self._joiner.frontier_ns

@@ -36,7 +36,7 @@ class RequestCosts:
         """Pass the requests among the spans on. Returns their tickets."""
         tickets: list[SpanTicket] = []
         for number, scope in enumerate(request.scopes):
-            if not scope.places or request.data.find(_GEN_AI, scope.places[0].content, scope.places[-1].end) < 0:
+            if request.data.find(_GEN_AI, *scope.places.extent) < 0:
                 continue
             resource = _values(scope.resource.attributes)
             service = str(resource.get(_SERVICE, ""))
