@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from typing import Final
 
+from gpu_profile.history.timeline import Ints
 from gpu_profile.regions.execution import Execution
 
 #: Most levels of spans in the search for a parent execution.
@@ -13,6 +16,26 @@ MOST_NESTED: Final = 32
 #: Bytes of a trace's id at the start of a key. A key of this length contains no span id.
 _TRACE_ID: Final = 16
 _NO_ID: Final = bytes(8)
+
+
+class RecentSpans:
+    """The spans that arrived in some time: rows of those with executions, and the parents of the others.
+
+    The rows are columns, because an object for each would cost more than all the rest: `executions`, which many rows
+    share, with their times in ns, numbered from `first` on.
+    """
+
+    __slots__ = ("ends", "executions", "first", "numbers", "skipped", "starts", "waiting")
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.executions: list[Execution] = []
+        self.starts, self.ends = array("q"), array("q")
+        #: The number of a row by the key of its span.
+        self.numbers: dict[bytes, int] = {}
+        self.skipped: dict[bytes, bytes] = {}
+        #: The numbers of rows by the missing parent.
+        self.waiting: dict[bytes, list[int]] = {}
 
 
 class Ancestry:
@@ -25,58 +48,101 @@ class Ancestry:
     def __init__(self, *, keep_ns: int) -> None:
         self._keep_ns = keep_ns
         self._renewed_ns = 0
-        self._executions: dict[bytes, Execution] = {}
-        self._skipped: dict[bytes, bytes] = {}
-        self._waiting: dict[bytes, list[Execution]] = {}
+        #: The spans since the last renewal, and those before it.
+        self.recent = self._before = RecentSpans(0)
         #: Levels of nested executions in an execution, itself included, by its `id`.
         self._heights: dict[int, int] = {}
-        self._executions_before: dict[bytes, Execution] = {}
-        self._skipped_before: dict[bytes, bytes] = {}
+        #: Executions with a parent or a child, and with times, by the number of their row.
+        self.nested: list[tuple[int, Execution]] = []
 
     def expire(self, now_ns: int) -> None:
         """Remove spans that arrived more than twice `keep_ns` ago."""
         if not 0 <= now_ns - self._renewed_ns < self._keep_ns:
             self._renewed_ns = now_ns
-            self._executions_before, self._skipped_before = self._executions, self._skipped
-            self._executions, self._skipped, self._waiting, self._heights = {}, {}, {}, {}
+            self._before = self.recent
+            self.recent = RecentSpans(self._before.first + len(self._before.ends))
+            self._heights = {}
 
-    def find(self, span: bytes) -> Execution | None:
-        """The execution of a recent span, or None."""
-        return self._executions.get(span) or self._executions_before.get(span)
+    def find(self, span: bytes) -> int | None:
+        """The number of a recent span with an execution, or None."""
+        number = self.recent.numbers.get(span)
+        return self._before.numbers.get(span) if number is None else number
 
-    def add(self, span: bytes, parent: bytes, execution: Execution) -> None:
-        """Add a span with its execution."""
-        if len(span) > _TRACE_ID and not span.endswith(_NO_ID):
-            self._executions[span] = execution
-        if self._waiting:
-            for inside in self._waiting.pop(span, ()):
-                self._set_parent(inside, execution)
-        if parent:
-            self._find_parent(execution, parent)
+    def row(self, number: int) -> tuple[Execution, int, int]:
+        """The execution of a row that was found, its start and its end in ns."""
+        recent = self.recent if number >= self.recent.first else self._before
+        i = number - recent.first
+        return recent.executions[i], recent.starts[i], recent.ends[i]
+
+    def knows_any(self, spans: Sequence[bytes]) -> bool:
+        """Whether any of these spans arrived recently, with or without an execution."""
+        known = (self.recent.numbers, self._before.numbers, self.recent.skipped, self._before.skipped)
+        return not all(each.keys().isdisjoint(spans) for each in known)
+
+    def add(
+        self,
+        spans: Sequence[bytes],
+        parents: Sequence[bytes],
+        executions: Sequence[Execution],
+        starts: Ints,
+        ends: Ints,
+    ) -> range:
+        """Add spans of different keys with their executions and times. Returns the numbers of their rows."""
+        recent = self.recent
+        first = recent.first + len(recent.executions)
+        numbers = range(first, first + len(spans))
+        recent.executions += executions
+        recent.starts.frombytes(starts.tobytes())
+        recent.ends.frombytes(ends.tobytes())
+        recent.numbers.update(
+            (span, number)
+            for span, number in zip(spans, numbers, strict=True)
+            if len(span) > _TRACE_ID and not span.endswith(_NO_ID)
+        )
+        if recent.waiting:
+            for number, span in zip(numbers, spans, strict=True):
+                for inside in recent.waiting.pop(span, ()):
+                    self._set_parent(inside, number)
+        if any(parents):
+            for number, parent in zip(numbers, parents, strict=True):
+                if parent:
+                    self._find_parent(number, parent)
+        return numbers
 
     def skip(self, span: bytes, parent: bytes) -> None:
         """Add a span without an execution. Its children get its nearest ancestor's execution as parent."""
         if parent:
-            self._skipped[span] = parent
-        if self._waiting:
-            for inside in self._waiting.pop(span, ()):
+            self.recent.skipped[span] = parent
+        if self.recent.waiting:
+            for inside in self.recent.waiting.pop(span, ()):
                 if parent:
                     self._find_parent(inside, parent)
 
-    def _find_parent(self, execution: Execution, parent: bytes) -> None:
+    def _find_parent(self, number: int, parent: bytes) -> None:
         for _ in range(_MOST_DEEP):
             around = self.find(parent)
             if around is not None:
-                self._set_parent(execution, around)
+                self._set_parent(number, around)
                 return
-            above = self._skipped.get(parent) or self._skipped_before.get(parent)
+            above = self.recent.skipped.get(parent) or self._before.skipped.get(parent)
             if above is None:
-                self._waiting.setdefault(parent, []).append(execution)
+                self.recent.waiting.setdefault(parent, []).append(number)
                 return
             parent = above
 
-    def _set_parent(self, execution: Execution, around: Execution) -> None:
-        """Set the parent of `execution` to `around`, unless that nests too deep or in a cycle."""
+    def _nested(self, number: int) -> Execution:
+        """The execution of a row, which is shared by no other row from now on."""
+        execution, start_ns, end_ns = self.row(number)
+        if not execution.end_ns:
+            execution = execution.at(start_ns, end_ns)
+            recent = self.recent if number >= self.recent.first else self._before
+            recent.executions[number - recent.first] = execution
+            self.nested.append((number, execution))
+        return execution
+
+    def _set_parent(self, inside: int, number: int) -> None:
+        """Set the parent of the row `inside` to the row `number`, unless that nests too deep or in a cycle."""
+        execution, around = self._nested(inside), self._nested(number)
         chain = [around]
         while chain[-1].parent is not None and len(chain) <= MOST_NESTED:
             chain.append(chain[-1].parent)

@@ -7,7 +7,10 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from gpu_profile.catalogue import attributes as names
+from gpu_profile.history.timeline import Ints
 from gpu_profile.protobuf import head, message, number, string
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.telemetry.enrichment import SHORTEST_S, AttributeValues, Enricher, RegionValues
@@ -22,11 +25,42 @@ _REGION: Final = names.REGION.name
 _UNJOINED: Final = names.UNJOINED.name
 
 
+class SpanColumns(NamedTuple):
+    """The executions of a scope's spans with their times in ns. None for a span that stays unchanged.
+
+    Many spans may share one execution, which then has no times.
+    """
+
+    executions: Sequence[Execution | None]
+    starts: Ints
+    ends: Ints
+
+    def last_long_ns(self) -> int:
+        """The end of the last span that is long enough for samples of its own; 0 if there is none."""
+        ends = self.ends[self.ends - self.starts >= SHORTEST_S * NS_PER_S]
+        if len(ends) and None in self.executions:
+            chosen = np.array([execution is not None for execution in self.executions])
+            ends = self.ends[chosen & (self.ends - self.starts >= SHORTEST_S * NS_PER_S)]
+        return int(ends.max(initial=0))
+
+
 class AddedAttributes(NamedTuple):
     """Encoded attributes by scope and by span. `unjoined`: the number of spans that have only the reason for none."""
 
     by_scope: list[list[bytes]]
     unjoined: int
+
+
+class _RegionEncoding(NamedTuple):
+    """The values of a region, and the functions that encode them for an execution.
+
+    `own_ns`: executions from this length on may use their own samples. `unjoined`: whether it has no samples.
+    """
+
+    values: RegionValues
+    own_ns: float
+    unjoined: bool
+    encode: Callable[[float], bytes]
 
 
 class Encoder:
@@ -38,56 +72,71 @@ class Encoder:
     def __init__(self, enricher: Enricher, region: Callable[[Execution], str]) -> None:
         self._enricher = enricher
         self._region = region
-        self._cache: dict[tuple[str, Hashable], tuple[RegionValues, bytes, bool]] = {}
+        self._cache: dict[tuple[str, Hashable], _RegionEncoding] = {}
 
-    def added(self, executions: Sequence[Sequence[Execution | None]], *, own: bool = True) -> AddedAttributes:
+    def added(self, scopes: Sequence[SpanColumns], *, own: bool = True) -> AddedAttributes:
         """The attributes of many executions, b"" where there is none.
 
         Without `own`, only the values of their regions are used: a span's own samples cost a hundred times as much.
         """
         by_scope: list[list[bytes]] = []
-        unjoined, regions = 0, dict[tuple[str, Hashable], tuple[RegionValues, bytes, bool]]()
-        for scope in executions:
+        unjoined = 0
+        # Looked up once per request, because that costs as much as all the rest.
+        regions: dict[tuple[str, Hashable], _RegionEncoding] = {}
+        looked_up: dict[Execution, _RegionEncoding] = {}
+        for scope in scopes:
             encodings: list[bytes] = []
-            for execution in scope:
+            lengths = (scope.ends - scope.starts).tolist()
+            for i, (execution, length_ns) in enumerate(zip(scope.executions, lengths, strict=True)):
                 if execution is None:
                     encodings.append(b"")
                     continue
-                key = execution.name, execution.device
-                # Once per request, because looking it up costs as much as all the rest.
-                shared, fixed, without = regions.get(key) or regions.setdefault(key, self._of_region(execution))
-                length_ns = execution.end_ns - execution.start_ns
-                if own and (
-                    length_ns >= shared.resolved_ns or (not shared.pooled and length_ns >= SHORTEST_S * NS_PER_S)
-                ):
-                    # The span is long enough for samples of its own.
-                    values = {**self._enricher.attributes(execution), _REGION: self._region(execution)}
+                found = looked_up.get(execution)
+                if found is None:
+                    key = execution.name, execution.device
+                    found = regions.get(key) or regions.setdefault(key, self._of_region(execution))
+                    looked_up[execution] = found
+                _, own_ns, without, encode = found
+                if own and length_ns >= own_ns:
+                    separate = execution.at(int(scope.starts[i]), int(scope.ends[i]))
+                    values = {**self._enricher.attributes(separate), _REGION: self._region(execution)}
                     encodings.append(encoded(values))
                     unjoined += _UNJOINED in values
-                    continue
-                unjoined += without
-                if not shared.devices:
-                    encodings.append(fixed)
-                    continue
-                length_s = length_ns / NS_PER_S
-                parts = [fixed, _BEFORE_LENGTH, _DOUBLE.pack(length_s)]
-                if shared.power_w is not None:
-                    parts += _BEFORE_ENERGY, _DOUBLE.pack(shared.power_w * length_s)
-                    parts += _BEFORE_HALF_WIDTH, _DOUBLE.pack(shared.power_half_width * length_s)
-                encodings.append(b"".join(parts))
+                else:
+                    unjoined += without
+                    encodings.append(encode(length_ns / NS_PER_S))
             by_scope.append(encodings)
         return AddedAttributes(by_scope, unjoined)
 
-    def _of_region(self, execution: Execution) -> tuple[RegionValues, bytes, bool]:
-        """The values of its region, their encoding, and whether they are without samples. Encoded once a second."""
+    def _of_region(self, execution: Execution) -> _RegionEncoding:
+        """The encoding of its region. Made once a second."""
         shared = self._enricher.region_of(execution)
         key = execution.name, execution.device
         cached = self._cache.get(key)
-        if cached is None or cached[0] is not shared:
+        if cached is None or cached.values is not shared:
             if len(self._cache) >= _MOST_CACHED:
                 self._cache.clear()
-            cached = self._cache[key] = shared, self._shared(execution, shared), not shared.pooled
+            own_ns = shared.resolved_ns if shared.pooled else min(shared.resolved_ns, SHORTEST_S * NS_PER_S)
+            encode = self._encoding(execution, shared)
+            cached = self._cache[key] = _RegionEncoding(shared, own_ns, not shared.pooled, encode)
         return cached
+
+    def _encoding(self, execution: Execution, shared: RegionValues) -> Callable[[float], bytes]:
+        """A function of an execution's length in seconds."""
+        fixed = self._shared(execution, shared)
+        if not shared.devices:
+            return lambda _: fixed
+        head = fixed + _BEFORE_LENGTH
+        if shared.power_w is None:
+            return lambda length_s: head + _DOUBLE.pack(length_s)
+        power_w, half_width = shared.power_w, shared.power_half_width
+        pack = struct.Struct(f"<{len(head)}sd{len(_BEFORE_ENERGY)}sd{len(_BEFORE_HALF_WIDTH)}sd").pack
+
+        def with_energy(length_s: float) -> bytes:
+            energy_j, half_width_j = power_w * length_s, half_width * length_s
+            return pack(head, length_s, _BEFORE_ENERGY, energy_j, _BEFORE_HALF_WIDTH, half_width_j)
+
+        return with_energy
 
     def _shared(self, execution: Execution, shared: RegionValues) -> bytes:
         values: dict[str, AttributeValues] = {_REGION: self._region(execution)}

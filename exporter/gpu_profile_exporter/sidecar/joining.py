@@ -6,11 +6,12 @@ import logging
 import re
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
-from operator import attrgetter
+from collections.abc import Container, Hashable, Iterator, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
 from opentelemetry.trace import SpanKind
 
 from gpu_profile.catalogue.samples import Device
@@ -20,15 +21,16 @@ from gpu_profile.driver.node.driver import NodeDriver
 from gpu_profile.driver.node.table import TableFile
 from gpu_profile.regimes import DEFAULT_THRESHOLDS
 from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.session.backlog import ForeignExecutions
 from gpu_profile.regions.session.joiner import Joiner
-from gpu_profile.regions.telemetry.enrichment import SHORTEST_S, Enricher
+from gpu_profile.regions.telemetry.enrichment import Enricher
 from gpu_profile.regions.telemetry.live_regions import LiveRegions
 from gpu_profile.regions.telemetry.server_spans import CompiledSpanRule, ServerSpanRule
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.units import NS_PER_S, nanoseconds
 from gpu_profile_exporter.readings.readings import MetricReading
 from gpu_profile_exporter.sidecar.ancestry import Ancestry
-from gpu_profile_exporter.sidecar.attributes import AddedAttributes, Encoder
+from gpu_profile_exporter.sidecar.attributes import AddedAttributes, Encoder, SpanColumns
 from gpu_profile_exporter.sidecar.placing import HW_ID, Holders, NodePlacement, named_devices
 from gpu_profile_exporter.sidecar.region_metrics import (
     RegionMetrics,
@@ -37,6 +39,7 @@ from gpu_profile_exporter.sidecar.region_metrics import (
     service_prefix,
     shown_region,
 )
+from gpu_profile_exporter.sidecar.span_fields import SpanFields
 from gpu_profile_exporter.sidecar.trace_request import Scope, TraceRequest
 
 if TYPE_CHECKING:
@@ -66,20 +69,20 @@ _MOST_REPRESENTED: Final = 1 << 20
 _AHEAD_NS: Final = NS_PER_S
 #: A longer span has wrong times.
 _LONGEST_NS: Final = 30 * 86_400 * NS_PER_S
-_FAILED: Final = 2
-#: Several fields of a span at once, which is faster than one after the other.
-_IDENTITY: Final = attrgetter("kind", "name", "trace_id", "span_id", "parent_span_id")
-_TIMES: Final = attrgetter("start_time_unix_nano", "end_time_unix_nano", "trace_state")
+#: Reasons why a span has no device.
+_TOO_OLD: Final = "it began before the oldest sample that the timeline keeps"
+_IMPOSSIBLE: Final = "its times are impossible: they are reversed, in the future, or more than 30 days apart"
+_SAMPLED_TRACE: Final = "not identifiable: its traces were sampled, so that other spans are missing"
+#: Most cached executions without times.
+_MOST_SHARED: Final = 4_096
+_NONE: Final = np.zeros(0, np.int64)
 
 
 class JoinedRequest(NamedTuple):
-    """A request with the executions of its spans, by scope and by span. None for a span that stays unchanged.
-
-    All samples for its spans have arrived at `covered_ns`.
-    """
+    """A request with the executions of its spans, by scope. All samples for its spans arrive by `covered_ns`."""
 
     request: TraceRequest
-    executions: list[list[Execution | None]]
+    scopes: list[SpanColumns]
     covered_ns: int
 
 
@@ -112,7 +115,8 @@ class SpanJoin:
         self._joiner = Joiner(self._sampler, self._placement, clock, DEFAULT_THRESHOLDS, self.counts, late_s=late_s)
         self._encoder = Encoder(Enricher(self._joiner), lambda execution: service_and_region(execution.name)[1])
         self._ancestry = Ancestry(keep_ns=2 * self._late_ns)
-        self._began: deque[Execution] = deque()
+        #: Executions without times by region, device, failure, and number of represented spans.
+        self._shared: dict[tuple[str, Hashable, bool, int], Execution] = {}
         self._regions = RegionMetrics(self._joiner)
         note = f"Received spans appear {late_s:g} s after their end (--receive-late)."
         self.live = LiveRegions(self._joiner, clock, shown_region, note=note)
@@ -162,7 +166,7 @@ class SpanJoin:
         """Join the new executions."""
         try:
             self._holders.renew()
-            self._joiner.join(self._began, final=False)
+            self._joiner.join(deque(), final=False)
             if self._joiner.judged_ns != self._readings_ns:
                 self._readings_ns, self._readings = self._joiner.judged_ns, list(self._regions.readings())
         except Exception:  # noqa: BLE001 - a defect must not end the join of all spans
@@ -176,110 +180,177 @@ class SpanJoin:
         """Add the spans of a request to the join."""
         now_ns = self._clock.now_ns()
         self._ancestry.expire(now_ns)
-        executions: list[list[Execution | None]] = []
+        scopes: list[SpanColumns] = []
         resource: Resource | None = None
         for scope in request.scopes:
             if scope.resource is not resource:
                 # Once for all scopes of a resource.
                 resource, attributes = scope.resource, scope.resource.attributes
                 service, devices = service_prefix(attributes), self._holders.devices_of(attributes, request.ends)
-            executions.append(self._executions(request.data, scope, service, devices, now_ns))
-        long_ns = SHORTEST_S * NS_PER_S
-        ends = (e.end_ns for scope in executions for e in scope if e is not None and e.end_ns - e.start_ns >= long_ns)
-        needed_ns = max(ends, default=0)
+            if scope.places:
+                scopes.append(self._take_scope(request.data, scope, service, devices, now_ns))
+            else:
+                scopes.append(SpanColumns([], _NONE, _NONE))
+        needed_ns = max((scope.last_long_ns() for scope in scopes), default=0)
         lag_ns = nanoseconds(lag_s(self._sampler.driver)) if needed_ns else 0
-        return JoinedRequest(request, executions, needed_ns + lag_ns)
+        return JoinedRequest(request, scopes, needed_ns + lag_ns)
+
+    def _take_scope(
+        self, data: bytes, scope: Scope, service: str, devices: tuple[str, ...] | str, now_ns: int
+    ) -> SpanColumns:
+        fields = SpanFields.of(scope)
+        executions, joined = self._executions(data, scope, fields, service, devices)
+        # A span may be sent twice in a request.
+        newest: dict[str, int] = {}
+        for first, end in fields.distinct():
+            newest |= self._take_rows(scope.spans, fields, executions, range(first, end), now_ns)
+        starts, ends = fields.starts, fields.ends
+        self._regions.remember({name: (int(starts[i]), int(ends[i]), scope.spans[i]) for name, i in newest.items()})
+        for i in joined:
+            executions[i] = None
+        return SpanColumns(executions, starts, ends)
 
     def _executions(
-        self, data: bytes, scope: Scope, service: str, devices: tuple[str, ...] | str, now_ns: int
-    ) -> list[Execution | None]:
-        """The execution of each span, None for an unchanged span. Written for speed."""
-        if not scope.places:
-            return []
-        (start, end), scope_name = scope.places.extent, scope.name
+        self, data: bytes, scope: Scope, fields: SpanFields, service: str, devices: tuple[str, ...] | str
+    ) -> tuple[list[Execution | None], list[int]]:
+        """The execution of each span, None where the rule does not select it; and the spans that are joined already."""
+        choice, scope_name = self._choice, scope.name
+        pairs = list(zip(fields.kinds, fields.names, strict=True))
+        shared: dict[tuple[int, str], Execution | None] = {}
+        for kind, name in dict.fromkeys(pairs):
+            fits = choice.fits(_KINDS.get(kind, SpanKind.INTERNAL), scope_name, name)
+            shared[kind, name] = self._share(service + region_name(name), devices) if fits else None
+        executions, joined = list(map(shared.__getitem__, pairs)), list[int]()
         # Text that is missing in the whole scope need not be searched in each span.
-        gen_ai, ours, names_device = (data.find(text, start, end) >= 0 for text in (_GEN_AI, _OURS, _HW_ID))
-        earliest_ns, latest_ns, frontier_ns = now_ns - self._oldest_ns, now_ns + _AHEAD_NS, self._joiner.frontier_ns
-        choice, ancestry, began = self._choice, self._ancestry, self._began
-        executions: list[Execution | None] = []
-        #: The region's full name by kind and name of a span; None if the rule does not select such spans.
-        regions: dict[tuple[int, str], str | None] = {}
-        newest: dict[str, tuple[Execution, Span]] = {}
-        for span in scope.spans:
-            kind, name, trace_id, own_id, parent_id = _IDENTITY(span)
-            span_id, parent_id = trace_id + own_id, parent_id and trace_id + parent_id
-            try:
-                region = regions[kind, name]
-            except KeyError:
-                fits = choice.fits(_KINDS.get(kind, SpanKind.INTERNAL), scope_name, name)
-                region = regions[kind, name] = service + region_name(name) if fits else None
-            joined = ours and _has(span, "gpu_profile.")
-            if region is None:
-                if not (joined or (gen_ai and _has(span, "gen_ai.") and choice.allows(scope_name, name))):
-                    ancestry.skip(span_id, parent_id)
-                    executions.append(None)
-                    continue
-                region = service + region_name(name)
-            start_ns, end_ns, state = _TIMES(span)
-            execution = ancestry.find(span_id)
-            # Otherwise the span was sent twice. With some tracers, a client span and its server span share an id.
-            if execution is None or (execution.start_ns, execution.end_ns) != (start_ns, end_ns):
-                execution = Execution(region)
-                execution.device = devices
-                execution.start_ns, execution.end_ns = start_ns, end_ns
-                if names_device:
-                    execution.device = named_devices({pair.key: pair.value for pair in span.attributes}) or devices
-                # To ask for the code of a status that was not sent would make an empty one, at five times the cost.
-                if span.HasField("status") and span.status.code == _FAILED:
-                    execution.failed = True
-                in_time = frontier_ns < end_ns <= latest_ns and earliest_ns <= start_ns <= end_ns
-                possible = (in_time and not state) or self._is_possible(execution, state, trace_id, now_ns)
-                ancestry.add(span_id, parent_id, execution)
-                if possible:
-                    began.append(execution)
-                    newest[region] = execution, span
-            executions.append(None if joined else execution)
-        self._regions.remember(newest)
-        return executions
+        gen_ai, ours, names_device = (data.find(text, *scope.places.extent) >= 0 for text in (_GEN_AI, _OURS, _HW_ID))
+        if not (ours or names_device or (gen_ai and None in executions)):
+            return executions, joined
+        for i, (span, name) in enumerate(zip(scope.spans, fields.names, strict=True)):
+            if ours and _has(span, "gpu_profile."):
+                joined.append(i)
+            elif executions[i] is None and not (gen_ai and _has(span, "gen_ai.") and choice.allows(scope_name, name)):
+                continue
+            named = named_devices({pair.key: pair.value for pair in span.attributes}) if names_device else ()
+            executions[i] = self._share(service + region_name(name), named or devices)
+        return executions, joined
 
-    def _is_possible(self, execution: Execution, state: str, trace_id: bytes, now_ns: int) -> bool:
-        """Whether its times are possible. Marks an execution that stands for others, and one that came too late."""
+    def _take_rows(
+        self, spans: Sequence[Span], fields: SpanFields, executions: list[Execution | None], rows: range, now_ns: int
+    ) -> dict[str, int]:
+        """Add spans of different keys to the join. Replaces the executions and times that differ from the spans'.
+
+        Returns the last one of each region.
+        """
+        starts, ends = fields.starts, fields.ends
+        if self._ancestry.knows_any(fields.keys[rows.start : rows.stop]):
+            if len(rows) > 1:  # one after the other: the first may be inside a span that the next one replaces
+                newest: dict[str, int] = {}
+                for i in rows:
+                    newest |= self._take_rows(spans, fields, executions, range(i, i + 1), now_ns)
+                return newest
+            i = rows[0]
+            number = self._ancestry.find(fields.keys[i]) if executions[i] is not None else None
+            row = None if number is None else self._ancestry.row(number)
+            if row is not None and row[1:] == (starts[i], ends[i]):
+                # It was sent twice. With some tracers, a client span and its server span share an id, not the times.
+                executions[i] = row[0]
+                return {}
+        earliest_ns, latest_ns = max(0, now_ns - self._oldest_ns), now_ns + _AHEAD_NS
+        part = slice(rows.start, rows.stop)
+        in_time = (self._joiner.frontier_ns < ends[part]) & (ends[part] <= latest_ns)
+        in_time &= (earliest_ns <= starts[part]) & (starts[part] <= ends[part])
+        odd = {*(np.flatnonzero(~in_time) + rows.start).tolist(), *(i for i in fields.states if i in rows)}
+        impossible = set[int]()
+        for i in sorted(odd):
+            execution = executions[i]
+            if execution is not None:
+                possible, device, represents, starts[i], ends[i] = self._checked(spans[i], execution.device, now_ns)
+                executions[i] = self._share(execution.name, device, represents=represents)
+                if not possible:
+                    impossible.add(i)
+        for i in fields.failed:
+            execution = executions[i]
+            if execution is not None and i in rows:
+                device, represents = execution.device, execution.represents
+                executions[i] = self._share(execution.name, device, failed=True, represents=represents)
+        return self._add_rows(fields, executions, rows, impossible)
+
+    def _add_rows(
+        self,
+        fields: SpanFields,
+        executions: Sequence[Execution | None],
+        rows: Sequence[int],
+        impossible: Container[int],
+    ) -> dict[str, int]:
+        """Add new spans to the ancestry, and those with possible times to the join: the last one of each region."""
+        ancestry, keys, parents, starts, ends = self._ancestry, fields.keys, fields.parents, fields.starts, fields.ends
+        made = [execution for i in rows if (execution := executions[i]) is not None]
+        if len(made) < len(rows):
+            for i in rows:
+                if executions[i] is None:
+                    ancestry.skip(keys[i], parents[i])
+            rows = [i for i in rows if executions[i] is not None]
+        if len(rows) < len(keys):
+            keys, parents = [keys[i] for i in rows], [parents[i] for i in rows]
+            starts, ends = starts[rows], ends[rows]
+        numbers: Sequence[int] = ancestry.add(keys, parents, made, starts, ends)
+        if impossible:
+            possible = [i not in impossible for i in rows]
+            rows, numbers = list(compress(rows, possible)), list(compress(numbers, possible))
+            made = list(compress(made, possible))
+            starts, ends = starts[possible], ends[possible]
+        if numbers or ancestry.nested:
+            foreign = ForeignExecutions(made, starts, ends, numbers, ancestry.nested)
+            self._joiner.backlog.foreign.append(foreign)
+            ancestry.nested = []
+        newest: dict[str, int] = {}
+        for execution, i in dict(zip(made, rows, strict=True)).items():
+            newest[execution.name] = max(i, newest.get(execution.name, i))
+        return newest
+
+    def _share(self, region: str, device: Hashable, *, failed: bool = False, represents: int = 1) -> Execution:
+        """The execution without times that stands for all spans of which this is true."""
+        key = region, device, failed, represents
+        execution = self._shared.get(key)
+        if execution is None:
+            if len(self._shared) >= _MOST_SHARED:
+                self._shared.clear()
+            execution = self._shared[key] = Execution(region, device=device)
+            execution.failed, execution.represents = failed, represents
+        return execution
+
+    def _checked(self, span: Span, device: Hashable, now_ns: int) -> tuple[bool, Hashable, int, int, int]:
+        """Whether a span's times are possible; the device, the number of spans that it represents, start and end.
+
+        The device is the reason for none if it stands for other spans. Also counts spans that came too late.
+        """
+        start_ns, end_ns, state = span.start_time_unix_nano, span.end_time_unix_nano, span.trace_state
         sampled = _SAMPLED.search(state) if state else None
+        represents = 1
         if sampled is not None:
             random = _RANDOM.search(state)
-            execution.represents = represented(sampled[1], trace_id if random is None else random[1])
-        if not now_ns - self._oldest_ns <= execution.start_ns <= execution.end_ns <= now_ns + _AHEAD_NS:
-            possible = _move_to_now(execution, now_ns)
+            represents = represented(sampled[1], span.trace_id if random is None else random[1])
+        if not now_ns - self._oldest_ns <= start_ns <= end_ns <= now_ns + _AHEAD_NS:
+            length_ns = end_ns - start_ns
+            possible = start_ns > 0 and end_ns <= now_ns + _AHEAD_NS and 0 <= length_ns <= _LONGEST_NS
             self.counts["impossible"] += not possible
-            return possible
+            # Without samples, so that it ends now.
+            return possible, _TOO_OLD if possible else _IMPOSSIBLE, represents, now_ns - length_ns * possible, now_ns
         if sampled is not None:
-            execution.device = "not identifiable: its traces were sampled, so that other spans are missing"
-        elif execution.end_ns <= self._joiner.frontier_ns:
+            return True, _SAMPLED_TRACE, represents, start_ns, end_ns
+        if end_ns <= self._joiner.frontier_ns:
             self.counts["late"] += 1
-        return True
+        return True, device, represents, start_ns, end_ns
 
     def added(self, joined: JoinedRequest) -> AddedAttributes:
         """The encoded attributes to add to each span."""
-        return self._encoder.added(joined.executions, own=not self.hurried)
+        return self._encoder.added(joined.scopes, own=not self.hurried)
 
     # ------------------------------------------------------------------ metrics
 
     def readings(self, now_ns: int) -> Iterator[MetricReading]:  # noqa: ARG002 - the common signature
         """The metrics of every region, by service. Updated about once a second."""
         yield from self._readings
-
-
-def _move_to_now(execution: Execution, now_ns: int) -> bool:
-    """Move an execution without samples so that it ends now. Returns whether its times are possible."""
-    length_ns = execution.end_ns - execution.start_ns
-    possible = execution.start_ns > 0 and execution.end_ns <= now_ns + _AHEAD_NS and 0 <= length_ns <= _LONGEST_NS
-    if possible:
-        execution.device = "it began before the oldest sample that the timeline keeps"
-    else:
-        execution.device = "its times are impossible: they are reversed, in the future, or more than 30 days apart"
-        length_ns = 0
-    execution.start_ns, execution.end_ns = now_ns - length_ns, now_ns
-    return possible
 
 
 def represented(threshold: str | None, random: bytes | str) -> int:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from gpu_profile.catalogue.metrics import REGION_CALLS, REGION_DURATION_PARTS
 from gpu_profile.join.durations import BUCKETS_S, DurationStats
-from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session.joiner import Joiner
 from gpu_profile.regions.telemetry.counters import COUNTERS
 from gpu_profile.units import NS_PER_S
@@ -73,15 +72,15 @@ class RegionMetrics:
         self._joiner = joiner
         self._newest: dict[tuple[str, int], str] = {}
 
-    def remember(self, newest: Mapping[str, tuple[Execution, Span]]) -> None:
-        """Keep exemplars: the newest executions of some regions, with their spans."""
+    def remember(self, newest: Mapping[str, tuple[int, int, Span]]) -> None:
+        """Keep exemplars: the newest spans of some regions, with their start and end in ns."""
         durations = self._joiner.verdicts.durations
-        for name, (execution, span) in newest.items():
+        for name, (start_ns, end_ns, span) in newest.items():
             # No exemplars for surplus regions, which share one name, nor for spans without valid ids.
             if name in durations and _is_id(span.trace_id, 16) and _is_id(span.span_id, 8):
-                seconds = max(0, execution.end_ns - execution.start_ns) / NS_PER_S
+                seconds = max(0, end_ns - start_ns) / NS_PER_S
                 ids = f'trace_id="{span.trace_id.hex()}",span_id="{span.span_id.hex()}"'
-                text = f"{{{ids}}} {seconds!r} {execution.end_ns / NS_PER_S!r}"
+                text = f"{{{ids}}} {seconds!r} {end_ns / NS_PER_S!r}"
                 self._newest[name, bisect_left(BUCKETS_S, seconds)] = text
 
     def readings(self) -> Iterator[MetricReading]:

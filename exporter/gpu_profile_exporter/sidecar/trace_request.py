@@ -158,7 +158,9 @@ class TraceRequest:
             resources.append((place, _message(_OF_RESOURCE, _spliced(data, place.content, place.end, grown))))
         return b"".join(_spliced(data, 0, len(data), resources)), part.count(number)
 
-    def _resources(self, scopes: Iterator[tuple[Scope, Sequence[bytes]]]) -> Iterator[tuple[FieldPosition, list[bytes]]]:
+    def _resources(
+        self, scopes: Iterator[tuple[Scope, Sequence[bytes]]]
+    ) -> Iterator[tuple[FieldPosition, list[bytes]]]:
         data = self.data
         for place, inside in self._places:
             grown = [
@@ -200,12 +202,7 @@ def _message(field: int, parts: list[bytes]) -> list[bytes]:
     return [head(field, sum(map(len, parts))), *parts]
 
 
-def _spliced(
-    data: bytes,
-    start: int,
-    end: int,
-    replaced: Iterable[tuple[FieldPosition, list[bytes]]],
-) -> list[bytes]:
+def _spliced(data: bytes, start: int, end: int, replaced: Iterable[tuple[FieldPosition, list[bytes]]]) -> list[bytes]:
     """The bytes from `start` to `end`, with new messages at the replaced positions."""
     parts = list[bytes]()
     for place, message in replaced:

@@ -70,6 +70,16 @@ class Execution:
             self.device = stream.device_uuid
         self.stream = stream
 
+    def at(self, start_ns: int, end_ns: int) -> Execution:
+        """An execution of another process that ran then. This one has no times, and stands for many."""
+        made = Execution(self.name, device=self.device)
+        made.start_ns, made.end_ns = start_ns, end_ns
+        if self.failed:
+            made.failed = True
+        if self.represents != 1:
+            made.represents = self.represents
+        return made
+
     @property
     def host(self) -> Interval:
         """The host interval. Valid only after the execution has ended."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
-from itertools import islice
-from typing import Final
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import compress, islice
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,41 @@ from gpu_profile.regions.streams import resolving
 MOST_DEEP: Final = 1_000
 #: Distinct names of devices that are kept.
 MOST_NAMES: Final = 1_000
+
+
+class EndedExecutions(NamedTuple):
+    """Ended executions as columns, with their intervals on the host in ns.
+
+    Many rows may share one execution without times, if they differ in nothing else.
+    """
+
+    executions: Sequence[Execution]
+    starts: Ints
+    ends: Ints
+
+    @classmethod
+    def of(cls, executions: Sequence[Execution]) -> EndedExecutions:
+        """Executions with times of their own."""
+        starts, ends = [e.start_ns for e in executions], [e.end_ns for e in executions]
+        return cls(executions, np.array(starts, np.int64), np.array(ends, np.int64))
+
+    def separate(self) -> Iterator[Execution]:
+        """One execution with times for each row."""
+        for execution, start_ns, end_ns in zip(self.executions, self.starts.tolist(), self.ends.tolist(), strict=True):
+            yield execution if execution.end_ns else execution.at(start_ns, end_ns)
+
+
+class ForeignExecutions(NamedTuple):
+    """Executions that ended in other processes: rows as in `EndedExecutions`, with increasing `numbers`.
+
+    `nested`: executions with times that replace the ones of rows, by number. Only these have parents.
+    """
+
+    executions: Sequence[Execution]
+    starts: Ints
+    ends: Ints
+    numbers: Sequence[int]
+    nested: Sequence[tuple[int, Execution]]
 
 
 class Backlog:
@@ -39,6 +74,10 @@ class Backlog:
         self.ended: list[Execution] = []
         self.starts: Ints = np.zeros(0, np.int64)
         self.ends: Ints = np.zeros(0, np.int64)
+        #: Executions of other processes. Any thread may append some. A backlog has only such executions, or none.
+        self.foreign: deque[ForeignExecutions] = deque()
+        #: The numbers of the rows of `ended`, if these came in `foreign`.
+        self._numbers: Ints = np.zeros(0, np.int64)
         #: The names of devices that executions have used so far.
         self.named: set[Hashable] = set()
 
@@ -47,10 +86,13 @@ class Backlog:
 
     def all_executions(self) -> list[Execution]:
         """All executions."""
-        return [*self.ended, *self.behind, *self.running]
+        ended = EndedExecutions(self.ended, self.starts, self.ends).separate() if len(self._numbers) else self.ended
+        return [*ended, *self.behind, *self.running]
 
-    def collect(self, began: deque[Execution]) -> list[Execution]:
-        """Take in the executions of `began`; returns the executions that have ended since the last call."""
+    def collect(self, began: deque[Execution]) -> EndedExecutions:
+        """Take in the executions of `began` and `foreign`; returns those that have ended since the last call."""
+        if self.foreign:
+            return self._collect_foreign()
         running = self.running
         while began:
             running.append(began.popleft())
@@ -63,7 +105,24 @@ class Backlog:
             (ended if execution.end_ns else still).append(execution)
         self.running = still
         self._add(ended)
-        return ended
+        return EndedExecutions.of(ended)
+
+    def _collect_foreign(self) -> EndedExecutions:
+        blocks = [self.foreign.popleft() for _ in range(len(self.foreign))]
+        executions = [execution for block in blocks for execution in block.executions]
+        starts, ends = (np.concatenate(column) for column in zip(*(block[1:3] for block in blocks), strict=True))
+        numbers = np.array([number for block in blocks for number in block.numbers], np.int64)
+        names = {execution.device for execution in dict.fromkeys(executions)} - self.named - {None}
+        self.named.update(islice(names, MOST_NAMES - len(self.named)))
+        self.ended += executions
+        self.starts, self.ends = np.concatenate((self.starts, starts)), np.concatenate((self.ends, ends))
+        self._numbers = np.concatenate((self._numbers, numbers))
+        nested = [each for block in blocks for each in block.nested]
+        places = np.searchsorted(self._numbers, np.array([number for number, _ in nested], np.int64)).tolist()
+        for (number, execution), i in zip(nested, places, strict=True):
+            if i < len(self.ended) and self._numbers[i] == number:  # else every pool has taken it in
+                self.ended[i] = execution
+        return EndedExecutions(executions, starts, ends)
 
     def _add(self, executions: Iterable[Execution]) -> None:
         new: list[Execution] = []
@@ -119,23 +178,23 @@ class Backlog:
             ends = np.concatenate((ends, np.array([row[2] for row in active], np.int64)))
         return NamedActivities([execution.name for execution in present], starts, ends, _parents(present))
 
-    def remove_joined(self, until_ns: int, latest_ns: int, abandoned_ns: int) -> list[Execution]:
+    def remove_joined(self, until_ns: int, latest_ns: int, abandoned_ns: int) -> EndedExecutions:
         """Remove and return the executions that ended by `until_ns`: every pool has taken them in.
 
         Also executions that ended after `latest_ns`: the clock was set back and no sample will cover them. Also
         executions that ended before `abandoned_ns` with marks that their stream has still not passed.
         """
         gone = (self.ends <= until_ns) | (self.ends > latest_ns)
-        result: list[Execution] = []
-        if gone.all():
-            result, self.ended = self.ended, []
-        elif gone.any():
-            result = [self.ended[i] for i in np.flatnonzero(gone).tolist()]
-            self.ended = [self.ended[i] for i in np.flatnonzero(~gone).tolist()]
-        self.starts, self.ends = self.starts[~gone], self.ends[~gone]
+        left = ~gone
+        result = EndedExecutions(list(compress(self.ended, gone.tolist())), self.starts[gone], self.ends[gone])
+        self.ended = list(compress(self.ended, left.tolist()))
+        self.starts, self.ends = self.starts[left], self.ends[left]
+        if len(self._numbers):
+            self._numbers = self._numbers[left]
         if self.behind:
-            result += [execution for execution in self.behind if execution.end_ns < abandoned_ns]
+            abandoned = [execution for execution in self.behind if execution.end_ns < abandoned_ns]
             self.behind = [execution for execution in self.behind if execution.end_ns >= abandoned_ns]
+            result = EndedExecutions.of([*result.separate(), *abandoned])
         return result
 
     def drop(self, most: int) -> int:
@@ -143,7 +202,7 @@ class Backlog:
         over = max(0, len(self.ended) - most)
         if over:
             del self.ended[:over]
-            self.starts, self.ends = self.starts[over:], self.ends[over:]
+            self.starts, self.ends, self._numbers = self.starts[over:], self.ends[over:], self._numbers[over:]
         waiting = max(0, len(self.behind) - most)
         del self.behind[:waiting]
         return over + waiting

@@ -187,20 +187,22 @@ class Joiner:
         if key != self._looked_up:  # a new name, or a name may resolve to other devices than before
             self._looked_up = key
             self.read_devices(device.uuid for name in self.backlog.named for device in self.placement.of(name))
-        if not ended:
+        if not ended.executions:
             return
-        self.last_end_ns = max(self.last_end_ns, *(execution.end_ns for execution in ended))
-        where: dict[Hashable, list[str]] = {}
-        for device in {execution.device for execution in ended}:
-            where[device] = [each.uuid for each in self.placement.of(device)]
-        latest = {execution.device: execution.end_ns for execution in ended}
-        self.spinning.take_ends((uuid, end_ns) for device, end_ns in latest.items() for uuid in where[device])
-        marked = Counter((execution.name, execution.device) for execution in ended if execution.stream is not None)
+        self.last_end_ns = max(self.last_end_ns, int(ended.ends.max()))
+        #: The last row of each execution.
+        rows = dict(zip(ended.executions, range(len(ended.executions)), strict=True))
+        last: dict[Hashable, int] = {}
+        for execution, i in rows.items():
+            last[execution.device] = max(i, last.get(execution.device, 0))
+        where = {device: [each.uuid for each in self.placement.of(device)] for device in last}
+        self.spinning.take_ends((uuid, int(ended.ends[i])) for device, i in last.items() for uuid in where[device])
+        marked = Counter((execution.name, execution.device) for execution in rows if execution.stream is not None)
         for (name, device), times in self.verdicts.take(ended, where).items():
             for pool in (self.pools[uuid] for uuid in where[device] if uuid in self.pools):
                 pool.count(name, times, until_ns=self.last_end_ns, marked=marked[name, device])
         for hook in self.on_end:
-            for execution in ended:
+            for execution in ended.separate():
                 hook(execution)
         if left_out := self.backlog.drop(MOST_PENDING):
             self._counts["executions left out"] += left_out
@@ -228,7 +230,8 @@ class Joiner:
         removed = self.backlog.remove_joined(
             self.frontier_ns, now + nanoseconds(DEADLINE_S), now - nanoseconds(STREAM_S)
         )
-        self._call_settled(removed)
+        if self.on_settled:
+            self._call_settled(removed.separate())
 
     def _call_settled(self, executions: Iterable[Execution]) -> None:
         for execution in executions:

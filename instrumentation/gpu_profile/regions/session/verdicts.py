@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -17,6 +17,7 @@ from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.regimes.kernel_work import KernelWork, KernelWorks
 from gpu_profile.regimes.operation import RegionOperations
 from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.session.backlog import EndedExecutions
 from gpu_profile.units import NS_PER_S
 
 _log = logging.getLogger("gpu_profile")
@@ -46,38 +47,37 @@ class Verdicts:
         #: The evidence on regions that spin now, by region and device UUID.
         self._spins: dict[tuple[str, str], Evidence] = {}
 
-    def take(
-        self, executions: Iterable[Execution], where: Mapping[Hashable, Sequence[str]]
-    ) -> Counter[tuple[str, Hashable]]:
+    def take(self, ended: EndedExecutions, where: Mapping[Hashable, Sequence[str]]) -> dict[tuple[str, Hashable], int]:
         """Count executions that have ended. `where`: the device UUIDs for each `Execution.device`.
 
         Returns the number of executions by name and `device`.
         """
-        groups: dict[tuple[str, Hashable], list[Execution]] = {}
-        for execution in executions:
-            groups.setdefault((execution.name, execution.device), []).append(execution)
-        for (region, device), group in groups.items():
+        result: dict[tuple[str, Hashable], int] = {}
+        for (region, device), group in _by_region(ended).items():
+            lengths = [length_ns for mine in group.values() for length_ns in mine]
+            calls = result[region, device] = len(lengths)
             name = region if region in self.durations or len(self.durations) < MOST_NAMES else OTHER
             if name not in self.durations:
                 self.durations[name] = DurationStats()
             stats, omitted = self.durations[name], 0
-            stats.add_many([execution.end_ns - execution.start_ns for execution in group])
-            for execution in group:
+            stats.add_many(lengths)
+            for execution, mine in group.items():
                 if execution.items is not None:
                     stats.add_items(execution.items)
                 if execution.represents != 1:
-                    omitted += execution.represents - 1
-                    stats.add_repeated(execution.end_ns - execution.start_ns, execution.represents - 1)
-                stats.errors += execution.failed * execution.represents
+                    omitted += (execution.represents - 1) * len(mine)
+                    for length_ns in mine:
+                        stats.add_repeated(length_ns, execution.represents - 1)
+                stats.errors += execution.failed * execution.represents * len(mine)
                 if execution.operation is not None:
                     operations = self.operations.setdefault(name, RegionOperations())
-                    operations.add(execution.operation, execution.end_ns - execution.start_ns)
+                    operations.add(execution.operation, mine[-1])
             if name in self.operations:
                 self.operations[name].whole_ns = stats.total_ns
-            self._sources[name] = "host" if group[-1].stream is None else "device"
+            self._sources[name] = "host" if next(reversed(group)).stream is None else "device"
             for uuid in where[device] or [""]:
-                self._uncounted[name, uuid] += len(group) + omitted
-        return Counter({key: len(group) for key, group in groups.items()})
+                self._uncounted[name, uuid] += calls + omitted
+        return result
 
     def take_kernels(self, region: str, work: KernelWork) -> None:
         """Add the kernels and copies of one execution. `take` counts the execution itself."""
@@ -158,3 +158,14 @@ class Verdicts:
     def every(self) -> list[Judged]:
         """The newest verdict on every region on every device that it ran on, in order of first appearance."""
         return list(self._judged.values())
+
+
+def _by_region(ended: EndedExecutions) -> dict[tuple[str, Hashable], dict[Execution, list[int]]]:
+    """The lengths in ns of the rows of each execution, by the name and the `device` of the executions."""
+    lengths: defaultdict[Execution, list[int]] = defaultdict(list)
+    for execution, length_ns in zip(ended.executions, (ended.ends - ended.starts).tolist(), strict=True):
+        lengths[execution].append(length_ns)
+    groups: dict[tuple[str, Hashable], dict[Execution, list[int]]] = {}
+    for execution, mine in lengths.items():
+        groups.setdefault((execution.name, execution.device), {})[execution] = mine
+    return groups

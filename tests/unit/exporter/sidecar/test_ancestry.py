@@ -2,6 +2,7 @@
 
 from itertools import permutations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,18 +12,30 @@ from gpu_profile_exporter.sidecar.ancestry import MOST_NESTED, Ancestry
 
 SECOND = 1_000_000_000
 TRACE = bytes(range(16))
+NOWHEN = np.zeros(1, np.int64)
 OUTER, BETWEEN, INNER = (TRACE + name for name in (b"outer---", b"between-", b"inner---"))
+
+
+def begun(name: str) -> Execution:
+    """An execution with times, so that it is its own in the ancestry."""
+    made = Execution(name)
+    made.start_ns, made.end_ns = 1, 2
+    return made
+
+
+def add(to: Ancestry, span: bytes, parent: bytes, execution: Execution) -> None:
+    to.add([span], [parent], [execution], NOWHEN, NOWHEN)
 
 
 def test_a_chain_is_found_in_every_order() -> None:
     """`outer` around `between`, which is no execution, around `inner`."""
     for order in permutations(range(3)):
-        outer, inner = Execution("outer"), Execution("inner")
+        outer, inner = begun("outer"), begun("inner")
         ancestry = Ancestry(keep_ns=SECOND)
         steps = (
-            lambda a=ancestry, e=outer: a.add(OUTER, b"", e),
+            lambda a=ancestry, e=outer: add(a, OUTER, b"", e),
             lambda a=ancestry: a.skip(BETWEEN, OUTER),
-            lambda a=ancestry, e=inner: a.add(INNER, BETWEEN, e),
+            lambda a=ancestry, e=inner: add(a, INNER, BETWEEN, e),
         )
         for i in order:
             steps[i]()
@@ -35,8 +48,8 @@ def test_whatever_spans_say_of_their_parents_no_execution_is_inside_itself(said:
     ancestry, made = Ancestry(keep_ns=SECOND), []
     for own, parent, taken in said:
         if taken and ancestry.find(TRACE + bytes([own])) is None:
-            made.append(Execution(str(own)))
-            ancestry.add(TRACE + bytes([own]), TRACE + bytes([parent]), made[-1])
+            made.append(begun(str(own)))
+            add(ancestry, TRACE + bytes([own]), TRACE + bytes([parent]), made[-1])
         else:
             ancestry.skip(TRACE + bytes([own]), TRACE + bytes([parent]))
     for execution in made:
@@ -49,21 +62,22 @@ def test_whatever_spans_say_of_their_parents_no_execution_is_inside_itself(said:
 
 
 def test_what_came_long_ago_is_forgotten() -> None:
-    ancestry, outer = Ancestry(keep_ns=SECOND), Execution("outer")
+    ancestry, outer = Ancestry(keep_ns=SECOND), begun("outer")
     ancestry.expire(10 * SECOND)
-    ancestry.add(OUTER, b"", outer)
+    add(ancestry, OUTER, b"", outer)
     ancestry.expire(11 * SECOND)
-    assert ancestry.find(OUTER) is outer
+    assert ancestry.find(OUTER) == 0
+    assert ancestry.row(0)[0] is outer
     ancestry.expire(12 * SECOND)
     assert ancestry.find(OUTER) is None
 
 
 @pytest.mark.parametrize("inner_first", [True, False])
 def test_no_more_are_inside_one_another_than_the_join_can_take(inner_first: bool) -> None:
-    ancestry, made = Ancestry(keep_ns=SECOND), [Execution(str(i)) for i in range(200)]
+    ancestry, made = Ancestry(keep_ns=SECOND), [begun(str(i)) for i in range(200)]
     keys = [TRACE + i.to_bytes(8, "big") for i in range(1, 202)]
     for i in sorted(range(200), reverse=inner_first):
-        ancestry.add(keys[i], keys[i - 1] if i else b"", made[i])
+        add(ancestry, keys[i], keys[i - 1] if i else b"", made[i])
     depths = []
     for execution in made:
         depth, around = 1, execution.parent
@@ -77,5 +91,40 @@ def test_no_more_are_inside_one_another_than_the_join_can_take(inner_first: bool
 @pytest.mark.parametrize("span_id", [b"", bytes(8)])
 def test_spans_without_an_id_are_not_taken_for_one_another(span_id: bytes) -> None:
     ancestry = Ancestry(keep_ns=SECOND)
-    ancestry.add(TRACE + span_id, b"", Execution("first"))
+    add(ancestry, TRACE + span_id, b"", begun("first"))
     assert ancestry.find(TRACE + span_id) is None
+
+
+@given(st.permutations(range(8)), st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=8, max_size=8))
+def test_spans_that_come_together_are_nested_as_if_each_came_alone(
+    own: list[int], about: list[tuple[int, bool]]
+) -> None:
+    keys = [TRACE + bytes([i, 1]) for i in range(9)]
+    rows = [(keys[i], keys[parent], taken) for i, (parent, taken) in zip(own, about, strict=True)]
+    together, alone = Ancestry(keep_ns=SECOND), Ancestry(keep_ns=SECOND)
+    chosen = [(key, parent) for key, parent, taken in rows if taken]
+    of_each = {key: begun(str(key)) for key, _ in chosen}
+    of_all = {key: begun(str(key)) for key, _ in chosen}
+    for key, parent, taken in rows:
+        if taken:
+            add(alone, key, parent, of_each[key])
+        else:
+            alone.skip(key, parent)
+            together.skip(key, parent)
+    times = np.zeros(len(chosen), np.int64)
+    together.add([key for key, _ in chosen], [parent for _, parent in chosen], list(of_all.values()), times, times)
+
+    def nested(made: dict[bytes, Execution]) -> dict[bytes, str | None]:
+        return {key: None if each.parent is None else each.parent.name for key, each in made.items()}
+
+    if not any(_is_in_a_cycle(key, {key: parent for key, parent, _ in rows}) for key in keys):
+        assert nested(of_all) == nested(of_each)
+
+
+def _is_in_a_cycle(key: bytes, parents: dict[bytes, bytes]) -> bool:
+    at: bytes | None = parents.get(key)
+    for _ in parents:
+        if at is None or at == key:
+            break
+        at = parents.get(at)
+    return at == key

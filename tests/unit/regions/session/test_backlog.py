@@ -1,10 +1,11 @@
 from collections import deque
 from collections.abc import Hashable
 
+import numpy as np
 import pytest
 
 from gpu_profile.regions.execution import Execution
-from gpu_profile.regions.session.backlog import MOST_DEEP, Backlog
+from gpu_profile.regions.session.backlog import MOST_DEEP, Backlog, ForeignExecutions
 
 
 class Marks:
@@ -44,14 +45,14 @@ def taken(backlog: Backlog, since: int, until: int) -> list[tuple[str, int, int,
 
 def test_what_ended_is_told_once_and_kept_until_it_is_let_go() -> None:
     backlog, first, second = Backlog(), begun("a", 10, 20), begun("b", 15)
-    assert backlog.collect(deque([first, second])) == [first]
-    assert backlog.collect(deque()) == []
+    assert backlog.collect(deque([first, second])).executions == [first]
+    assert backlog.collect(deque()).executions == []
     assert taken(backlog, 0, 30) == [("a", 10, 20, None), ("b", 15, 30, None)]
     second.end_ns = 40
-    assert backlog.collect(deque()) == [second]
-    assert backlog.remove_joined(20, latest_ns=100, abandoned_ns=0) == [first]
+    assert backlog.collect(deque()).executions == [second]
+    assert backlog.remove_joined(20, latest_ns=100, abandoned_ns=0).executions == [first]
     assert taken(backlog, 20, 50) == [("b", 15, 40, None)]
-    assert backlog.remove_joined(40, latest_ns=100, abandoned_ns=0) == [second]
+    assert backlog.remove_joined(40, latest_ns=100, abandoned_ns=0).executions == [second]
     assert len(backlog) == 0
 
 
@@ -94,7 +95,7 @@ def test_execution_whose_stream_is_behind_waits_for_its_marks() -> None:
     late = begun("late", 10)
     late.mark_start(stream)
     late.end_mark, late.end_ns = stream.record(), 20
-    assert backlog.collect(deque([late])) == [late]
+    assert backlog.collect(deque([late])).executions == [late]
     assert taken(backlog, 0, 50) == []
     stream.passed[1] = 30
     assert taken(backlog, 0, 50) == [("late", 30, 50, None)]
@@ -109,14 +110,14 @@ def test_execution_that_its_stream_never_passes_is_given_up() -> None:
     dead.mark_start(Marks())
     dead.end_ns = 20
     backlog.collect(deque([dead]))
-    assert backlog.remove_joined(100, latest_ns=200, abandoned_ns=20) == []
-    assert backlog.remove_joined(100, latest_ns=200, abandoned_ns=21) == [dead]
+    assert backlog.remove_joined(100, latest_ns=200, abandoned_ns=20).executions == []
+    assert backlog.remove_joined(100, latest_ns=200, abandoned_ns=21).executions == [dead]
 
 
 def test_what_ended_in_the_future_is_let_go_since_the_clock_was_set_back() -> None:
     backlog, odd = Backlog(), begun("odd", 10, 1_000)
     backlog.collect(deque([odd]))
-    assert backlog.remove_joined(20, latest_ns=999, abandoned_ns=0) == [odd]
+    assert backlog.remove_joined(20, latest_ns=999, abandoned_ns=0).executions == [odd]
 
 
 @pytest.mark.parametrize("most", [0, 3, 10])
@@ -137,3 +138,25 @@ def test_a_chain_of_executions_that_outlive_each_other_is_cut() -> None:
     while at is not None:
         depth, at = depth + 1, at.parent
     assert depth <= MOST_DEEP
+
+
+def test_rows_of_other_processes_share_an_execution_until_one_has_a_parent() -> None:
+    backlog, shared, failing = Backlog(), Execution("a", device=("GPU-0",)), Execution("b", device=("GPU-0",))
+    failing.failed = True
+    times = np.array([10, 20, 30]), np.array([15, 25, 35])
+    backlog.foreign.append(ForeignExecutions([shared, failing, shared], *times, range(5, 8), []))
+    ended = backlog.collect(deque())
+    assert [(e.name, e.start_ns, e.end_ns, e.failed) for e in ended.separate()] == [
+        ("a", 10, 15, False),
+        ("b", 20, 25, True),
+        ("a", 30, 35, False),
+    ]
+    assert backlog.named == {("GPU-0",)}
+    outer, inner = failing.at(20, 25), shared.at(30, 35)
+    inner.parent = outer
+    assert len(backlog.remove_joined(15, latest_ns=100, abandoned_ns=0).executions) == 1
+    gone = (5, shared.at(10, 15))
+    backlog.foreign.append(ForeignExecutions([], *(np.zeros(0, np.int64),) * 2, [], [gone, (6, outer), (7, inner)]))
+    assert not backlog.collect(deque()).executions
+    assert taken(backlog, 0, 50) == [("b", 20, 25, None), ("a", 30, 35, "b")]
+    assert [e.start_ns for e in backlog.all_executions()] == [20, 30]

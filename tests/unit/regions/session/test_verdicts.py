@@ -8,6 +8,7 @@ from gpu_profile.join.unmixing.region_columns import OTHER
 from gpu_profile.regimes import DEFAULT_THRESHOLDS
 from gpu_profile.regimes.operation import RegionOperation
 from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.session.backlog import EndedExecutions
 from gpu_profile.regions.session.verdicts import MOST_NAMES, Verdicts
 
 NOWHERE: Mapping[Hashable, Sequence[str]] = {None: ()}
@@ -27,7 +28,9 @@ def verdicts() -> Verdicts:
 
 def test_calls_are_counted_under_their_operations_regime_where_there_is_no_device() -> None:
     found = verdicts()
-    found.take([ran("matmul", PRODUCT), ran("add", SUM), ran("step", None), ran("blank", BLANK)], NOWHERE)
+    found.take(
+        EndedExecutions.of([ran("matmul", PRODUCT), ran("add", SUM), ran("step", None), ran("blank", BLANK)]), NOWHERE
+    )
     found.count_calls()
     assert found.calls == {
         ("matmul", "COMPUTE_BOUND", ""): 1,
@@ -39,27 +42,27 @@ def test_calls_are_counted_under_their_operations_regime_where_there_is_no_devic
 
 def test_calls_on_a_device_are_counted_under_it_before_samples_are_there() -> None:
     found = verdicts()
-    found.take([ran("matmul", PRODUCT)], {None: ("GPU-a", "GPU-b")})
+    found.take(EndedExecutions.of([ran("matmul", PRODUCT)]), {None: ("GPU-a", "GPU-b")})
     found.count_calls()
     assert found.calls == {("matmul", "COMPUTE_BOUND", "GPU-a"): 1, ("matmul", "COMPUTE_BOUND", "GPU-b"): 1}
 
 
 def test_a_regions_regime_follows_what_most_of_its_time_does_once_it_is_judged_anew() -> None:
     found = verdicts()
-    found.take([ran("work", PRODUCT)], NOWHERE)
+    found.take(EndedExecutions.of([ran("work", PRODUCT)]), NOWHERE)
     found.count_calls()
-    found.take([ran("work", SUM, 50_000_000)], NOWHERE)
+    found.take(EndedExecutions.of([ran("work", SUM, 50_000_000)]), NOWHERE)
     found.count_calls()
     assert found.calls == {("work", "COMPUTE_BOUND", ""): 2}
     found.judge([])
-    found.take([ran("work", SUM, 50_000_000)], NOWHERE)
+    found.take(EndedExecutions.of([ran("work", SUM, 50_000_000)]), NOWHERE)
     found.count_calls()
     assert found.calls == {("work", "COMPUTE_BOUND", ""): 2, ("work", "MEMORY_BOUND", ""): 1}
 
 
 def test_only_regions_with_operations_have_totals() -> None:
     found = verdicts()
-    found.take([ran("matmul", PRODUCT), ran("matmul", PRODUCT), ran("step", None)], NOWHERE)
+    found.take(EndedExecutions.of([ran("matmul", PRODUCT), ran("matmul", PRODUCT), ran("step", None)]), NOWHERE)
     assert [*found.operations] == ["matmul"]
     totals = found.operations["matmul"]
     assert (totals.flops, totals.bytes, totals.n) == (4_800_000_000, 40_000_000, 2)
@@ -67,18 +70,18 @@ def test_only_regions_with_operations_have_totals() -> None:
 
 def test_executions_without_an_operation_are_part_of_the_regions_time() -> None:
     found = verdicts()
-    found.take([ran("work", PRODUCT, 10_000), ran("work", None, 90_000)], NOWHERE)
+    found.take(EndedExecutions.of([ran("work", PRODUCT, 10_000), ran("work", None, 90_000)]), NOWHERE)
     found.count_calls()
     assert found.calls == {("work", "UNKNOWN", ""): 2}
     assert found.operations["work"].whole_ns == 100_000
     # More that have none come in a later turn.
-    found.take([ran("work", None, 900_000)], NOWHERE)
+    found.take(EndedExecutions.of([ran("work", None, 900_000)]), NOWHERE)
     assert found.operations["work"].whole_ns == 1_000_000
 
 
 def test_operations_of_names_beyond_the_bound_are_one() -> None:
     found = verdicts()
-    found.take([ran(f"op {i}", PRODUCT) for i in range(MOST_NAMES + 50)], NOWHERE)
+    found.take(EndedExecutions.of([ran(f"op {i}", PRODUCT) for i in range(MOST_NAMES + 50)]), NOWHERE)
     assert len(found.operations) == MOST_NAMES + 1
     assert found.operations[OTHER].flops == 50 * 2_400_000_000
 
@@ -88,18 +91,18 @@ def test_operations_of_names_beyond_the_bound_are_one() -> None:
 
 def test_calls_are_counted_under_the_regime_of_their_kernels_once_a_window_was_read() -> None:
     found = verdicts()
-    found.take([ran("step", None)], NOWHERE)
+    found.take(EndedExecutions.of([ran("step", None)]), NOWHERE)
     found.count_calls()
     found.judge([])
     found.take_kernels("step", HUNGRY)
-    found.take([ran("step", None), ran("other", None)], NOWHERE)
+    found.take(EndedExecutions.of([ran("step", None), ran("other", None)]), NOWHERE)
     found.count_calls()
     assert found.calls == {("step", "UNKNOWN", ""): 1, ("step", "HOST_BOUND", ""): 1, ("other", "UNKNOWN", ""): 1}
 
 
 def test_kernels_go_before_operations_where_they_tell() -> None:
     found = verdicts()
-    found.take([ran("matmul", PRODUCT), ran("copy", PRODUCT)], NOWHERE)
+    found.take(EndedExecutions.of([ran("matmul", PRODUCT), ran("copy", PRODUCT)]), NOWHERE)
     found.take_kernels("matmul", TALKING)
     found.take_kernels("copy", NOTHING)
     found.count_calls()
@@ -108,7 +111,7 @@ def test_kernels_go_before_operations_where_they_tell() -> None:
 
 def test_only_regions_that_a_window_saw_have_sums_of_kernels() -> None:
     found = verdicts()
-    found.take([ran("step", None), ran("other", None)], NOWHERE)
+    found.take(EndedExecutions.of([ran("step", None), ran("other", None)]), NOWHERE)
     for work in (HUNGRY, HUNGRY, NOTHING):
         found.take_kernels("step", work)
     assert [*found.kernels] == ["step"]
@@ -118,7 +121,7 @@ def test_only_regions_that_a_window_saw_have_sums_of_kernels() -> None:
 
 def test_kernels_of_names_beyond_the_bound_are_one() -> None:
     found = verdicts()
-    found.take([ran(f"step {i}", None) for i in range(MOST_NAMES + 50)], NOWHERE)
+    found.take(EndedExecutions.of([ran(f"step {i}", None) for i in range(MOST_NAMES + 50)]), NOWHERE)
     for i in range(MOST_NAMES + 50):
         found.take_kernels(f"step {i}", HUNGRY)
     assert len(found.kernels) == MOST_NAMES + 1
