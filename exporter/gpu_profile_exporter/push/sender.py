@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpu_profile.catalogue import push as rows
-from gpu_profile.clock import Clock
+from gpu_profile.clock import Alarm, Clock
 from gpu_profile.units import NS_PER_S, nanoseconds
 from gpu_profile_exporter.push.batch import Batch
 from gpu_profile_exporter.push.outcome import MOST_PATIENCE_S, REASONS, Client, PushFailed
@@ -73,7 +73,7 @@ class Sender:
         #: The key of the last logged state, so that only changes are logged.
         self._logged = ""
         self._logged_full = False
-        self._wake, self._stop = threading.Event(), threading.Event()
+        self._wake, self._stop = Alarm(), threading.Event()
         self._end_ns = 0
         self._thread: threading.Thread | None = None
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from gpu_profile.catalogue import receive as rows
-from gpu_profile.clock import Clock
+from gpu_profile.clock import Alarm, Clock
 from gpu_profile.units import MIB, NS_PER_S, nanoseconds
 from gpu_profile_exporter.push.batch import Batch
 from gpu_profile_exporter.push.disk_queue import DiskQueue, QueuedItem
@@ -34,6 +34,8 @@ _MOST_ADDED: Final = 1_024
 #: The same for the cost of an LLM server's request.
 _MOST_COST: Final = 512
 _IDLE_S: Final = 3600.0
+#: Requests that arrive within this time are processed together: a change of threads costs as much as a hundred spans.
+_GATHER_S: Final = 0.01
 #: Pause between two looks at the requests that wait for costs.
 _COSTS_S: Final = 0.25
 #: Above this share of the room, requests do not wait for costs.
@@ -97,7 +99,7 @@ class SpanPipeline:
         #: Nothing is received until this time, because the sender's disk queue was full.
         self._full_until_ns = 0
         self._taking, self._lock = threading.Lock(), threading.Lock()
-        self._wake, self._stop = threading.Event(), threading.Event()
+        self._wake, self._stop = Alarm(), threading.Event()
         self._thread: threading.Thread | None = None
 
     # ------------------------------------------------------------------ in
@@ -268,6 +270,7 @@ class SpanPipeline:
         delay_s = 0.0 if self._left else _IDLE_S
         while not self._stop.is_set():
             self._clock.wait(self._wake, delay_s)
+            self._clock.wait(self._stop, _GATHER_S)
             self._wake.clear()
             if self._stop.is_set():
                 break
