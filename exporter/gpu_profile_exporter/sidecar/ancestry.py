@@ -94,11 +94,10 @@ class Ancestry:
         recent.executions += executions
         recent.starts.frombytes(starts.tobytes())
         recent.ends.frombytes(ends.tobytes())
-        recent.numbers.update(
-            (span, number)
-            for span, number in zip(spans, numbers, strict=True)
-            if len(span) > _TRACE_ID and not span.endswith(_NO_ID)
-        )
+        recent.numbers.update(zip(spans, numbers, strict=True))
+        for span in spans:
+            if len(span) <= _TRACE_ID or span.endswith(_NO_ID):
+                del recent.numbers[span]
         if recent.waiting:
             for number, span in zip(numbers, spans, strict=True):
                 for inside in recent.waiting.pop(span, ()):

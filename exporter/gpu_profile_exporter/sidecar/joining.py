@@ -222,8 +222,9 @@ class SpanJoin:
             shared[kind, name] = self._share(service + region_name(name), devices) if fits else None
         executions, joined = list(map(shared.__getitem__, pairs)), list[int]()
         # Text that is missing in the whole scope need not be searched in each span.
-        gen_ai, ours, names_device = (data.find(text, *scope.places.extent) >= 0 for text in (_GEN_AI, _OURS, _HW_ID))
-        if not (ours or names_device or (gen_ai and None in executions)):
+        ours, names_device = (data.find(text, *scope.places.extent) >= 0 for text in (_OURS, _HW_ID))
+        gen_ai = None in executions and data.find(_GEN_AI, *scope.places.extent) >= 0
+        if not (ours or names_device or gen_ai):
             return executions, joined
         for i, (span, name) in enumerate(zip(scope.spans, fields.names, strict=True)):
             if ours and _has(span, "gpu_profile."):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from operator import add, attrgetter
+from itertools import compress
+from operator import add, attrgetter, methodcaller
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ _FIELDS: Final = attrgetter(
     *("kind", "name", "trace_id", "span_id", "parent_span_id"),
     *("start_time_unix_nano", "end_time_unix_nano", "trace_state"),
 )
+_HAS_STATUS: Final = methodcaller("HasField", "status")
 _FAILED: Final = 2
 
 
@@ -39,7 +41,7 @@ class SpanFields(NamedTuple):
     @classmethod
     def of(cls, scope: Scope) -> SpanFields:
         """The fields of a scope with spans."""
-        spans = scope.spans
+        spans = list(scope.spans)  # once: each look at a span makes an object for it
         kinds, names, traces, ids, parents, starts, ends, states = zip(*map(_FIELDS, spans), strict=True)
         if any(parents):
             parents = tuple(parent and trace + parent for trace, parent in zip(traces, parents, strict=True))
@@ -52,7 +54,7 @@ class SpanFields(NamedTuple):
             np.array(ends, np.uint64).view(np.int64),
             [i for i, state in enumerate(states) if state] if any(states) else (),
             # To ask for the code of a status that was not sent would make an empty one, at five times the cost.
-            [i for i, span in enumerate(spans) if span.HasField("status") and span.status.code == _FAILED],
+            [i for i in compress(range(len(spans)), map(_HAS_STATUS, spans)) if spans[i].status.code == _FAILED],
         )
 
     def distinct(self) -> Iterator[tuple[int, int]]:
