@@ -183,7 +183,7 @@ def _scope_spans(
         rows[::3] = map(_span_head, map(add, map(sub, ends, contents), map(len, added)))  # type: ignore[arg-type]
         rows[1::3] = map(data.__getitem__, map(slice, contents, ends))
         rows[2::3] = added  # type: ignore[assignment]  # all of them are bytes
-        return _message(_NESTED, [b"".join([data[around.content : keys[0]], *rows, data[ends[-1] : around.end]])])
+        return _message(_NESTED, [data[around.content : keys[0]], *rows, data[ends[-1] : around.end]])
     parts, start = list[bytes](), around.content
     for key, content, end, more in zip(keys, contents, ends, added, strict=True):
         if more == b"":
@@ -194,7 +194,7 @@ def _scope_spans(
             parts += _span_head(end - content + len(more)), data[content:end], more
         start = end
     parts.append(data[start : around.end])
-    return _message(_NESTED, [b"".join(parts)])
+    return _message(_NESTED, parts)
 
 
 def _message(field: int, parts: list[bytes]) -> list[bytes]:
