@@ -34,7 +34,8 @@ _MOST_ADDED: Final = 1_024
 #: The same for the cost of an LLM server's request.
 _MOST_COST: Final = 512
 _IDLE_S: Final = 3600.0
-#: Requests that arrive within this time are processed together: a change of threads costs as much as a hundred spans.
+#: The shortest time from one step to the next. Requests that arrive meanwhile are processed together: a change of
+#: threads costs as much as a hundred spans.
 _GATHER_S: Final = 0.01
 #: Pause between two looks at the requests that wait for costs.
 _COSTS_S: Final = 0.25
@@ -268,9 +269,11 @@ class SpanPipeline:
 
     def _run(self) -> None:
         delay_s = 0.0 if self._left else _IDLE_S
+        began_ns = self._clock.elapsed_ns() - nanoseconds(_GATHER_S)
         while not self._stop.is_set():
             self._clock.wait(self._wake, delay_s)
-            self._clock.wait(self._stop, _GATHER_S)
+            self._clock.wait(self._stop, _GATHER_S - (self._clock.elapsed_ns() - began_ns) / NS_PER_S)
+            began_ns = self._clock.elapsed_ns()
             self._wake.clear()
             if self._stop.is_set():
                 break
