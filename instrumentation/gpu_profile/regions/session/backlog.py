@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import compress, islice
 from typing import Final, NamedTuple
 
@@ -104,8 +104,9 @@ class Backlog:
         for execution in running:
             (ended if execution.end_ns else still).append(execution)
         self.running = still
-        self._add(ended)
-        return EndedExecutions.of(ended)
+        rows = EndedExecutions.of(ended)
+        self._add(rows)
+        return rows
 
     def _collect_foreign(self) -> EndedExecutions:
         blocks = [self.foreign.popleft() for _ in range(len(self.foreign))]
@@ -114,8 +115,7 @@ class Backlog:
         numbers = np.array([number for block in blocks for number in block.numbers], np.int64)
         names = {execution.device for execution in dict.fromkeys(executions)} - self.named - {None}
         self.named.update(islice(names, MOST_NAMES - len(self.named)))
-        self.ended += executions
-        self.starts, self.ends = np.concatenate((self.starts, starts)), np.concatenate((self.ends, ends))
+        self._append(executions, starts, ends)
         self._numbers = np.concatenate((self._numbers, numbers))
         nested = [each for block in blocks for each in block.nested]
         places = np.searchsorted(self._numbers, np.array([number for number, _ in nested], np.int64)).tolist()
@@ -124,15 +124,18 @@ class Backlog:
                 self.ended[i] = execution
         return EndedExecutions(executions, starts, ends)
 
-    def _add(self, executions: Iterable[Execution]) -> None:
+    def _add(self, rows: EndedExecutions) -> None:
         new: list[Execution] = []
-        for execution in executions:
+        for execution in rows.executions:
             parent = execution.parent
             if parent is not None and parent.end_ns:
                 _cut_ancestors(execution)
             if execution.stream is not None and not self._marked(execution):
                 execution.stream = None
             (new if execution.stream is None else self.behind).append(execution)
+        if not self.behind:
+            self._append(new, rows.starts, rows.ends)
+            return
         starts, ends = [e.start_ns for e in new], [e.end_ns for e in new]
         still: list[Execution] = []
         with resolving({id(execution.stream): execution.stream for execution in self.behind}.values()):
@@ -149,10 +152,12 @@ class Backlog:
                 starts.append(start)
                 ends.append(end)
         self.behind = still
-        if new:
-            self.ended += new
-            self.starts = np.concatenate((self.starts, np.array(starts, np.int64)))
-            self.ends = np.concatenate((self.ends, np.array(ends, np.int64)))
+        self._append(new, np.array(starts, np.int64), np.array(ends, np.int64))
+
+    def _append(self, executions: Sequence[Execution], starts: Ints, ends: Ints) -> None:
+        if executions:
+            self.ended += executions
+            self.starts, self.ends = np.concatenate((self.starts, starts)), np.concatenate((self.ends, ends))
 
     def activities(self, here: Callable[[Hashable], bool], since_ns: int, until_ns: int) -> NamedActivities:
         """The executions that were active on one device in `[since_ns, until_ns)`. Running ones end at `until_ns`.

@@ -190,14 +190,12 @@ class Joiner:
         if not ended.executions:
             return
         self.last_end_ns = max(self.last_end_ns, int(ended.ends.max()))
-        #: The last row of each execution.
-        rows = dict(zip(ended.executions, range(len(ended.executions)), strict=True))
-        last: dict[Hashable, int] = {}
-        for execution, i in rows.items():
-            last[execution.device] = max(i, last.get(execution.device, 0))
+        last = {execution.device: i for i, execution in enumerate(ended.executions)}
         where = {device: [each.uuid for each in self.placement.of(device)] for device in last}
         self.spinning.take_ends((uuid, int(ended.ends[i])) for device, i in last.items() for uuid in where[device])
-        marked = Counter((execution.name, execution.device) for execution in rows if execution.stream is not None)
+        marked = Counter(
+            (execution.name, execution.device) for execution in ended.executions if execution.stream is not None
+        )
         for (name, device), times in self.verdicts.take(ended, where).items():
             for pool in (self.pools[uuid] for uuid in where[device] if uuid in self.pools):
                 pool.count(name, times, until_ns=self.last_end_ns, marked=marked[name, device])

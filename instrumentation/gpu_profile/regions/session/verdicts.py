@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -53,31 +53,35 @@ class Verdicts:
         Returns the number of executions by name and `device`.
         """
         result: dict[tuple[str, Hashable], int] = {}
-        for (region, device), group in _by_region(ended).items():
-            lengths = [length_ns for mine in group.values() for length_ns in mine]
+        for (region, device), (executions, lengths) in _by_region(ended).items():
             calls = result[region, device] = len(lengths)
             name = region if region in self.durations or len(self.durations) < MOST_NAMES else OTHER
             if name not in self.durations:
                 self.durations[name] = DurationStats()
-            stats, omitted = self.durations[name], 0
+            stats, omitted, special = self.durations[name], 0, False
             stats.add_many(lengths)
-            for execution, mine in group.items():
+            for execution, times in Counter(executions).items():
                 if execution.items is not None:
                     stats.add_items(execution.items)
-                if execution.represents != 1:
-                    omitted += (execution.represents - 1) * len(mine)
-                    for length_ns in mine:
-                        stats.add_repeated(length_ns, execution.represents - 1)
-                stats.errors += execution.failed * execution.represents * len(mine)
-                if execution.operation is not None:
-                    operations = self.operations.setdefault(name, RegionOperations())
-                    operations.add(execution.operation, mine[-1])
+                stats.errors += execution.failed * execution.represents * times
+                omitted += (execution.represents - 1) * times
+                special = special or execution.represents != 1 or execution.operation is not None
+            if special:
+                self._take_special(name, executions, lengths)
             if name in self.operations:
                 self.operations[name].whole_ns = stats.total_ns
-            self._sources[name] = "host" if next(reversed(group)).stream is None else "device"
+            self._sources[name] = "host" if executions[-1].stream is None else "device"
             for uuid in where[device] or [""]:
                 self._uncounted[name, uuid] += calls + omitted
         return result
+
+    def _take_special(self, name: str, executions: Iterable[Execution], lengths: Iterable[int]) -> None:
+        """Count executions that stand for others, and profiled operations."""
+        for execution, length_ns in zip(executions, lengths, strict=True):
+            if execution.represents != 1:
+                self.durations[name].add_repeated(length_ns, execution.represents - 1)
+            if execution.operation is not None:
+                self.operations.setdefault(name, RegionOperations()).add(execution.operation, length_ns)
 
     def take_kernels(self, region: str, work: KernelWork) -> None:
         """Add the kernels and copies of one execution. `take` counts the execution itself."""
@@ -160,12 +164,14 @@ class Verdicts:
         return list(self._judged.values())
 
 
-def _by_region(ended: EndedExecutions) -> dict[tuple[str, Hashable], dict[Execution, list[int]]]:
-    """The lengths in ns of the rows of each execution, by the name and the `device` of the executions."""
-    lengths: defaultdict[Execution, list[int]] = defaultdict(list)
+def _by_region(ended: EndedExecutions) -> dict[tuple[str, Hashable], tuple[list[Execution], list[int]]]:
+    """The rows by the name and the `device` of their executions, with their lengths in ns."""
+    groups: dict[tuple[str, Hashable], tuple[list[Execution], list[int]]] = {}
     for execution, length_ns in zip(ended.executions, (ended.ends - ended.starts).tolist(), strict=True):
-        lengths[execution].append(length_ns)
-    groups: dict[tuple[str, Hashable], dict[Execution, list[int]]] = {}
-    for execution, mine in lengths.items():
-        groups.setdefault((execution.name, execution.device), {})[execution] = mine
+        key = execution.name, execution.device
+        group = groups.get(key)
+        if group is None:
+            group = groups[key] = [], []
+        group[0].append(execution)
+        group[1].append(length_ns)
     return groups
