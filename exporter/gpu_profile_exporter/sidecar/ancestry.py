@@ -19,7 +19,7 @@ _NO_ID: Final = bytes(8)
 
 
 class RecentSpans:
-    """The spans that arrived in some time: rows of those with executions, and the parents of the others.
+    """The spans that arrived in some time: rows of spans with executions, and the parents of other spans.
 
     The rows are columns, because an object for each would cost more than all the rest: `executions`, which many rows
     share, with their times in ns, numbered from `first` on.
@@ -48,7 +48,7 @@ class Ancestry:
     def __init__(self, *, keep_ns: int) -> None:
         self._keep_ns = keep_ns
         self._renewed_ns = 0
-        #: The spans since the last renewal, and those before it.
+        #: The spans since the last renewal, and the ones before it.
         self.recent = self._before = RecentSpans(0)
         #: Levels of nested executions in an execution, itself included, by its `id`.
         self._heights: dict[int, int] = {}
@@ -69,15 +69,15 @@ class Ancestry:
         return self._before.numbers.get(span) if number is None else number
 
     def row(self, number: int) -> tuple[Execution, int, int]:
-        """The execution of a row that was found, its start and its end in ns."""
+        """The execution of a recent row, its start and its end in ns."""
         recent = self.recent if number >= self.recent.first else self._before
         i = number - recent.first
         return recent.executions[i], recent.starts[i], recent.ends[i]
 
     def knows_any(self, spans: Sequence[bytes]) -> bool:
         """Whether any of these spans arrived recently, with or without an execution."""
-        known = (self.recent.numbers, self._before.numbers, self.recent.skipped, self._before.skipped)
-        return not all(each.keys().isdisjoint(spans) for each in known)
+        present = (self.recent.numbers, self._before.numbers, self.recent.skipped, self._before.skipped)
+        return not all(each.keys().isdisjoint(spans) for each in present)
 
     def add(
         self,

@@ -91,12 +91,12 @@ class Encoder:
                 if execution is None:
                     encodings.append(b"")
                     continue
-                found = looked_up.get(execution)
-                if found is None:
+                encoding = looked_up.get(execution)
+                if encoding is None:
                     key = execution.name, execution.device
-                    found = regions.get(key) or regions.setdefault(key, self._of_region(execution))
-                    looked_up[execution] = found
-                _, own_ns, without, encode = found
+                    encoding = regions.get(key) or regions.setdefault(key, self._of_region(execution))
+                    looked_up[execution] = encoding
+                _, own_ns, without, encode = encoding
                 if own and length_ns >= own_ns:
                     separate = execution.at(int(scope.starts[i]), int(scope.ends[i]))
                     values = {**self._enricher.attributes(separate), _REGION: self._region(execution)}

@@ -283,7 +283,7 @@ class SpanJoin:
         rows: Sequence[int],
         impossible: Container[int],
     ) -> dict[str, int]:
-        """Add new spans to the ancestry, and those with possible times to the join: the last one of each region."""
+        """Add new spans to the ancestry, and the possible ones to the join. Returns the last one of each region."""
         ancestry, keys, parents, starts, ends = self._ancestry, fields.keys, fields.parents, fields.starts, fields.ends
         made = [execution for i in rows if (execution := executions[i]) is not None]
         if len(made) < len(rows):
@@ -310,7 +310,7 @@ class SpanJoin:
         return newest
 
     def _share(self, region: str, device: Hashable, *, failed: bool = False, represents: int = 1) -> Execution:
-        """The execution without times that stands for all spans of which this is true."""
+        """The execution without times that all such spans share."""
         key = region, device, failed, represents
         execution = self._shared.get(key)
         if execution is None:
@@ -323,7 +323,7 @@ class SpanJoin:
     def _checked(self, span: Span, device: Hashable, now_ns: int) -> tuple[bool, Hashable, int, int, int]:
         """Whether a span's times are possible; the device, the number of spans that it represents, start and end.
 
-        The device is the reason for none if it stands for other spans. Also counts spans that came too late.
+        The device is the reason for none if it represents other spans. Also counts spans that came too late.
         """
         start_ns, end_ns, state = span.start_time_unix_nano, span.end_time_unix_nano, span.trace_state
         sampled = _SAMPLED.search(state) if state else None

@@ -71,7 +71,7 @@ class Execution:
         self.stream = stream
 
     def at(self, start_ns: int, end_ns: int) -> Execution:
-        """An execution of another process that ran then. This one has no times, and stands for many."""
+        """An execution of another process that ran then. This one has no times, and represents many."""
         made = Execution(self.name, device=self.device)
         made.start_ns, made.end_ns = start_ns, end_ns
         if self.failed:

@@ -76,7 +76,7 @@ class Verdicts:
         return result
 
     def _take_special(self, name: str, executions: Iterable[Execution], lengths: Iterable[int]) -> None:
-        """Count executions that stand for others, and profiled operations."""
+        """Count executions that represent several, and profiled operations."""
         for execution, length_ns in zip(executions, lengths, strict=True):
             if execution.represents != 1:
                 self.durations[name].add_repeated(length_ns, execution.represents - 1)

@@ -81,7 +81,7 @@ def outside(data: bytes, request: TraceRequest) -> list[tuple[int, bytes]]:
     """All fields that are no spans, at each level, as they are encoded."""
     found = []
     for place, inside in request._places:
-        found.append((1, without(data, place.content, place.end, inside)))
+        found.append((1, without(data, place.content, place.end, list(inside))))
         for around in inside:
             mine = [p for p in places(request) if around.content <= p.key and p.end <= around.end]
             found.append((2, without(data, around.content, around.end, mine)))
