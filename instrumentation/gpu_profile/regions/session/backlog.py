@@ -168,7 +168,7 @@ class Backlog:
         every = len(chosen) == len(self.ended)
         present = list(self.ended) if every else [self.ended[i] for i in chosen.tolist()]
         starts, ends = self.starts[chosen], self.ends[chosen]
-        if self.named or not here(None):
+        if not all(map(here, {execution.device for execution in present})):
             keep = [i for i, execution in enumerate(present) if here(execution.device)]
             present, starts, ends = [present[i] for i in keep], starts[keep], ends[keep]
         active = [
