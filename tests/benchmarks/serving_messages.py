@@ -9,6 +9,7 @@ import msgpack
 import numpy as np
 
 from gpu_profile.history.timeline import Floats
+from gpu_profile.serving.cost_sums import RequestCost
 from gpu_profile.serving.joined import ServingEngine
 from gpu_profile.serving.simulated import ServingRun
 from gpu_profile.serving.work import RequestPhase, WorkQuantity
@@ -107,7 +108,7 @@ def replay(run: ServingRun, seed: int) -> Replayed:
     spent_s = time.process_time() - began
     joules, half_widths = np.full(len(run.requests), np.nan), np.full(len(run.requests), np.nan)
     for request, cost in finished:
-        if cost.reason is None:
+        if isinstance(cost, RequestCost) and cost.reason is None:
             joules[int(request.id)], half_widths[int(request.id)] = sum(cost.joules), cost.half_width_j
     tenants = np.array([
         sum(uj for (use, _), uj in engine.account.microjoules.items() if use == (f"t{place}", "")) / 1e6

@@ -11,6 +11,7 @@ import numpy as np
 from gpu_profile.catalogue import SIGNALS
 from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.serving.pass_times import CLOCK_STEP_NS
 
 _NUMBER: Final = SIGNALS.index(ENERGY)
 #: Most readings of a GPU that wait for the other GPUs: 10 minutes at 10 Hz.
@@ -38,6 +39,10 @@ class _Counter:
         self.totals.append(self._total)
         return reset
 
+    def restart(self) -> None:
+        """Drop the readings. Later ones continue their sum."""
+        self.times, self.totals = [], []
+
     def drop(self, before_ns: int) -> None:
         """Drop the readings that no later moment needs: all but the last one up to `before_ns`."""
         n = max(0, int(np.searchsorted(self.times, before_ns, side="right")) - 1, len(self.times) - _MOST_WAITING)
@@ -64,6 +69,10 @@ class EnergySum:
         with self._lock:
             for number, end_ns, value in zip(values[::4], values[2::4], values[3::4], strict=True):
                 before_ns = counter.times[-1] if counter.times else end_ns
+                if end_ns < before_ns - CLOCK_STEP_NS:
+                    # The clock was set back. The other GPUs' readings follow.
+                    counter.restart()
+                    before_ns, self._given_ns = end_ns, 0
                 if number == _NUMBER and counter.add(end_ns, value):
                     self._resets.append((before_ns, end_ns))
 

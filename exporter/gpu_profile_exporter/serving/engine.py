@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterator, Mapping
+from enum import StrEnum
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -13,10 +14,11 @@ from gpu_profile.catalogue.metric import Metric
 from gpu_profile.clock import Clock
 from gpu_profile.sampling.rounds import PROCESSES_S
 from gpu_profile.sampling.tracked import TrackedDevice
-from gpu_profile.serving.account import EngineAccount, RequestCost
+from gpu_profile.serving.account import EngineAccount
+from gpu_profile.serving.cost_sums import RequestCost
 from gpu_profile.serving.joined import CostRefusal, FinishedRequest, ServingEngine
 from gpu_profile.serving.model import FIRST_AT
-from gpu_profile.serving.request_spans import ServedRequest
+from gpu_profile.serving.request_spans import ServedRequest, SpanFault
 from gpu_profile.serving.sharing import WHOLE_TIMES, Unallocated
 from gpu_profile.serving.tenants import ModelUse
 from gpu_profile.serving.work import RequestPhase
@@ -97,8 +99,10 @@ class ServedEngine:
         self._uuids: tuple[str, ...] = ()
         self._pending: deque[tuple[RequestSpan, CostTicket]] = deque()
         self._lock = threading.Lock()
-        #: The tickets of waiting spans, by the request's id, or by its end without an id.
-        self._tickets: WeakValueDictionary[str, CostTicket] = WeakValueDictionary()
+        #: The tickets of waiting spans, by the id and the end of their requests.
+        self._tickets: WeakValueDictionary[tuple[str, int | None], CostTicket] = WeakValueDictionary()
+        #: The latest costs of requests that the engine reported itself, by the same. Their spans may come later.
+        self._unclaimed: dict[tuple[str, int | None], RequestCost | StrEnum] = {}
         self._refused: Counter[str] = Counter()
         self._messages = 0
         self._tokens: Counter[tuple[ModelUse, RequestPhase]] = Counter()
@@ -139,8 +143,16 @@ class ServedEngine:
             pending = [self._pending.popleft() for _ in range(len(self._pending))]
         for span, ticket in pending:
             request = span.request
-            estimator.request(span.name, span.start_ns, span.attributes)
-            self._tickets[request.id or str(request.end_ns)] = ticket
+            taken = estimator.request(span.name, span.start_ns, span.attributes)
+            if isinstance(taken, FinishedRequest):
+                key = taken.id, taken.end_ns
+                self._tickets[key] = ticket
+                if (cost := self._unclaimed.pop(key, None)) is not None:
+                    self._give(key, cost)
+            else:
+                ticket.reason = str(taken)
+            if taken is SpanFault.REPEATED:
+                continue
             use = estimator.uses.of(request.tenant, request.model)
             self._ended[use] += 1
             for phase, n in zip(RequestPhase, _computed(request), strict=True):
@@ -150,6 +162,15 @@ class ServedEngine:
                 ticket.saved_j = estimator.account.saving(request.cached)
                 if ticket.saved_j is not None:
                     self._saved_j[use] += ticket.saved_j
+
+    def _give(self, key: tuple[str, int | None], cost: RequestCost | StrEnum) -> CostTicket | None:
+        """Give a span its cost, or the reason why there is none. Returns its ticket if it waits."""
+        ticket = self._tickets.pop(key, None)
+        if isinstance(cost, RequestCost) and ticket is not None:
+            ticket.cost = cost
+        elif ticket is not None:
+            ticket.reason = str(cost)
+        return ticket
 
     # ------------------------------------------------------------------ the step
 
@@ -172,10 +193,14 @@ class ServedEngine:
             estimator.account.spoil(start_ns, end_ns, Unallocated.OTHERS)
         estimator.settle(self._clock.now_ns(), programs.listed_until_ns())
         for request, cost in estimator.finished():
-            ticket = self._tickets.pop(request.id or str(request.end_ns), None)
-            if ticket is not None:
-                ticket.cost = cost
-            self._price(request, ticket, cost)
+            key = request.id, request.end_ns
+            ticket = self._give(key, cost)
+            if ticket is None and request.end_ns is None:
+                self._unclaimed[key] = cost
+                if len(self._unclaimed) > _MOST_PENDING:
+                    del self._unclaimed[next(iter(self._unclaimed))]
+            if isinstance(cost, RequestCost):
+                self._price(request, ticket, cost)
         likely = Unallocated.NOT_YET if not estimator.account.model.ready else LATE
         likely = Unallocated.OTHERS if programs.count else likely
         for ticket in list(self._tickets.values()):

@@ -8,7 +8,7 @@ from gpu_profile.catalogue import serving as names
 from gpu_profile.clock import Clock
 
 if TYPE_CHECKING:
-    from gpu_profile.serving.account import RequestCost
+    from gpu_profile.serving.cost_sums import RequestCost
     from gpu_profile.serving.request_spans import ServedRequest
 
 #: The reason of a request without a cost at the end of its wait.

@@ -10,7 +10,8 @@ by the equations of `join.unmixing` with quantities of work in place of time. Re
 - `prices`: the prices of the terms, with intervals; the prediction of durations.
 - `model`: the model of one engine over time, and the test whether windows reject it.
 - `sharing`: the parts of each window: idle, iterations, and the reasons for energy that is unallocated.
-- `account`: the totals by request, tenant and phase, and the costs of single requests.
+- `account`: the totals by request, tenant and phase, and the costs of single requests, from `cost_sums`. `savings`: by
+  a prefix cache.
 - `simulated`: an engine with exact costs, for tests, benchmarks and the demonstration.
 - `forward_pass`: messages of engines, decoded strictly; `pass_times`: when their iterations ran.
 - `request_spans`: requests from the engines' spans; `tenants`: bounded names.

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.rate import WIDEST_HALF_WIDTH
+from gpu_profile.serving.cost_sums import MEMORY_S, MOST_MISSING, CostSums, RequestCost
 from gpu_profile.serving.model import LOOK_BACK_NS, CostModel
-from gpu_profile.serving.pass_parts import prefill_work
+from gpu_profile.serving.savings import PrefillGrowth
 from gpu_profile.serving.sharing import WHOLE_TIMES, Spoiled, Unallocated, WindowParts, over_iterations
 from gpu_profile.serving.terms import DURATION, TERMS, Terms
 from gpu_profile.serving.windows import CounterReadings, CumulativeTerms, rows
@@ -30,50 +30,12 @@ _UJ: Final = 1_000_000
 _MOST_KEPT, _MOST_PARTS = 3000, 300_000
 #: Energy of unknown requests is rounding below this share.
 _ROUNDING: Final = 1e-6
-#: A request or tenant has a value if at most this share of its energy is missing.
-_MOST_MISSING: Final = 0.05
-#: The time constant of the memory of a tenant's half-width, in s.
-_MEMORY_S: Final = 600.0
-#: The work that a prefix cache spares.
-_CACHEABLE: Final = (WorkQuantity.TOKENS, WorkQuantity.PREFILL_CONTEXT)
+#: Tokens of a request in no iteration are rounding below this share.
+_TOKENS_ROUNDING: Final = 0.01
+#: Windows this long after an iteration, and until this long before the next one, are idle and show nothing new.
+_IDLE_NS, _IDLE_EDGE_NS = 10_000_000_000, 2_000_000_000
 #: Parts in one computation, to limit the memory.
 _AT_ONCE: Final = 8192
-
-
-class RequestCost(NamedTuple):
-    """The cost of one request so far.
-
-    `joules` is its full energy by `RequestPhase`, `half_width_j` that of the 95 % interval of the sum. `marginal_j` is
-    the energy without its equal parts of fixed costs. `device_s` is its share of the time in iterations, of all devices
-    together. The values must not be used if there is a `reason`.
-    """
-
-    joules: tuple[float, float]
-    half_width_j: float
-    marginal_j: float
-    device_s: float
-    reason: Unallocated | None
-
-
-@dataclass(slots=True)
-class _Sums:
-    """One request's or tenant's sums: J, marginal J and device s by phase, terms, the sum of squares of the energies of
-    its iterations, the modelled energy of windows that were left out, by reason, and the energy that was refused."""
-
-    joules: Floats = field(default_factory=lambda: np.zeros(len(RequestPhase)))
-    marginal_j: Floats = field(default_factory=lambda: np.zeros(len(RequestPhase)))
-    device_s: Floats = field(default_factory=lambda: np.zeros(len(RequestPhase)))
-    terms: Floats = field(default_factory=lambda: np.zeros(TERMS))
-    square: float = 0.0
-    missing_j: dict[Unallocated, float] = field(default_factory=lambda: defaultdict(float))
-    refused_j: float = 0.0
-
-    def fade(self, factor: float) -> None:
-        """Scale a tenant's sums: those of long ago say little about the present."""
-        for name in ("joules", "terms", "refused_j"):
-            setattr(self, name, getattr(self, name) * factor)
-        for reason in self.missing_j:
-            self.missing_j[reason] *= factor
 
 
 class EngineAccount:
@@ -89,12 +51,13 @@ class EngineAccount:
         self._spoiled = Spoiled()
         self._offset_j = 0.0  # the energy before the counters' latest restart
         self._fresh_iterations, self._kept, self._shared_since_ns = Iterations.none(), 0, 0
+        #: The end of the last iteration, and of the idle time that is left out.
+        self._busy_until_ns, self._idle_until_ns = 0, 0
         self.model = CostModel()
-        self._requests: dict[int, _Sums] = defaultdict(_Sums)
-        self._tenants: dict[Hashable, _Sums] = defaultdict(_Sums)
-        self._phases = {phase: _Sums() for phase in RequestPhase}
-        #: Of recent prefill: its tokens, and over these the sums of the terms' growth with each of `_CACHEABLE`.
-        self._prefill_tokens, self._prefill_terms = 0.0, np.zeros((len(_CACHEABLE), TERMS))
+        self._requests: dict[int, CostSums] = defaultdict(CostSums)
+        self._tenants: dict[Hashable, CostSums] = defaultdict(CostSums)
+        self._phases = {phase: CostSums() for phase in RequestPhase}
+        self._growth = PrefillGrowth()
         self.microjoules: dict[tuple[Hashable, RequestPhase], int] = defaultdict(int)
         self.device_s: dict[tuple[Hashable, RequestPhase], float] = defaultdict(float)
         #: By reason: energy that is no tenant's, in whole µJ.
@@ -105,6 +68,14 @@ class EngineAccount:
     def take(self, iterations: Iterations) -> None:
         """Add iterations, later than all earlier ones."""
         if len(iterations.starts):
+            starts, ends = iterations.starts, iterations.ends
+            if not self._busy_until_ns:
+                # Nothing shows whether the engine worked before its first message.
+                self.spoil(0, int(starts[0]), Unallocated.NOT_YET)
+            before = np.concatenate(([self._busy_until_ns or starts[0]], ends[:-1]))
+            for place in np.flatnonzero(starts - before > _IDLE_NS + _IDLE_EDGE_NS).tolist():
+                self._idle(int(before[place]), int(starts[place]))
+            self._busy_until_ns = int(ends[-1])
             self._iterations = _later(self._iterations, iterations)
             if not self.model.locked:
                 self._fresh_iterations = _later(self._fresh_iterations, iterations)
@@ -127,6 +98,26 @@ class EngineAccount:
             np.concatenate((before.times, readings.times)), np.concatenate((before.joules, joules))
         )
 
+    def set_back(self) -> None:
+        """The clock was set back. The energy that waits is unallocated, and the next reading continues the last one."""
+        if len(self._readings.times):
+            waiting_uj = self.held_uj
+            self._add(Unallocated.LOST, waiting_uj / _UJ, waiting_uj)
+            self._readings = CounterReadings(np.zeros(1, np.int64), self._readings.joules[-1:])
+        self._iterations = self._fresh_iterations = Iterations.none()
+        self._spoiled, self._busy_until_ns, self._idle_until_ns = Spoiled(), 0, 0
+        self._shared_since_ns = self._kept = 0
+        self._requests.clear()
+        if not self.model.locked:
+            self.model = CostModel()
+
+    def _idle(self, since_ns: int, until_ns: int) -> None:
+        """Leave out the windows of a time without iterations, except near its ends."""
+        start_ns, end_ns = max(since_ns + _IDLE_NS, self._idle_until_ns), until_ns - _IDLE_EDGE_NS
+        if end_ns > start_ns:
+            self.spoil(start_ns, end_ns, Unallocated.IDLE)
+            self._idle_until_ns = end_ns
+
     def spoil(self, start_ns: int, end_ns: int, reason: Unallocated) -> None:
         """Leave out the windows that overlap a time: iterations were lost, or others used the devices."""
         self._spoiled.add(start_ns, end_ns, reason)
@@ -145,8 +136,18 @@ class EngineAccount:
     def settle(self, complete_ns: int) -> None:
         """Share out the windows with all of their iterations. `complete_ns` is the time up to which all have."""
         locked, model = self.model.locked, self.model
+        if not self._busy_until_ns:
+            n = int(np.searchsorted(self._readings.times, complete_ns - LOOK_BACK_NS)) - 1
+            if (n := max(n, _first_kept(self._spoiled.by_window(self._readings.times)))) > 0:
+                self._give_up(n)
+            return
+        if complete_ns > self._busy_until_ns + _IDLE_NS + _IDLE_EDGE_NS:
+            self._idle(self._busy_until_ns, complete_ns)
+        if not model.ready:
+            self._thin()
         if not locked:
-            n = int(np.searchsorted(self._readings.times, complete_ns, side="right"))
+            last_ns = min(complete_ns, self._busy_until_ns + _IDLE_NS)
+            n = max(self._kept, int(np.searchsorted(self._readings.times, last_ns, side="right")))
             fresh = self._readings.before(n).since(self._kept)
             reasons = self._spoiled.by_window(self._readings.times[:n])
             good = [reason is None for reason in reasons]
@@ -159,10 +160,18 @@ class EngineAccount:
                 self._drop(n - 1)
         elif self._kept > _MOST_KEPT or self.waiting_parts > _MOST_PARTS:
             self._give_up_half()
-        elif first := next((at for at, reason in enumerate(reasons) if reason not in WHOLE_TIMES), len(reasons)):
+        elif first := _first_kept(reasons):
             self._give_up(first)  # no model needs these windows
-        if model.locked and model.misfit > WIDEST_HALF_WIDTH:
+        if model.locked and model.refuted:
             self._begin_anew()
+
+    def _thin(self) -> None:
+        """Drop the readings inside idle times that wait for a model."""
+        idle = np.array([reason is Unallocated.IDLE for reason in self._spoiled.by_window(self._readings.times)], bool)
+        if idle.any():
+            kept = np.concatenate(([True], ~(idle[:-1] & idle[1:]), [True]))
+            kept[: self._kept] = True
+            self._readings = CounterReadings(self._readings.times[kept], self._readings.joules[kept])
 
     def _give_up_half(self) -> None:
         """Leave the older half of the time that waits for a model unallocated."""
@@ -179,7 +188,7 @@ class EngineAccount:
         times, joules = self._readings.before(n + 1)
         whole = round(float(joules[-1]) * _UJ) - round(float(joules[0]) * _UJ)
         for reason, growth_j in zip(self._spoiled.by_window(times), np.diff(joules).tolist(), strict=True):
-            if reason in WHOLE_TIMES:
+            if reason in WHOLE_TIMES or reason is Unallocated.IDLE:
                 whole -= self._add(reason, growth_j, whole)
         self._add(Unallocated.NOT_YET, whole / _UJ, whole)
         self._drop(n)
@@ -187,7 +196,7 @@ class EngineAccount:
     def _begin_anew(self) -> None:
         """Learn prices anew: the engine has another language model, or other work runs beside it."""
         self.model, self._kept, self._fresh_iterations = CostModel(), 0, self._iterations
-        self._prefill_tokens, self._prefill_terms = 0.0, np.zeros_like(self._prefill_terms)
+        self._growth = PrefillGrowth()
         # Their terms are those of a refuted model: their energy counts as refused until it has faded.
         for total in (*self._tenants.values(), *self._phases.values()):
             total.terms = np.zeros(TERMS)
@@ -231,8 +240,9 @@ class EngineAccount:
         for reason, unallocated_j in parts.unallocated.items():
             whole -= self._add(reason, unallocated_j, whole)
         weights, clean = (over_iterations(moments, each, some) for each in (parts.given, parts.counted))
+        inside = over_iterations(moments, np.ones(len(joules)), some)
         missed = {reason: over_iterations(moments, each, some) for reason, each in parts.missing.items()}
-        by_tenant = self._charge(model, some, terms, weights, clean, missed)
+        by_tenant = self._charge(model, some, terms, weights, clean, inside, missed)
         whole -= self._settle_tenants(by_tenant, float(moments[-1] - moments[0]) / 1e9, whole)
         unknown_j = float(parts.shared.sum()) - sum(float(each.joules.sum()) for each in by_tenant.values())
         if unknown_j > _ROUNDING * float(parts.shared.sum()):
@@ -247,13 +257,14 @@ class EngineAccount:
         return counted
 
     def _charge(
-        self, model: CostModel, some: Iterations, terms: Terms, weights: Floats, clean: Floats,
+        self, model: CostModel, some: Iterations, terms: Terms, weights: Floats, clean: Floats, inside: Floats,
         missed: Mapping[Unallocated, Floats],
-    ) -> dict[Hashable, _Sums]:  # fmt: skip
+    ) -> dict[Hashable, CostSums]:  # fmt: skip
         """Add the parts' energies to their requests, and return the sums by tenant. An iteration's modelled energy
-        counts with its weight. `clean` is its part in windows that are used, `missed` in those left out, by reason."""
-        by_tenant: dict[Hashable, _Sums] = defaultdict(_Sums)
-        self._take_prefill(some, terms, clean)
+        counts with its weight. `clean` is its part in windows that are used, `missed` in windows left out, by reason,
+        and `inside` in all windows."""
+        by_tenant: dict[Hashable, CostSums] = defaultdict(CostSums)
+        self._growth.take(model, some, terms, clean)
         prices = model.prices.solution[1:]
         by_quantity, fixed = terms.shares @ prices, terms.fixed @ prices
         seconds = terms.shares[:, :, DURATION] * self._devices
@@ -265,7 +276,8 @@ class EngineAccount:
             equal = fixed[of] * work[:, WorkQuantity.REQUESTS]
             columns = np.column_stack((
                 energy * weights[of], (energy - equal) * weights[of], (work * seconds[of]).sum(axis=1) * clean[of],
-                (energy * weights[of]) ** 2, *(energy * each[of] for each in missed.values()),
+                (energy * weights[of]) ** 2, work[:, WorkQuantity.TOKENS] * inside[of],
+                *(energy * each[of] for each in missed.values()),
             ))  # fmt: skip
             own = np.einsum("mk,mkf->mf", work * clean[of, None], terms.shares[of])
             keys = part.request * len(RequestPhase) + part.phase
@@ -275,7 +287,7 @@ class EngineAccount:
             for of_phase, sums in self._phases.items():
                 mine = keys % len(RequestPhase) == of_phase
                 sums.joules[of_phase] += totals[mine, 0].sum()
-                for place, reason in enumerate(missed, 4):
+                for place, reason in enumerate(missed, 5):
                     if reason not in WHOLE_TIMES:
                         sums.missing_j[reason] += float(totals[mine, place].sum())
                 sums.terms += own_totals[mine].sum(axis=0)
@@ -288,35 +300,26 @@ class EngineAccount:
                     sums.marginal_j[phase] += total[1]
                     sums.device_s[phase] += total[2]
                     sums.square += total[3]
-                    for reason, missing_j in zip(missed, total[4:], strict=True):
+                    sums.tokens[phase] += total[4]
+                    for reason, missing_j in zip(missed, total[5:], strict=True):
                         sums.missing_j[reason] += missing_j
                     sums.terms += own_total
         return by_tenant
 
-    def _take_prefill(self, some: Iterations, terms: Terms, clean: Floats) -> None:
-        """Add the growth of the terms of iterations with prefill, weighted by its tokens in windows that are used."""
-        if len(some.starts):
-            parts = some.parts
-            prefill = parts.work[:, WorkQuantity.TOKENS] * (parts.phase == RequestPhase.PREFILL)
-            tokens = clean * np.bincount(parts.iteration, prefill, len(some.starts))
-            fade = math.exp(-float(some.ends[-1] - some.starts[0]) / 1e9 / _MEMORY_S)
-            self._prefill_tokens = fade * self._prefill_tokens + float(tokens.sum())
-            weighted = np.einsum("n,nqk->qk", tokens, self.model.gradients(some, terms)[:, _CACHEABLE])
-            self._prefill_terms = fade * self._prefill_terms + weighted
-
-    def _settle_tenants(self, by_tenant: dict[Hashable, _Sums], elapsed_s: float, most: int) -> int:
+    def _settle_tenants(self, by_tenant: dict[Hashable, CostSums], elapsed_s: float, most: int) -> int:
         """Add the tenants' energies to the totals, or to a refusal. Returns the µJ, at most `most`."""
         added = 0
         for total in (*self._tenants.values(), *self._phases.values()):
-            total.fade(math.exp(-elapsed_s / _MEMORY_S))
+            total.fade(math.exp(-elapsed_s / MEMORY_S))
         for tenant, sums in by_tenant.items():
             total = self._tenants[tenant]
             total.joules += sums.joules
+            total.tokens += sums.tokens
             total.terms += sums.terms
             # Of a whole stretch that was left out, a tenant has nothing. Its other energy is complete.
             for reason in sums.missing_j.keys() - WHOLE_TIMES:
                 total.missing_j[reason] += sums.missing_j[reason]
-            refusal = self._refusal(self.model, total)
+            refusal = total.refusal(self.model)
             for phase in RequestPhase:
                 counted = min(max(0, int(float(sums.joules[phase]) * _UJ)), most - added)
                 if refusal is None:
@@ -329,20 +332,6 @@ class EngineAccount:
                 added += counted
         return added
 
-    def _refusal(self, model: CostModel, total: _Sums) -> Unallocated | None:
-        joules = float(total.joules.sum())
-        missing = total.missing_j
-        if sum(missing.values()) > _MOST_MISSING / (1 - _MOST_MISSING) * max(joules, 1e-12):
-            return max(missing, key=missing.__getitem__)
-        if self._half_width(model, total) > WIDEST_HALF_WIDTH * max(joules, 1e-12):
-            return Unallocated.REJECTED if model.misfit > WIDEST_HALF_WIDTH / 2 else Unallocated.NOT_IDENTIFIABLE
-        return None
-
-    @staticmethod
-    def _half_width(model: CostModel, sums: _Sums) -> float:
-        joules = sums.joules.sum(keepdims=True)
-        return float(model.prices.half_widths(sums.terms[None, :], joules)[0]) + model.misfit * float(joules[0])
-
     # ------------------------------------------------------------------ answers
 
     def half_width(self, tenant: Hashable) -> float | None:
@@ -354,11 +343,13 @@ class EngineAccount:
         """The same for a phase of all requests together."""
         return self._share_half_width(self._phases[phase])
 
-    def _share_half_width(self, sums: _Sums | None) -> float | None:
-        if not self.model.ready or sums is None or self._refusal(self.model, sums) is not None:
+    def _share_half_width(self, sums: CostSums | None) -> float | None:
+        if not self.model.ready or sums is None or sums.refusal(self.model) is not None:
             return None
         joules = float(sums.joules.sum())
-        return self._half_width(self.model, sums) / joules if sums.refused_j <= _MOST_MISSING * joules else None
+        if sums.refused_j > MOST_MISSING * joules:
+            return None
+        return (sums.half_width(self.model) + max(0.0, sum(sums.absent.values()))) / joules
 
     def cost(self, request: int) -> RequestCost | None:
         """The cost of a request as far as windows are shared out, or None if it has had no part in one yet."""
@@ -367,27 +358,41 @@ class EngineAccount:
             return None
         joules = float(sums.joules.sum())
         noise = 1.96 * np.sqrt(max(0.0, sums.square) * self.model.relative_noise)
-        half_width = float(np.hypot(self._half_width(self.model, sums), noise)) + max(0.0, sum(sums.missing_j.values()))
-        reason = self._refusal(self.model, sums)
+        half_width = float(np.hypot(sums.half_width(self.model), noise)) + max(0.0, sum(sums.absent.values()))
+        reason = sums.refusal(self.model)
         if reason is None and half_width > WIDEST_HALF_WIDTH * joules:
             reason = Unallocated.NOT_IDENTIFIABLE
         by_phase = float(sums.joules[RequestPhase.PREFILL]), float(sums.joules[RequestPhase.DECODE])
         return RequestCost(by_phase, half_width, float(sums.marginal_j.sum()), float(sums.device_s.sum()), reason)
 
+    def ended(self, request: int, tokens: Sequence[float], began_ns: int) -> None:
+        """A request that began at a time has ended, with `tokens` by phase. Tokens that are in no iteration so far
+        will be in none: their energy is missing in its cost and in its tenant's."""
+        sums, expected = self._requests[request], np.array(tokens, float)
+        sums.lacking = np.where(sums.tokens < (1 - _TOKENS_ROUNDING) * expected, expected - sums.tokens, 0.0)
+        # The energy before the first window that was shared out is nobody's.
+        if 0 < self._shared_since_ns <= began_ns:
+            self._tenants[self._tenant_of(request)].lacking += sums.lacking
+
+    def doubt(self, request: int, tokens: float, of_tenant: float) -> None:
+        """The tokens of a request's prefill may be off by so many, and its tenant's by `of_tenant`."""
+        self._requests[request].unsure += tokens
+        self._tenants[self._tenant_of(request)].unsure += of_tenant
+
     def saving(self, cached: int) -> float | None:
-        """An estimate of the energy in J that `cached` first tokens of a prompt would have cost: the growth of the
-        modelled energy of recent iterations with prefill for one more token. None while that is not certain enough."""
-        if not self.model.ready or self._prefill_tokens <= 0:
-            return None
-        work = np.array(prefill_work(cached, 0))[list(_CACHEABLE)]
-        sums = _Sums(terms=work @ self._prefill_terms / self._prefill_tokens)
-        sums.joules[RequestPhase.PREFILL] = joules = float(sums.terms @ self.model.prices.solution[1:])
-        return joules if self._half_width(self.model, sums) <= WIDEST_HALF_WIDTH * joules else None
+        """An estimate of the energy in J that `cached` first tokens of a prompt would have cost. None while that is not
+        certain enough."""
+        return self._growth.saving(self.model, cached) if self.model.ready else None
 
     def forget(self, requests: Iterable[int]) -> None:
         """Drop the sums of requests that have ended. Tenants keep their totals."""
         for request in requests:
             self._requests.pop(request, None)
+
+
+def _first_kept(reasons: Sequence[Unallocated | None]) -> int:
+    """The number of windows at the beginning that are left out as a whole."""
+    return next((at for at, reason in enumerate(reasons) if reason not in WHOLE_TIMES), len(reasons))
 
 
 def _later(before: Iterations, iterations: Iterations) -> Iterations:

@@ -15,10 +15,11 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.serving.account import EngineAccount, RequestCost
+from gpu_profile.serving.account import EngineAccount
+from gpu_profile.serving.cost_sums import RequestCost
 from gpu_profile.serving.forward_pass import BatchedRequest, MessageError, MessageFault, decoded
 from gpu_profile.serving.membership import MOST_REQUESTS, Membership, PlacingFault
-from gpu_profile.serving.pass_times import KEPT_BACK_NS, PublishedPasses, TimedPass
+from gpu_profile.serving.pass_times import CLOCK_STEP_NS, KEPT_BACK_NS, PublishedPasses, TimedPass
 from gpu_profile.serving.request_spans import Attributes, ServedRequest, SpanFault, served_request
 from gpu_profile.serving.sharing import Unallocated
 from gpu_profile.serving.tenants import NO_TENANT, ModelUse, ModelUses
@@ -55,7 +56,16 @@ class FinishedRequest(NamedTuple):
     prompt: int | None = None
     completion: int | None = None
     cached: int | None = None
+    scheduled_ns: int = 0
     end_ns: int | None = None
+
+    @property
+    def tokens(self) -> tuple[int, int] | None:
+        """The tokens that iterations compute for it, by `RequestPhase`. None if the engine does not report them."""
+        if self.prompt is None or self.completion is None:
+            return None
+        # The last part of the prompt gives the first token. At least a token of a prompt is computed.
+        return max(1, self.prompt - self.cached) if self.cached is not None else 1, self.completion - 1
 
 
 class ServingEngine:
@@ -89,8 +99,12 @@ class ServingEngine:
         self._unplaced: deque[tuple[int, ServedRequest]] = deque()
         self._ending: deque[tuple[int, str]] = deque(maxlen=2 * MOST_REQUESTS)
         self._ended: deque[tuple[int, int]] = deque()
-        self._finished: deque[tuple[FinishedRequest, RequestCost]] = deque(maxlen=_MOST_FINISHED)
+        self._finished: deque[tuple[FinishedRequest, RequestCost | StrEnum]] = deque(maxlen=_MOST_FINISHED)
+        #: The latest spans, to recognise copies.
+        self._latest: dict[tuple[str, int, int], None] = {}
         self._last_request_ns: int | None = None
+        #: Whether the engine reports the requests of its iterations.
+        self._reports = False
         self._fresh = False
         self._refusal: CostRefusal | None = None
         #: The time of iterations that were dropped because there were no readings.
@@ -98,8 +112,6 @@ class ServingEngine:
         self._last_time_ns = 0
         #: Spans of requests that cannot be used, and requests without a place in the iterations, by reason.
         self.refused_requests: dict[SpanFault | PlacingFault, int] = defaultdict(int)
-        #: Requests that ended without a cost.
-        self.without_cost = 0
 
     @property
     def refused_messages(self) -> dict[MessageFault, int]:
@@ -133,29 +145,48 @@ class ServingEngine:
         except MessageError as error:
             self._passes.refused[error.fault] += 1
             return
+        if not message.idle:
+            self._reports = message.requests is not None
         arrival_ns -= round(message.age_s * 1e9)
         self._passes.take(message, arrival_ns)
         self._ending.extend((arrival_ns, name) for name in message.ended)
 
-    def request(self, name: str, start_ns: int, attributes: Attributes) -> bool:
-        """Add a span that has ended, by its name, its start and its attributes. Returns whether it was a request's."""
+    def request(self, name: str, start_ns: int, attributes: Attributes) -> FinishedRequest | StrEnum | None:
+        """Add a span that has ended, by its name, its start and its attributes.
+
+        Returns the request with the id and the end that `finished` gives, with no end if the engine reports the request
+        itself. Returns the reason why a span cannot be used, and None if it is no request's.
+        """
         request = served_request(name, start_ns, attributes, self._tenant_attribute)
         if request is None:
-            return False
+            return None
+        if not isinstance(request, SpanFault) and request.id and self._is_copy(request):
+            request = SpanFault.REPEATED
         if isinstance(request, SpanFault):
             self.refused_requests[request] += 1
-        elif len(self._unplaced) >= MOST_REQUESTS or len(self._requests) >= 2 * MOST_REQUESTS:
+            return request
+        if len(self._unplaced) >= MOST_REQUESTS or len(self._requests) >= 2 * MOST_REQUESTS:
             self.refused_requests[PlacingFault.FULL] += 1
-        else:
-            number = self._numbered(
-                FinishedRequest(
-                    request.id, self.uses.of(request.tenant, request.model), request.prompt, request.completion,
-                    request.cached, request.end_ns,
-                )
-            )  # fmt: skip
-            self._unplaced.append((number, request))
-            self._fresh = True
-        return True
+            return PlacingFault.FULL
+        if self._reports:
+            # It has its place already.
+            return FinishedRequest(request.id, self.uses.of(request.tenant, request.model))
+        taken = FinishedRequest(
+            request.id, self.uses.of(request.tenant, request.model), request.prompt, request.completion,
+            request.cached, request.scheduled_ns, request.end_ns,
+        )  # fmt: skip
+        self._unplaced.append((self._numbered(taken), request))
+        self._fresh = True
+        return taken
+
+    def _is_copy(self, request: ServedRequest) -> bool:
+        """Whether the span of a request came before: senders repeat spans without an acknowledgement."""
+        key = request.id, request.scheduled_ns, request.end_ns
+        before = key in self._latest
+        self._latest[key] = None
+        if len(self._latest) > MOST_REQUESTS:
+            del self._latest[next(iter(self._latest))]
+        return before
 
     def _numbered(self, request: FinishedRequest) -> int:
         self._next += 1
@@ -178,12 +209,26 @@ class ServingEngine:
         that are not later than all earlier ones are left out, as are values that are not finite."""
         later = []
         for time_ns, value in zip(times, joules, strict=True):
+            if time_ns < self._last_time_ns - CLOCK_STEP_NS:
+                self._set_back()
             if time_ns > self._last_time_ns and np.isfinite(value):
                 self._last_time_ns = int(time_ns)
                 later.append((self._last_time_ns, float(value)))
         if later:
             kept_times, kept_j = zip(*later, strict=True)
             self.account.read(CounterReadings(np.array(kept_times, np.int64), np.array(kept_j)))
+
+    def _set_back(self) -> None:
+        """The clock was set back: the times of all that waits belong to the old one."""
+        for number in [*(number for number, _ in self._unplaced), *(number for _, number in self._ended)]:
+            self._finished.append((self._requests[number], Unallocated.LOST))
+            self._requests.pop(number)
+        self._unplaced.clear()
+        self._ended.clear()
+        self._membership = Membership()
+        self._shared_until_ns = self._last_ns = self._first_ns = self._last_time_ns = 0
+        self._last_request_ns = self._unread = None
+        self.account.set_back()
 
     # ------------------------------------------------------------------ sharing out
 
@@ -224,6 +269,8 @@ class ServingEngine:
             if self._unread is not None:
                 self.account.spoil(*self._unread, Unallocated.LOST)
                 self._unread = None
+            for number, tokens, of_tenant in batch.unsure:
+                self.account.doubt(number, tokens, of_tenant)
             self.account.take(iterations)
             complete_ns = self._complete_ns(now_ns)
             self.account.settle(complete_ns if alone_until_ns is None else min(complete_ns, alone_until_ns))
@@ -255,15 +302,40 @@ class ServingEngine:
         for _ in range(len(self._unplaced)):
             number, request = self._unplaced.popleft()
             if request.end_ns > now_ns + self._deadline_ns:
-                self.refused_requests[SpanFault.RANGE] += 1
-                del self._requests[number]
-            elif request.end_ns > now_ns - KEPT_BACK_NS - _SPAN_EARLY_NS:
+                self._refuse(number, SpanFault.RANGE)
+            elif request.end_ns > now_ns - self._deadline_ns and not self._has_iterations(request.end_ns, now_ns):
                 self._unplaced.append((number, request))
             elif (fault := self._membership.place(number, request)) is not None:
-                self.refused_requests[fault] += 1
-                del self._requests[number]
+                self._refuse(number, fault)
             else:
                 self._ended.append((request.end_ns, number))
+
+    def _has_iterations(self, end_ns: int, now_ns: int) -> bool:
+        """Whether the iterations up to the end of a request have arrived. Messages may be late by seconds."""
+        if end_ns > now_ns - KEPT_BACK_NS - _SPAN_EARLY_NS:
+            return False
+        stream = self._passes.streams.get(self._publisher) if self._publisher else None
+        if stream is None or end_ns - self._membership.delay_ns <= self._last_ns:
+            return True
+        # A request that ends with the last iteration before an idle time has a stamp that is a little later.
+        quiet = stream.arrival_ns < now_ns - (_SILENT_NS if stream.busy else KEPT_BACK_NS)
+        return quiet and end_ns < stream.arrival_ns + _SPAN_EARLY_NS
+
+    def _refuse(self, number: int, fault: SpanFault | PlacingFault) -> None:
+        """A request has no place in the iterations. Its tenant lacks its tokens."""
+        request = self._requests[number]
+        self.refused_requests[fault] += 1
+        self._finished.append((request, fault))
+        self._end(number)
+        self._drop(number)
+
+    def _end(self, number: int) -> None:
+        """The account has all iterations of a request that it will get."""
+        request = self._requests[number]
+        if request.tokens is not None:
+            # Of a request that began before the first message, nobody has the other tokens.
+            whole = request.scheduled_ns >= self._first_ns
+            self.account.ended(number, request.tokens, request.scheduled_ns if whole else 0)
 
     def _without_spans_ns(self, now_ns: int) -> int | None:
         """The time of the iterations that need not wait for spans, because there have been none for long. None: all
@@ -301,19 +373,17 @@ class ServingEngine:
             if end_ns >= until_ns and len(self._ended) < MOST_REQUESTS:
                 self._ended.append((end_ns, number))
                 continue
-            cost = self.account.cost(number)
-            if cost is None:
-                self.without_cost += 1
-            else:
-                self._finished.append((self._requests[number], cost))
+            self._end(number)
+            self._finished.append((self._requests[number], self.account.cost(number) or Unallocated.NOT_YET))
             self._drop(number)
 
     def _drop(self, number: int) -> None:
         self.account.forget([number])
         self._requests.pop(number, None)
 
-    def finished(self) -> list[tuple[FinishedRequest, RequestCost]]:
-        """Requests that have ended, each once, with their costs, once the energy of their iterations is shared out."""
+    def finished(self) -> list[tuple[FinishedRequest, RequestCost | StrEnum]]:
+        """Requests that have ended, each once, with their costs, once the energy of their iterations is shared out, or
+        with the reason why they have none."""
         result = list(self._finished)
         self._finished.clear()
         return result

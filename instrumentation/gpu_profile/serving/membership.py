@@ -38,6 +38,11 @@ _DELAYS_NS = range(-20_000_000, 79_000_000, 3_000_000)
 _WEIGHTS, _FORGET = (1.0, 2.0, 1.0), 0.98
 #: The least share of an iteration's tokens of prefill that its requests have.
 _COMPUTED = 0.99
+#: The weights of a new iteration and of a new request in the shares that do not fit, and the share from which no
+#: request has a place in decode.
+_NEW_MISFIT, _NEW_FAULT, _MOST_MISFIT = 0.01, 0.03, 0.1
+#: Stamps may be so much too early.
+_EARLY_NS = 20_000_000
 #: The most requests and iterations that wait.
 MOST_REQUESTS, MOST_PASSES = 20_000, 100_000
 
@@ -79,10 +84,13 @@ class Membership:
         self._by_first: dict[int, set[_Placed]] = defaultdict(set)
         self._by_last: dict[int, set[_Placed]] = defaultdict(set)
         self._prefills = Prefilling()
-        self._delay_ns, self._scores = 0, np.zeros(len(_DELAYS_NS))
+        #: The delay of requests' stamps behind stamps of iterations, and the weights of trial delays.
+        self.delay_ns, self._scores = 0, np.zeros(len(_DELAYS_NS))
         self._ratios: deque[tuple[int, int]] = deque(maxlen=101)
         #: Iterations without parts for decode, because their requests disagree with their counts.
         self.disagreeing = 0
+        #: The share of iterations that disagree, and of requests with more tokens than iterations.
+        self._misfit, self._impossible = 0.0, 0.0
 
     def __len__(self) -> int:
         return len(self._passes)
@@ -119,12 +127,13 @@ class Membership:
             return PlacingFault.TOO_OLD
         if request.completion > 1:
             self._learn_delay(request.end_ns)
-        delay_ns = self._delay_ns
+        delay_ns = self.delay_ns
         first_ns, end_ns = request.first_token_ns - delay_ns, request.end_ns - delay_ns
         if len(self._running) >= MOST_REQUESTS:
             return PlacingFault.FULL
-        # If the prefill has left, it can be nobody's any more. Decode still has its place.
-        left = first_ns < (self._passes[0].start_ns + self._passes[0].end_ns) // 2
+        # If the prefill has left, it can be nobody's any more. Decode still has its place. Iterations leave with all of
+        # their requests, so that a stamp just before the first one means that one.
+        left = first_ns < self._passes[0].start_ns - _EARLY_NS
         prefill_at = None if left else self._prefills.ended_at(first_ns)
         tokens = request.completion - 1
         if tokens:
@@ -133,7 +142,9 @@ class Membership:
                 possible = max(1, last + 1 - bisect_right(self._at, prefill_at))
                 if tokens >= _LONG_ENOUGH:
                     self._ratios.append((tokens, possible))
-                if self.speculative or tokens > _SPECULATIVE * possible + _EDGES:
+                impossible = tokens > _SPECULATIVE * possible + _EDGES
+                self._impossible += _NEW_FAULT * (impossible - self._impossible)
+                if self.speculative or impossible:
                     return PlacingFault.SPECULATIVE
                 if tokens < _INTERRUPTED * possible - _EDGES:
                     return PlacingFault.INTERRUPTED
@@ -165,7 +176,7 @@ class Membership:
         # Neighbours of the best delay often have the same iterations: then the middle of them is best.
         smooth = np.convolve(self._scores, _WEIGHTS, mode="same")
         if smooth.max() > 0:
-            self._delay_ns = _DELAYS_NS[int(smooth.argmax())]
+            self.delay_ns = _DELAYS_NS[int(smooth.argmax())]
 
     def _nearest(self, end_ns: int) -> int:
         """The index of the iteration with decode that ended nearest to a time."""
@@ -271,15 +282,23 @@ class Membership:
                 agrees = excess != 0 or not message.decodes or self._agrees(at, message.decode_kv)
                 chunks = self._prefills.chunks(self._gone, each)
                 computed = sum(chunk.tokens for chunk in chunks)
-                prefilled = len(chunks) == message.prefills and computed >= _COMPUTED * message.prefill_tokens
-                if not late and (excess or not prefilled):
+                exact = len(chunks) == message.prefills and computed >= _COMPUTED * message.prefill_tokens
+                # Of an iteration in which all of its prompts end, no other span can come.
+                ends = len(chunks) == message.prefills and all(chunk.prompt.at == self._gone for chunk in chunks)
+                if not late and (excess or not (exact or ends)):
                     break
-                self.disagreeing += not agrees or excess > 0
-                index = batch.add(each, whole=agrees and not excess and prefilled)
+                fits = agrees and excess <= 0
+                self.disagreeing += not fits
+                self._misfit += _NEW_MISFIT * ((not fits) - self._misfit)
+                clear = max(self._misfit, self._impossible) <= _MOST_MISFIT
+                index = batch.add(each, whole=agrees and not excess and exact)
                 for chunk in chunks:
                     work = prefill_work(chunk.tokens, chunk.context)
                     batch.part(index, chunk.number, RequestPhase.PREFILL, work)
-                if not agrees or excess > 0:
+                    if chunk.unsure:
+                        batch.unsure.append((chunk.number, chunk.unsure, chunk.tenant_unsure))
+                # Where many do not fit, the engine's clock is off, so that the others fit by chance.
+                if not (fits and clear):
                     index = -1
             if message is None or message.decodes:
                 usable.append(index)

@@ -9,9 +9,10 @@ import numpy as np
 
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.equations import Equations
+from gpu_profile.join.unmixing.rate import WIDEST_HALF_WIDTH
 from gpu_profile.join.unmixing.unmix import Z95
-from gpu_profile.serving.prices import DurationModel, Prices
-from gpu_profile.serving.terms import EACH, TERMS, Terms, gradients_of, scales_of, terms_of
+from gpu_profile.serving.prices import LITTLE, DurationModel, Prices
+from gpu_profile.serving.terms import DURATION, EACH, TERMS, Terms, gradients_of, scales_of, terms_of
 from gpu_profile.serving.windows import CounterReadings, CumulativeTerms, Lag, lag_of, rows
 from gpu_profile.serving.work import Bools, Iterations, WorkQuantity
 
@@ -30,6 +31,8 @@ _SURELY: Final = 4.0
 _CLASSES, _LEAST_IN_CLASS = 8, 30
 #: Windows in a stretch. The misfit that lasts is that of means over stretches, from this many of them on.
 _STRETCH, _LEAST_STRETCHES = 20, 8
+#: Durations that are predicted with a smaller misfit are usual.
+_UNUSUAL: Final = 0.05
 _UNKNOWNS: Final = 1 + TERMS
 
 
@@ -51,8 +54,13 @@ class CostModel:
 
     @property
     def misfit(self) -> float:
-        """By how much windows contradict the model, as a share of their energy."""
-        return self._residuals.misfit
+        """By how much windows contradict the model, as a share of their energy, and durations, as a share of theirs."""
+        return self._residuals.misfit + (self._durations.misfit if self._durations.misfit > _UNUSUAL else 0.0)
+
+    @property
+    def refuted(self) -> bool:
+        """Whether windows contradict the model too much."""
+        return self._residuals.misfit > WIDEST_HALF_WIDTH
 
     @property
     def waiting(self) -> int:
@@ -118,7 +126,10 @@ class CostModel:
         values = self.terms(iterations).values
         self._durations.add(values, iterations.seconds)
         self._square += float(((values @ self.prices.solution[1:]) ** 2).sum())
-        self._residuals.add(shares, joules, joules - shares @ self.prices.solution)
+        # Where the power outside iterations is unclear, windows with such time test nothing.
+        tested = (shares[:, 0] <= LITTLE * (shares[:, 0] + shares[:, 1 + DURATION])) | self.prices.outside_is_clear
+        residuals = joules - shares @ self.prices.solution
+        self._residuals.add(shares[tested], joules[tested], residuals[tested])
         self._equations.add(shares, joules)
         if self._equations.n > _REFIT * self._fitted_n:
             self.prices, self._fitted_n = Prices(self._equations, self._lag_offsets), self._equations.n

@@ -43,6 +43,8 @@ class PassBatch:
         self.passes: list[TimedPass] = []
         self.lost: list[tuple[int, int]] = []
         self.unclear: list[tuple[int, int]] = []
+        #: Requests, the tokens of prefill by which their parts may be off, and those by which their tenants' may be.
+        self.unsure: list[tuple[int, int, int]] = []
         self._rows: list[tuple[int, int, int, list[float]]] = []
         self._decodes: list[DecodeRows] = []
         self._whole: list[bool] = []

@@ -22,7 +22,7 @@ _MOST_KEPT: Final = 4096
 #: The most lost iterations in a row that get places. More are one loss.
 _MOST_LOST: Final = 256
 #: If a message arrives this much before the one before, the clock was set back: times begin anew.
-_CLOCK_STEP_NS: Final = 1_000_000_000
+CLOCK_STEP_NS: Final = 1_000_000_000
 #: An iteration without a duration began when the one before ended, if that was at most this long ago.
 _UNTIMED_NS: Final = 1_000_000_000
 
@@ -79,7 +79,7 @@ class PassTimes:
         if len(self._kept) >= _MOST_KEPT:
             self._lost = min(self._lost + 1, _MOST_LOST)
             raise MessageError(MessageFault.RATE)
-        if arrival_ns < self.arrival_ns - _CLOCK_STEP_NS:
+        if arrival_ns < self.arrival_ns - CLOCK_STEP_NS:
             self._kept.clear()
             self._last_end_ns, self.arrival_ns, self._idle = 0, arrival_ns, True
         arrival_ns = max(arrival_ns, self.arrival_ns)

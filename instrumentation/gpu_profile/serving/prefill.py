@@ -16,6 +16,10 @@ from gpu_profile.serving.request_spans import ServedRequest
 
 #: An iteration with at least this share of the most tokens of any is full: chunks may be whole blocks of tokens.
 _FULL: Final = 0.95
+#: Two iterations that end in so short a time may be taken for each other.
+_NEAR_NS: Final = 30_000_000
+#: The weight of a new prompt in its tenant's usual share of computed tokens, and the most tenants with one.
+_NEW, _MOST_TENANTS = 0.05, 1000
 #: The most requests that wait for their prefill to leave.
 _MOST: Final = 20_000
 
@@ -29,14 +33,23 @@ class _Prompt:
     at: int
     computed: int
     cached: int | None
+    sure: bool = True
+
+    @property
+    def left(self) -> int:
+        """The most tokens that it still has to compute."""
+        return max(0, self.request.prompt - (self.cached or 0) - self.computed)
 
 
 class Chunk(NamedTuple):
-    """The part of a prompt in one iteration: tokens that it computes, after `context` others."""
+    """The part of a prompt in one iteration: tokens that it computes, after `context` others. The tokens may be off by
+    `unsure`, and its tenant's by `tenant_unsure` beside the same of the tenant's other chunks."""
 
     prompt: _Prompt
     tokens: int
     context: int
+    unsure: int = 0
+    tenant_unsure: int = 0
 
     @property
     def number(self) -> int:
@@ -52,8 +65,13 @@ class Prefilling:
         self._ends: list[int] = []
         #: Their tokens of prefill and decode together, None if a message was lost, and the most so far.
         self._sizes: list[int | None] = []
+        #: Their prompts (0: lost) and their tokens of prefill.
+        self._counts: list[int] = []
+        self._tokens: list[int] = []
         self._budget = 0
         self._prompts: list[_Prompt] = []
+        #: By tenant: the usual share of a prompt that is computed.
+        self._computed: dict[object, float] = {}
 
     def add(self, at: int, each: TimedPass) -> None:
         """Add the iteration at position `at`."""
@@ -62,6 +80,8 @@ class Prefilling:
             self._ends.append(each.end_ns)
             size = None if each.message is None else each.message.prefill_tokens + each.message.decodes
             self._sizes.append(size)
+            self._counts.append(each.message.prefills if each.message else 0)
+            self._tokens.append(each.message.prefill_tokens if each.message else 0)
             self._budget = max(self._budget, size or 0)
 
     def _full_between(self, at: int, end: int) -> bool:
@@ -84,6 +104,45 @@ class Prefilling:
         self._prompts.insert(len(self._prompts) if place is None else place, prompt)
         del self._prompts[:-_MOST]
 
+    def _learn(self, prompt: _Prompt) -> None:
+        """Learn the share of a tenant's prompts that is computed, from one with clear tokens."""
+        tenant = prompt.request.tenant
+        before = self._computed.pop(tenant, None)
+        share = prompt.computed / prompt.request.prompt
+        self._computed[tenant] = share if before is None else before + _NEW * (share - before)
+        if len(self._computed) > _MOST_TENANTS:
+            del self._computed[next(iter(self._computed))]
+
+    def _left(self, prompt: _Prompt, at: int) -> int:
+        """The most tokens of a prompt in the iteration at a position. Tokens of later
+        iterations that are its alone are not among them."""
+        low, high = bisect_left(self._at, at + 1), bisect_left(self._at, prompt.at + 1)
+        alone = (n for n, count in zip(self._tokens[low:high], self._counts[low:high], strict=True) if count == 1)
+        return max(0, prompt.left - sum(alone))
+
+    def _move_ends(self, at: int) -> None:
+        """Move prompts between the first iteration and the next one if their numbers say so: stamps may be off by one
+        iteration."""
+        place = bisect_left(self._at, at)
+        if place + 1 >= len(self._at) or self._ends[place + 1] - self._ends[place] > _NEAR_NS:
+            return
+        after = self._at[place + 1]
+        while True:
+            here, there = ([prompt for prompt in self._prompts if prompt.at == each] for each in (at, after))
+            if len(here) > self._counts[place]:
+                self._surplus(here, self._tokens[place]).at = after
+            elif len(here) < self._counts[place] and len(there) > self._counts[place + 1] > 0:
+                self._surplus(there, self._tokens[place + 1]).at = at
+            else:
+                break
+        self._prompts.sort(key=lambda prompt: (prompt.at, prompt.request.scheduled_ns))
+
+    @staticmethod
+    def _surplus(some: list[_Prompt], tokens: int) -> _Prompt:
+        """The one of several prompts that is not in an iteration with these tokens, else the last one."""
+        whole = sum(prompt.left for prompt in some)
+        return next((prompt for prompt in some if whole - prompt.left == tokens), some[-1])
+
     def _continuing(self, at: int, each: TimedPass, tokens: int) -> list[_Prompt]:
         """The prompts that may have a part of the remaining tokens of an iteration, and end later: the likeliest first.
 
@@ -94,48 +153,89 @@ class Prefilling:
         some = [
             prompt
             for prompt in self._prompts
-            if prompt.at > at and prompt.request.scheduled_ns <= middle_ns and self._full_between(at, prompt.at)
+            if prompt.at > at
+            and prompt.request.scheduled_ns <= middle_ns
+            and self._full_between(at, prompt.at)
+            and self._left(prompt, at)
         ]
-        return sorted(some, key=lambda prompt: prompt.request.prompt - (prompt.cached or 0) - prompt.computed <= tokens)
+        return sorted(some, key=lambda prompt: self._left(prompt, at) <= tokens)
 
     def chunks(self, at: int, each: TimedPass) -> list[Chunk]:
         """The parts of prompts in the iteration at a position, which is the first that has not left."""
         if each.message is None or not each.message.prefills:
             return []
+        self._move_ends(at)
         tokens, context = each.message.prefill_tokens, each.message.prefill_kv
         result: list[Chunk] = []
         ending = [prompt for prompt in self._prompts if prompt.at == at][: each.message.prefills]
-        unclear = [prompt for prompt in ending if prompt.cached is None]
         for prompt in ending:
             if prompt.cached is not None:
-                computed = min(max(0, prompt.request.prompt - prompt.cached - prompt.computed), tokens)
+                computed = min(prompt.left, tokens)
                 result.append(Chunk(prompt, computed, prompt.cached + prompt.computed))
                 tokens, context = tokens - computed, context - prompt.cached - prompt.computed
-        # Prompts without reported cached tokens share the other tokens by their length.
-        length = sum(prompt.request.prompt - prompt.computed for prompt in unclear)
-        for prompt in unclear:
-            left = prompt.request.prompt - prompt.computed
-            computed = min(left, tokens * left // max(1, length))
-            result.append(Chunk(prompt, computed, prompt.request.prompt - computed))
-            tokens, length, context = tokens - computed, length - left, context - prompt.request.prompt + computed
-        for prompt in self._continuing(at, each, tokens):
-            if tokens <= 0 or len(result) >= each.message.prefills:
-                break
-            cached = prompt.cached
-            if cached is None:
-                cached = min(max(0, context), prompt.request.prompt - 1)
-            computed = min(prompt.request.prompt - cached - prompt.computed, tokens)
-            if computed > 0:
-                result.append(Chunk(prompt, computed, cached + prompt.computed))
-                tokens, context = tokens - computed, context - cached - prompt.computed
+        others = [prompt for prompt in ending if prompt.cached is None]
+        more = self._continuing(at, each, tokens)[: max(0, each.message.prefills - len(ending))]
+        if others or any(prompt.cached is None for prompt in more):
+            some = [(prompt, self._left(prompt, at)) for prompt in (*others, *more)]
+            expected = [most * self._computed.get(prompt.request.tenant, 1.0) for prompt, most in some]
+            complete = len(ending) + len(more) == each.message.prefills
+            return result + _shared(some, at, _divided(tokens, some, expected, complete=complete), context)
+        for prompt in more:
+            if (computed := min(self._left(prompt, at), tokens)) > 0:
+                result.append(Chunk(prompt, computed, (prompt.cached or 0) + prompt.computed))
+                tokens -= computed
         return result
 
     def leave(self, at: int, chunks: list[Chunk]) -> None:
         """The iteration at a position has left, with these parts of prompts."""
-        for prompt, tokens, context in chunks:
-            if prompt.cached is None:
-                prompt.cached = context - prompt.computed
-            prompt.computed += tokens
+        for chunk in chunks:
+            chunk.prompt.computed += chunk.tokens
+            chunk.prompt.sure &= not chunk.unsure
+            if chunk.prompt.at == at and chunk.prompt.sure:
+                self._learn(chunk.prompt)
         self._prompts = [each for each in self._prompts if each.at > at]
         gone = bisect_left(self._at, at + 1)
-        del self._at[:gone], self._ends[:gone], self._sizes[:gone]
+        for each in (self._at, self._ends, self._sizes, self._counts, self._tokens):
+            del each[:gone]
+
+
+def _divided(tokens: int, some: list[tuple[_Prompt, int]], expected: list[float], *, complete: bool) -> list[int]:
+    """The tokens of prompts with the most tokens that each may have, in proportion to the expected ones. `complete`:
+    all of the tokens are theirs."""
+    left, rest, computed = sum(expected), tokens, []
+    for (_, most), each in zip(some, expected, strict=True):
+        computed.append(min(most, round(rest * each / left) if left else 0))
+        rest, left = rest - computed[-1], left - each
+    for place, (_, most) in enumerate(some):
+        part = min(most - computed[place], rest)
+        computed[place], rest = computed[place] + part, rest - part
+    # If they have too few left, an earlier iteration got too many.
+    computed[0] += rest if complete else 0
+    return computed
+
+
+def _shared(some: list[tuple[_Prompt, int]], at: int, computed: list[int], context: int) -> list[Chunk]:
+    """The parts of prompts in the iteration at a position, if some of them do not report their cached tokens."""
+    result: list[Chunk] = []
+    seen: set[object] = set()
+    for place, (prompt, _) in enumerate(some):
+        tenant = prompt.request.tenant
+        of_tenant = 0 if tenant in seen else _unsure(some, computed, [e.request.tenant == tenant for e, _ in some])
+        seen.add(tenant)
+        unsure = _unsure(some, computed, [each is prompt for each, _ in some])
+        # A prompt that ends here has all its other tokens already. One that goes on has the context that remains.
+        before = prompt.request.prompt - computed[place]
+        if prompt.at > at:
+            before = min(before, max(0, context))
+        result.append(Chunk(prompt, computed[place], before, unsure, of_tenant))
+        context -= before
+    return result
+
+
+def _unsure(some: list[tuple[_Prompt, int]], computed: list[int], mine: list[bool]) -> int:
+    """By how many tokens the sum over some prompts may be off: each prompt has at least one."""
+    tokens, own = sum(computed), sum(each for each, of in zip(computed, mine, strict=True) if of)
+    most = sum(each for (_, each), of in zip(some, mine, strict=True) if of)
+    others = sum(each for _, each in some) - most
+    high = min(most, tokens - (len(some) - sum(mine)))
+    return max(0, high - own, own - max(sum(mine), tokens - others))

@@ -15,8 +15,17 @@ from gpu_profile.serving.terms import DURATION, GROUPS, TERMS
 
 #: No half-width is below this share of its value: terms approximate the cost of an iteration.
 LEAST_WIDTH: Final = 0.005
+#: Up to this share of a window, time outside iterations has no energy of its own if its power is unclear.
+LITTLE: Final = 0.01
 _FEWEST_BLOCKS: Final = 6
+#: The power outside iterations is clear from this half-width on, as a share of it.
+_OUTSIDE_WIDTH: Final = 0.1
 _RIDGE: Final = 1e-9
+#: The latest iterations, which show whether others than the predicted ones run now, as of another language model.
+#: Above this misfit, old iterations fade.
+_RECENT, _STALE = 2000, 0.1
+#: Iterations from which durations are predicted.
+_LEARNED: Final = 500
 
 
 class Prices:
@@ -60,6 +69,11 @@ class Prices:
         """The power outside iterations in W."""
         return max(0.0, float(self.solution[0]))
 
+    @property
+    def outside_is_clear(self) -> bool:
+        """Whether windows show the power outside iterations: an engine may not have been idle so far."""
+        return 0 < Z95 * math.sqrt(max(0.0, float(self.covariance[0, 0]))) < _OUTSIDE_WIDTH * self.outside_w
+
     def half_widths(self, terms: Floats, joules: Floats) -> Floats:
         """The half-widths of the energy of several sums of terms, `terms[rows, TERMS]`, in J."""
         along = np.column_stack((np.zeros(len(terms)), terms))
@@ -72,10 +86,12 @@ class Prices:
 
 
 class DurationModel:
-    """Predicts the duration of an iteration from its other terms, from sums over all iterations so far."""
+    """Predicts the duration of an iteration from its other terms, from sums over the iterations so far."""
 
     def __init__(self) -> None:
         self.n = 0
+        #: Over the latest iterations: s beyond the predicted ones, and s.
+        self._recent: Floats = np.zeros(2)
         self._gram: Floats = np.zeros((TERMS, TERMS))
         self._moment: Floats = np.zeros(TERMS)
 
@@ -83,9 +99,20 @@ class DurationModel:
         """Add iterations with these terms, `values[n, TERMS]`, and durations in s."""
         values = values.copy()
         values[:, DURATION] = 0.0
+        if self.n >= _LEARNED:
+            self._recent *= math.exp(-len(values) / _RECENT)
+            self._recent += [float(seconds.sum() - (values @ self.prices).sum()), float(seconds.sum())]
+            if self.misfit > _STALE:
+                fade = math.exp(-len(values) / _RECENT)
+                self._gram, self._moment = self._gram * fade, self._moment * fade
         self.n += len(values)
         self._gram += values.T @ values
         self._moment += values.T @ seconds
+
+    @property
+    def misfit(self) -> float:
+        """By how much the latest iterations took longer or less long than predicted, as a share of their time."""
+        return abs(float(self._recent[0])) / max(float(self._recent[1]), 1e-9)
 
     @property
     def prices(self) -> Floats:

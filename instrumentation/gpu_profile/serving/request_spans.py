@@ -33,6 +33,7 @@ class SpanFault(StrEnum):
     INCOMPLETE = "incomplete"
     RANGE = "range"
     SEQUENCES = "several_sequences"
+    REPEATED = "repeated"
 
 
 class ServedRequest(NamedTuple):

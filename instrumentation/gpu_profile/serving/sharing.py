@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.serving.prices import Prices
+from gpu_profile.serving.prices import LITTLE, Prices
 from gpu_profile.serving.terms import DURATION
 from gpu_profile.serving.work import Iterations
 
@@ -32,6 +32,8 @@ class Unallocated(StrEnum):
     RESTART = "counter_restarted"
 
 
+#: Of several reasons for a window, the last one counts. All others are above these.
+_RANKS: Final = {Unallocated.IDLE: 0, Unallocated.LOST: 1}
 #: Reasons for which whole stretches of time are left out: the windows beside them are complete.
 WHOLE_TIMES: Final = frozenset({Unallocated.SHARED, Unallocated.OTHERS, Unallocated.RESTART})
 
@@ -51,9 +53,10 @@ class Spoiled:
         self._some = [each for each in self._some if each[1] > before_ns]
 
     def by_window(self, moments: Ints) -> list[Unallocated | None]:
-        """By window between moments: the reason to leave it out, or None. Lost iterations count least."""
+        """By window between moments: the reason to leave it out, or None. Idle time counts least, then
+        lost iterations."""
         reasons: list[Unallocated | None] = [None] * max(0, len(moments) - 1)
-        for start_ns, end_ns, reason in sorted(self._some, key=lambda each: each[2] is not Unallocated.LOST):
+        for start_ns, end_ns, reason in sorted(self._some, key=lambda each: _RANKS.get(each[2], len(_RANKS))):
             low = max(0, int(np.searchsorted(moments, start_ns, side="right")) - 1)
             high = min(len(reasons), int(np.searchsorted(moments, end_ns, side="left")))
             reasons[low:high] = [reason] * max(0, high - low)
@@ -90,9 +93,14 @@ class WindowParts(NamedTuple):
         """From the equations of windows, and the reasons to leave some out. `lost_s` is the time of lost iterations."""
         lost = np.array([each is Unallocated.LOST for each in reasons])
         counts = lost | np.array([each is None for each in reasons])
-        outside = np.minimum(prices.outside_w * np.maximum(shares[:, 0] - lost_s, 0.0), joules)
-        outside = np.where((shares[:, 1 + DURATION] > 0) | (lost_s > 0), outside, joules)
         modelled = np.maximum(shares[:, 1:] @ prices.solution[1:], 0.0)
+        outside_s, whole_s = np.maximum(shares[:, 0] - lost_s, 0.0), shares[:, 0] + shares[:, 1 + DURATION]
+        if prices.outside_is_clear:
+            outside = prices.outside_w * outside_s
+        else:
+            # The prices of iterations are clear: the rest of the energy is of the time outside.
+            outside = np.where(outside_s > LITTLE * whole_s, np.maximum(joules - modelled, 0.0), 0.0)
+        outside = np.where((shares[:, 1 + DURATION] > 0) | (lost_s > 0), np.minimum(outside, joules), joules)
         # Beside lost iterations, the others' energy is as modelled.
         most = np.where(lost, modelled, modelled + _OUTLIER * np.sqrt(prices.noise))
         shared = np.where(counts & (modelled > 0), np.clip(joules - outside, 0.0, most), 0.0)
@@ -102,7 +110,7 @@ class WindowParts(NamedTuple):
         missing = {Unallocated.LOST: rest * per_joule * lost} if lost.any() else {}
         for reason in {each for each in reasons if each not in (None, Unallocated.LOST)}:
             here = np.array([each is reason for each in reasons])
-            unallocated[Unallocated(reason)] = float(joules[here].sum())
+            unallocated[Unallocated(reason)] = unallocated.get(Unallocated(reason), 0.0) + float(joules[here].sum())
             missing[Unallocated(reason)] = here * (modelled > 0)
         return cls(shared, unallocated, shared * per_joule, missing, counts * 1.0)
 

@@ -16,6 +16,8 @@ _EARLIEST_NS, _LATEST_NS, _STEP_NS, _FINE_NS = -50 * _MS, 1_000 * _MS, 10 * _MS,
 #: A lag is not ruled out while minus twice its log likelihood is above the best one's by less than this: the 95 %
 #: quantile of chi-square with one degree of freedom.
 _LIKELY: Final = 3.84
+#: Less time outside iterations is rounding.
+_ROUNDING_S: Final = 1e-6
 
 
 class CounterReadings(NamedTuple):
@@ -83,7 +85,8 @@ def rows(readings: CounterReadings, lag_ns: int, cumulative: CumulativeTerms) ->
     `[windows, 1 + terms]`, and its J. The first term must be the iterations' duration in s."""
     moments = readings.times - lag_ns
     terms = np.diff(cumulative.at(moments), axis=0)
-    outside = np.maximum(np.diff(moments) / 1e9 - terms[:, 0], 0.0)
+    outside = np.diff(moments) / 1e9 - terms[:, 0]
+    outside[outside < _ROUNDING_S] = 0.0
     return np.column_stack((outside, terms)), np.diff(readings.joules)
 
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_profile.driver.simulated.models import MODELS
+from gpu_profile.history.timeline import Ints
 from gpu_profile.serving.account import EngineAccount
 from gpu_profile.serving.sharing import Unallocated
 from gpu_profile.serving.simulated import EnginePhysics, LanguageModel, ServingRun, simulate
@@ -105,6 +106,62 @@ def test_requests_before_the_first_reading_have_no_value(run: ServingRun) -> Non
     assert all(cost is None or cost.reason is Unallocated.LOST for cost in costs)
 
 
+def busy_first(run: ServingRun, gaps: Ints) -> ServingRun:
+    """The run without its own idle times, with these before its iterations, in ns."""
+    lasted = run.iterations.ends - run.iterations.starts
+    ends = run.start_ns + np.cumsum(gaps + lasted)
+    return run._replace(iterations=run.iterations._replace(starts=ends - lasted, ends=ends))
+
+
+def test_an_engine_that_is_idle_for_the_first_time_keeps_its_prices(run: ServingRun) -> None:
+    busy = busy_first(run, np.zeros(len(run.joules), np.int64))
+    account, readings = EngineAccount(lambda request: run.requests[request].tenant), busy.readings(every_s=0.03)
+    share_out(account, busy, readings, None)
+    assert account.model.locked
+    last_ns, last_j = int(readings.times[-1]), float(readings.joules[-1])
+    for i in range(1, 60):
+        times = last_ns + np.arange(10 * i, 10 * i + 10) * 30_000_000
+        account.read(CounterReadings(times, np.array(last_j + (times - last_ns) * run.idle_w / 1e9, np.float64)))
+        account.settle(int(times[-1]) - 3_000_000_000)
+    assert account.model.locked
+    assert all((account.half_width(tenant) or 1) < 0.05 for tenant in range(3))
+
+
+def test_an_engine_that_is_idle_for_the_first_time_has_no_wrong_power_then(run: ServingRun) -> None:
+    n = len(run.joules)
+    account = shared_out(busy_first(run, np.where((np.arange(n) > 0.8 * n) & (np.arange(n) % 5 == 0), 30_000_000, 0)))
+    parts = run.iterations.parts
+    first_idle = set(parts.of(int(0.8 * n), int(0.81 * n)).request.tolist())
+    costs = {request: account.cost(request) for request in first_idle if run.true_j[request] > 5}
+    off = [abs(sum(c.joules) / run.true_j[r] - 1) for r, c in costs.items() if c is not None and c.reason is None]
+    assert len(off) > 5
+    assert max(off) < 0.2, sorted(off)
+
+
+def test_idle_time_is_idle_and_changes_no_price(run: ServingRun) -> None:
+    """Half an hour idle after 8 s of work."""
+    n, shift = len(run.joules), 1_800_000_000_000
+    at = int(np.searchsorted(run.iterations.starts, run.start_ns + 8_000_000_000))
+    later = np.where(np.arange(n) >= at, shift, 0)
+    iterations = run.iterations._replace(starts=run.iterations.starts + later, ends=run.iterations.ends + later)
+    requests = tuple(each._replace(end_s=each.end_s + 1800) for each in run.requests)
+    idle = run._replace(iterations=iterations, requests=requests)
+    account, whole = shared_out(idle), shared_out(run)
+    assert account.unallocated[Unallocated.IDLE] == pytest.approx(1800e6 * run.idle_w, rel=0.03)
+    assert account.model.lag.ns == pytest.approx(whole.model.lag.ns, abs=2e6)
+    given_uj, usual_uj = (sum(each.microjoules.values()) for each in (account, whole))
+    assert given_uj == pytest.approx(usual_uj, rel=0.03)
+    assert all((account.half_width(tenant) or 1) < 0.05 for tenant in range(3))
+
+
+def test_the_time_before_the_first_iteration_is_not_idle(run: ServingRun) -> None:
+    at = int(np.searchsorted(run.iterations.starts, run.start_ns + 20_000_000_000))
+    readings = run.readings()
+    account = shared_out(run, readings, run.iterations.since(at))
+    assert account.unallocated[Unallocated.NOT_YET] > 0.9e6 * (readings.joules[150] - readings.joules[0])
+    assert total_uj(account) == growth_uj(readings, account)
+
+
 def test_without_requests_the_phases_have_energy_and_no_tenant_has(run: ServingRun) -> None:
     parts = run.iterations.parts
     anonymous = parts._replace(request=np.full_like(parts.request, UNKNOWN_REQUEST))
@@ -134,6 +191,25 @@ def test_a_counter_that_restarts_loses_one_window(run: ServingRun) -> None:
     whole = shared_out(run)
     lost = readings.joules[450] - readings.joules[449]
     assert total_uj(account) == pytest.approx(total_uj(whole) - lost * 1e6, abs=1000)
+
+
+def test_after_the_clock_was_set_back_energy_is_shared_out_as_before(run: ServingRun) -> None:
+    readings, n = run.readings(), int(np.searchsorted(run.iterations.ends, run.start_ns + 45_000_000_000))
+    split, back_ns = 450, 3600 * 10**9
+    account = EngineAccount(lambda request: run.requests[request].tenant)
+    first = CounterReadings(readings.times[:split], readings.joules[:split])
+    share_out(account, run._replace(iterations=run.iterations.cut(0, n)), first, None)
+    account.set_back()
+    before_uj = sum(account.microjoules.values())
+    later = run.iterations.since(n)
+    later = later._replace(starts=later.starts - back_ns, ends=later.ends - back_ns)
+    rest = CounterReadings(readings.times[split:] - back_ns, readings.joules[split:])
+    moved = run._replace(iterations=later, start_ns=int(later.starts[0]))
+    share_out(account, moved, rest, None)
+    account.settle(int(later.ends[-1]))
+    assert total_uj(account) == growth_uj(readings, account)
+    assert sum(account.microjoules.values()) - before_uj == 0  # too few windows for a new model
+    assert account.unallocated[Unallocated.LOST] < 0.2 * total_uj(account)
 
 
 def test_a_time_with_other_programs_is_nobodys_and_its_requests_say_so_while_tenants_go_on(run: ServingRun) -> None:

@@ -1,15 +1,18 @@
 from collections import defaultdict
+from dataclasses import replace
+from enum import StrEnum
 
 import numpy as np
 import pytest
 from unit.serving.tiny_engine import EPOCH_NS, MS, Run, encoded, run
 
-from gpu_profile.serving.account import RequestCost
+from gpu_profile.serving.cost_sums import RequestCost
 from gpu_profile.serving.forward_pass import BatchedRequest, MessageFault
 from gpu_profile.serving.joined import CostRefusal, FinishedRequest, ServingEngine
 from gpu_profile.serving.membership import PlacingFault
 from gpu_profile.serving.request_spans import SpanFault
 from gpu_profile.serving.sharing import Unallocated
+from gpu_profile.serving.tenants import ModelUse
 from gpu_profile.serving.work import RequestPhase
 
 S = 1_000_000_000
@@ -28,7 +31,7 @@ def counter(engine_run: Run, until_ns: int) -> tuple[list[int], list[float]]:
 
 def play(
     engine: ServingEngine, engine_run: Run, *, spans: bool = True, tail_s: int = 25
-) -> list[tuple[FinishedRequest, RequestCost]]:
+) -> list[tuple[FinishedRequest, RequestCost | StrEnum]]:
     """Let an engine see everything at the time of its arrival, and settle each second."""
     until_ns = engine_run.times[-1][1] + tail_s * S
     times, joules = counter(engine_run, until_ns)
@@ -48,6 +51,15 @@ def play(
     return finished
 
 
+def errors(engine_run: Run, finished: list[tuple[FinishedRequest, RequestCost | StrEnum]]) -> list[float]:
+    """The relative errors of the costs that are given, sorted."""
+    return sorted(
+        abs(sum(cost.joules) / engine_run.of_request[request.id] - 1)
+        for request, cost in finished
+        if isinstance(cost, RequestCost) and cost.reason is None
+    )
+
+
 @pytest.fixture(scope="module")
 def served() -> Run:
     return run(45, seed=1)
@@ -62,9 +74,7 @@ def test_costs_of_tenants_and_requests_agree_with_the_truth_and_add_up_to_the_co
     shared = [j for at, j in zip(times, joules, strict=True) if at <= account.shared_until_ns + account.model.lag.ns]
     assert whole == round(shared[-1] * 1e6) - round(joules[1] * 1e6)
     assert len({request.id for request, _ in finished}) == len(finished) > 60
-    off = sorted(
-        abs(sum(cost.joules) / served.of_request[request.id] - 1) for request, cost in finished if cost.reason is None
-    )
+    off = errors(served, finished)
     assert len(off) > 50
     # The host's time between iterations is part of the cost: 90 W for 0.85 ms of 17 ms.
     assert off[len(off) // 2] < 0.035
@@ -74,6 +84,91 @@ def test_costs_of_tenants_and_requests_agree_with_the_truth_and_add_up_to_the_co
     assert account.saving(0) == 0.0
     assert ServingEngine().account.saving(1000) is None
     assert engine.waiting == 0
+
+
+def test_requests_and_tenants_that_miss_iterations_have_no_cost(served: Run) -> None:
+    """Iterations leave after 1 s. So the span of a longer request comes too late for its first iterations."""
+    engine = ServingEngine("tenant", deadline_ns=S)
+    finished = play(engine, served)
+    off = errors(served, finished)
+    late = [cost for _, cost in finished if isinstance(cost, RequestCost) and cost.reason is Unallocated.REQUEST]
+    assert len(off) > 5
+    assert off[-1] < 0.15
+    assert len(late) > 30
+    assert engine.account.half_width("chat") is None
+    given = sum(uj for (tenant, _), uj in engine.account.microjoules.items() if tenant == "chat")
+    assert given < 0.2 * engine.account.unallocated[Unallocated.REQUEST]
+
+
+def test_messages_that_are_late_by_seconds_change_hardly_any_cost(served: Run) -> None:
+    def arrival_ns(at_ns: int) -> int:
+        """Every 20 s, messages come 4 s late at most, all at once."""
+        after_ns = (at_ns - EPOCH_NS) % (20 * S) - 10 * S
+        return at_ns + 4 * S - after_ns if 0 <= after_ns < 4 * S else at_ns
+
+    late = replace(served, messages=[(arrival_ns(at_ns), frames) for at_ns, frames in served.messages])
+    engine = ServingEngine("tenant", deadline_ns=20 * S)
+    off = errors(served, play(engine, late))
+    # Messages have no times: idle time during a stall is not seen.
+    assert sum(engine.refused_requests.values()) < 3
+    assert len(off) > 50
+    assert off[-1] < 0.2
+
+
+def test_stamps_of_a_clock_that_is_seconds_off_give_no_cost(served: Run) -> None:
+    spans = [span._replace(start_ns=span.start_ns + 3 * S) for span in served.spans]
+    engine = ServingEngine("tenant", deadline_ns=20 * S)
+    finished = play(engine, replace(served, spans=spans))
+    assert len(finished) > 60
+    off = errors(served, finished)
+    assert len(off) < 0.1 * len(finished)
+    assert engine.account.half_width("chat") is None
+
+
+def test_readings_and_iterations_go_on_after_the_clock_was_set_back() -> None:
+    engine, frames = ServingEngine(), {"num_decode_requests": 1, "sum_decode_kv_tokens": 100}
+    for place, at_ns in enumerate((EPOCH_NS + 3600 * S, EPOCH_NS + 3601 * S, EPOCH_NS, EPOCH_NS + S)):
+        engine.message(encoded(place, wall_time=0.01, scheduled_requests=frames), at_ns)
+        engine.read([at_ns], [100.0 + place])
+        engine.settle(at_ns + S)
+    assert engine.waiting == 2
+    assert engine.account.held_uj == 1_000_000 + 1_000_000
+    assert engine.account.unallocated == {Unallocated.LOST: 1_000_000}
+
+
+def test_a_copy_of_a_span_is_one_request_and_a_retry_another(served: Run) -> None:
+    engine = ServingEngine("tenant")
+    span = served.spans[0]
+    first = engine.request("llm_request", span.start_ns, span.attributes)
+    assert isinstance(first, FinishedRequest)
+    assert engine.request("llm_request", span.start_ns, span.attributes) is SpanFault.REPEATED
+    assert engine.request("llm_request", span.start_ns + S, span.attributes) == first._replace(
+        scheduled_ns=first.scheduled_ns + S, end_ns=(first.end_ns or 0) + S
+    )
+    assert engine.refused_requests == {SpanFault.REPEATED: 1}
+
+
+def test_the_span_of_a_request_that_the_engine_reports_has_the_reported_place() -> None:
+    engine = ServingEngine("tenant")
+    batch = [BatchedRequest("a", "big", RequestPhase.DECODE, 1, 100)]
+    scheduled = {"num_decode_requests": 1, "sum_decode_kv_tokens": 100}
+    engine.message(encoded(0, wall_time=0.01, scheduled_requests=scheduled, requests=batch), EPOCH_NS)
+    attributes: dict[str, object] = {**run(3).spans[0].attributes, "gen_ai.request.id": "a"}
+    assert engine.request("llm_request", EPOCH_NS - S, attributes) == FinishedRequest(
+        "a", ModelUse(str(attributes["tenant"]), "")
+    )
+    engine.settle(EPOCH_NS + 10 * S)
+    assert engine.finished() == []
+    assert engine.refused_requests == {}
+
+
+def test_requests_without_a_place_are_given_back_with_the_reason(served: Run) -> None:
+    engine = ServingEngine("tenant")
+    span = served.spans[0]
+    for offset_ns in (0, 3600 * S):
+        engine.request("llm_request", span.start_ns + offset_ns, span.attributes)
+    engine.settle(span.arrival_ns + S)
+    assert [reason for _, reason in engine.finished()] == [PlacingFault.TOO_OLD, SpanFault.RANGE]
 
 
 def test_without_spans_phases_have_costs_and_tenants_none(served: Run) -> None:
@@ -151,7 +246,7 @@ def test_requests_that_the_engine_reports_need_no_spans() -> None:
     engine, sequence = ServingEngine(), 0
     now_ns, joules = EPOCH_NS, 0.0
     cost: dict[str, float] = defaultdict(float)
-    finished: list[tuple[FinishedRequest, RequestCost]] = []
+    finished: list[tuple[FinishedRequest, RequestCost | StrEnum]] = []
     for place in range(6000):
         batch = [
             BatchedRequest("a", "big", RequestPhase.DECODE, 1, 1000 + place % 900),

@@ -2,11 +2,11 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
-from unit.serving.tiny_engine import Run, run
+from unit.serving.tiny_engine import EPOCH_NS, MS, Run, run
 
-from gpu_profile.serving.forward_pass import decoded
+from gpu_profile.serving.forward_pass import ForwardPass, decoded
 from gpu_profile.serving.membership import Membership, PlacingFault
-from gpu_profile.serving.pass_times import PassTimes
+from gpu_profile.serving.pass_times import PassTimes, TimedPass
 from gpu_profile.serving.request_spans import ServedRequest, served_request
 from gpu_profile.serving.work import UNKNOWN_REQUEST, Iterations, RequestPhase, WorkQuantity
 
@@ -15,8 +15,8 @@ def of_request(_request: object) -> int:
     return UNKNOWN_REQUEST
 
 
-def joined(engine_run: Run) -> tuple[Membership, Iterations, dict[int, str], list[PlacingFault]]:
-    """All iterations and requests, joined in the order of the requests' ends."""
+def placed(engine_run: Run) -> tuple[Membership, dict[int, str], list[PlacingFault]]:
+    """All iterations and requests, in the order of the requests' ends."""
     times, membership, names, faults = PassTimes(), Membership(), {}, []
     for arrival_ns, frames in engine_run.messages:
         times.take(decoded(frames), arrival_ns)
@@ -27,8 +27,13 @@ def joined(engine_run: Run) -> tuple[Membership, Iterations, dict[int, str], lis
         names[number] = request.id
         if (fault := membership.place(number, request)) is not None:
             faults.append(fault)
-    batch = membership.leave(0, of_request, phases_only=False)
-    return membership, batch.iterations(), names, faults
+    return membership, names, faults
+
+
+def joined(engine_run: Run) -> tuple[Membership, Iterations, dict[int, str], list[PlacingFault]]:
+    """The iterations with the requests that are placed in them."""
+    membership, names, faults = placed(engine_run)
+    return membership, membership.leave(0, of_request, phases_only=False).iterations(), names, faults
 
 
 def by_request(iterations: Iterations, names: dict[int, str]) -> dict[tuple[str, RequestPhase], list[int]]:
@@ -62,6 +67,63 @@ def test_each_request_is_in_its_own_iterations_with_its_own_tokens(conditions: d
     assert off == []
     requests = iterations.work[:, WorkQuantity.REQUESTS]
     assert requests.sum() == iterations.parts.work[:, WorkQuantity.REQUESTS].sum()
+
+
+def test_without_reported_cached_tokens_iterations_leave_and_say_how_far_their_parts_may_be_off() -> None:
+    engine_run = run(12, seed=3, rate=6.0)
+    for span in engine_run.spans:
+        del span.attributes["gen_ai.usage.cached_tokens"]
+    membership, names, faults = placed(engine_run)
+    batch = membership.leave(0, of_request, phases_only=False)
+    iterations = batch.iterations()
+    assert faults == []
+    assert len(iterations.starts) > 0.5 * len(engine_run.times)
+    result, last_ns = by_request(iterations, names), int(iterations.ends[-1])
+    ended = {str(s.attributes["gen_ai.request.id"]) for s in engine_run.spans if s.arrival_ns < last_ns}
+    assert len(ended) > 20
+    unsure: dict[str, int] = defaultdict(int)
+    for number, tokens, _ in batch.unsure:
+        unsure[names[number]] += tokens
+    for name in ended:
+        key = name, RequestPhase.PREFILL
+        assert abs(result[key][1] - engine_run.truth[key][1]) <= unsure[name]
+    assert 0 < sum(tokens > 0 for tokens in unsure.values()) < 0.7 * len(ended)
+
+
+def served_by(number: int, first: float, last: float, prompt: int, completion: int) -> ServedRequest:
+    """A request whose first and last token came with iterations of 5 ms, counted from 1."""
+    first_ns, end_ns = (EPOCH_NS + round(each * 5 * MS) for each in (first, last))
+    return ServedRequest(str(number), "", "", first_ns - 50 * MS + number, first_ns, end_ns, prompt, completion, 0)
+
+
+def short_iterations(*prefills: tuple[int, ...]) -> list[TimedPass]:
+    """Iterations of 5 ms with these prompts. Each request then is in decode until the last iteration."""
+    passes, decodes = [], 1
+    for place, prompts in enumerate(prefills):
+        message = ForwardPass("w", 0, place, 0.005, len(prompts), sum(prompts), 0.0, 0, decodes, 0)
+        passes.append(TimedPass(EPOCH_NS + place * 5 * MS, EPOCH_NS + (place + 1) * 5 * MS, message))
+        decodes += len(prompts)
+    return passes
+
+
+def test_a_stamp_before_the_first_iteration_that_waits_means_that_one() -> None:
+    membership = Membership()
+    membership.add(short_iterations((), (), (), (100,), (), (), (), ()))
+    assert membership.place(0, served_by(0, -20, 8, 10, 9)) is None
+    assert len(membership.leave(0, of_request, phases_only=False).passes) == 3
+    assert membership.place(1, served_by(1, 3.3, 8, 100, 5)) is None
+    assert len(membership.leave(0, of_request, phases_only=False).passes) == 5
+
+
+@pytest.mark.parametrize(("first", "second"), [(3, 3.1), (3.9, 4)])
+def test_prompts_move_to_the_neighbouring_iteration_that_lacks_them(first: float, second: float) -> None:
+    membership = Membership()
+    membership.add(short_iterations((), (), (100,), (200,), (), (), (), ()))
+    for number, (at, last, prompt, completion) in enumerate(((-20, 8, 10, 9), (first, 8, 100, 6), (second, 8, 200, 5))):
+        assert membership.place(number, served_by(number, at, last, prompt, completion)) is None
+    parts = membership.leave(0, of_request, phases_only=False).iterations().parts
+    prefills = parts.phase == RequestPhase.PREFILL
+    assert list(zip(parts.iteration[prefills], parts.request[prefills], strict=True)) == [(2, 1), (3, 2)]
 
 
 def test_lost_iterations_leave_the_others_right() -> None:

@@ -36,6 +36,20 @@ def test_the_second_gpu_is_interpolated_at_the_firsts_readings() -> None:
     assert later[0] - joules[-1] == 2.0 + 1.5
 
 
+def test_readings_go_on_after_the_clock_was_set_back() -> None:
+    energy = EnergySum(["a", "b"])
+    for uuid in "ab":
+        energy.take(uuid, samples((900_000, 5_000), (900_100, 6_000)))
+    energy.readings()
+    energy.take("a", samples((100, 7_000), (200, 8_000)))
+    assert not len(energy.readings()[0])  # b is at the old time
+    energy.take("b", samples((50, 6_000), (250, 10_000)))
+    times, joules, resets = energy.readings()
+    assert times.tolist() == [200_000_000]
+    assert joules.tolist() == [3.0 + 4.0]
+    assert not resets
+
+
 def test_a_reset_counter_goes_on_and_its_time_is_named() -> None:
     energy = EnergySum(["a"])
     energy.take("a", samples((100, 9_000), (200, 9_500), (300, 100), (400, 700)))

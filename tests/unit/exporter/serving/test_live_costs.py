@@ -8,7 +8,7 @@ import pytest
 from unit.exporter.serving.test_costs import SPAN, gpus, serving
 
 from gpu_profile.catalogue import serving as rows
-from gpu_profile.serving.account import RequestCost
+from gpu_profile.serving.cost_sums import RequestCost
 from gpu_profile.serving.joined import CostRefusal, FinishedRequest, ServingEngine
 from gpu_profile.serving.sharing import Unallocated
 from gpu_profile.serving.tenants import ModelUse
@@ -145,6 +145,9 @@ def test_the_price_of_tokens_is_that_of_requests_with_a_complete_cost(
     finished = [(ended, RequestCost((3.0, 2.0), 0.5, 4.0, 1.0, reason))]
     with serving(gpus("GPU-1"), tmp_path, "e") as costs:
         costs.step()
+        estimator = costs.engines["e"]._estimator
+        assert estimator is not None
+        estimator._reports = True
         ticket = costs.request("any", "llm_request", 5, SPAN)
         monkeypatch.setattr(ServingEngine, "finished", lambda _: finished)
         costs.step()

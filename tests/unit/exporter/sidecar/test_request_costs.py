@@ -7,7 +7,7 @@ from support.otlp_traces import request_of, span, spans_of
 from unit.exporter.sidecar.test_pipeline import World
 
 from gpu_profile.catalogue import serving as names
-from gpu_profile.serving.account import RequestCost
+from gpu_profile.serving.cost_sums import RequestCost
 from gpu_profile.serving.sharing import Unallocated
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.serving import CostTicket

@@ -1,0 +1,94 @@
+"""The sums of a request's or a tenant's cost, the energy that is missing in them, and their half-width. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from gpu_profile.history.timeline import Floats
+from gpu_profile.join.unmixing.rate import WIDEST_HALF_WIDTH
+from gpu_profile.serving.model import CostModel
+from gpu_profile.serving.sharing import Unallocated
+from gpu_profile.serving.terms import TERMS
+from gpu_profile.serving.work import RequestPhase
+
+#: A request or tenant has a value if at most this share of its energy is missing.
+MOST_MISSING: Final = 0.05
+#: The time constant of the memory of a tenant's half-width, in s.
+MEMORY_S: Final = 600.0
+
+
+class RequestCost(NamedTuple):
+    """The cost of one request so far.
+
+    `joules` is its full energy by `RequestPhase`, `half_width_j` that of the 95 % interval of the sum. `marginal_j` is
+    the energy without its equal parts of fixed costs. `device_s` is its share of the time in iterations, of all devices
+    together. The values must not be used if there is a `reason`.
+    """
+
+    joules: tuple[float, float]
+    half_width_j: float
+    marginal_j: float
+    device_s: float
+    reason: Unallocated | None
+
+
+@dataclass(slots=True)
+class CostSums:
+    """One request's or tenant's sums: J, marginal J, device s and tokens by phase, and terms.
+
+    `square` is the sum of squares of the energies of its iterations, `missing_j` the modelled energy of windows that
+    were left out, by reason, and `refused_j` the energy that was refused. `lacking` are tokens that are in no
+    iteration, by phase. The tokens of prefill may be off by `unsure`.
+    """
+
+    joules: Floats = field(default_factory=lambda: np.zeros(len(RequestPhase)))
+    marginal_j: Floats = field(default_factory=lambda: np.zeros(len(RequestPhase)))
+    device_s: Floats = field(default_factory=lambda: np.zeros(len(RequestPhase)))
+    tokens: Floats = field(default_factory=lambda: np.zeros(len(RequestPhase)))
+    lacking: Floats = field(default_factory=lambda: np.zeros(len(RequestPhase)))
+    terms: Floats = field(default_factory=lambda: np.zeros(TERMS))
+    square: float = 0.0
+    unsure: float = 0.0
+    missing_j: dict[Unallocated, float] = field(default_factory=lambda: defaultdict(float))
+    refused_j: float = 0.0
+
+    def fade(self, factor: float) -> None:
+        """Scale a tenant's sums: old ones say little about the present."""
+        for name in ("joules", "tokens", "lacking", "unsure", "terms", "refused_j"):
+            setattr(self, name, getattr(self, name) * factor)
+        for reason in self.missing_j:
+            self.missing_j[reason] *= factor
+
+    @property
+    def absent(self) -> dict[Unallocated, float]:
+        """The energy that is not in `joules`, by reason. Lacking tokens count as much as the others of their phase."""
+        lacks = self.lacking > 0
+        if not lacks.any():
+            return self.missing_j
+        clear = (self.tokens[lacks] > 0).all()
+        lacking_j = (
+            float((self.joules * self.lacking / np.maximum(self.tokens, 1e-9))[lacks].sum()) if clear else math.inf
+        )
+        return self.missing_j | {Unallocated.REQUEST: self.missing_j.get(Unallocated.REQUEST, 0.0) + lacking_j}
+
+    def refusal(self, model: CostModel) -> Unallocated | None:
+        """Why the sums have no value, None if they have."""
+        joules, absent = float(self.joules.sum()), self.absent
+        if sum(absent.values()) > MOST_MISSING / (1 - MOST_MISSING) * max(joules, 1e-12):
+            return max(absent, key=absent.__getitem__)
+        if self.half_width(model) > WIDEST_HALF_WIDTH * max(joules, 1e-12):
+            return Unallocated.REJECTED if model.misfit > WIDEST_HALF_WIDTH / 2 else Unallocated.NOT_IDENTIFIABLE
+        return None
+
+    def half_width(self, model: CostModel) -> float:
+        """The half-width of the 95 % interval of the energy in J."""
+        joules = self.joules.sum(keepdims=True)
+        prefill_j, tokens = float(self.joules[RequestPhase.PREFILL]), float(self.tokens[RequestPhase.PREFILL])
+        unsure_j = self.unsure / tokens * prefill_j if self.unsure and tokens else 0.0
+        priced = float(model.prices.half_widths(self.terms[None, :], joules)[0])
+        return priced + unsure_j + model.misfit * float(joules[0])

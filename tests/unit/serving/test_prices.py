@@ -1,0 +1,30 @@
+import numpy as np
+import pytest
+
+from gpu_profile.history.timeline import Floats
+from gpu_profile.serving.prices import DurationModel
+from gpu_profile.serving.terms import DURATION, TERMS
+
+
+def iterations(seed: int) -> Floats:
+    values = np.zeros((500, TERMS))
+    values[:, DURATION + 1 : DURATION + 4] = np.random.default_rng(seed).uniform(1, 2, (500, 3))
+    return values
+
+
+def test_other_durations_are_a_misfit_until_their_prices_are_learned() -> None:
+    model, prices = DurationModel(), np.zeros(TERMS)
+    prices[DURATION + 1 : DURATION + 4] = 0.004, 0.002, 0.001
+    for seed in range(40):
+        model.add(iterations(seed), iterations(seed) @ prices)
+    assert model.misfit < 1e-6
+    # Another language model, in which the terms have other shares too.
+    later = prices * 0.5
+    later[DURATION + 3] = 0.002
+    misfits = []
+    for seed in range(40, 90):
+        model.add(iterations(seed), iterations(seed) @ later)
+        misfits.append(model.misfit)
+    assert max(misfits) > 0.25
+    assert misfits[-1] < 0.05
+    assert iterations(0) @ model.prices == pytest.approx(iterations(0) @ later, rel=0.05)
