@@ -31,8 +31,8 @@ _SURELY: Final = 4.0
 _CLASSES, _LEAST_IN_CLASS = 8, 30
 #: Windows in a stretch. The misfit that lasts is that of means over stretches, from this many of them on.
 _STRETCH, _LEAST_STRETCHES = 20, 8
-#: Durations that are predicted with a smaller misfit are usual.
-_UNUSUAL: Final = 0.05
+#: Durations that are predicted with a smaller misfit are usual: a busy host stretches iterations by as much.
+_UNUSUAL: Final = 0.15
 _UNKNOWNS: Final = 1 + TERMS
 
 
