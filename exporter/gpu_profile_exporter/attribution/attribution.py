@@ -86,9 +86,10 @@ class Attribution:
         self._clock = clock
         self._proc = proc
         self._period_s = period_s
+        self._life_ns = nanoseconds(2 * period_s + _REFRESH_S)
         self._most = most_rows
         self._tally = OmissionCounts()
-        self._ledger = HolderLedger()
+        self._ledger = HolderLedger(self._life_ns)
         self._snapshot = Snapshot(clock.now_ns(), dict.fromkeys(self._sources, Reason.STARTING), {})
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -141,7 +142,7 @@ class Attribution:
         kept = allocation.within(holders, self._most, self._tally)
         labels = allocation.labels(holders, self._labels) if self._labels else {}
         metered = [MeteredDevice.of(state) for state in states]
-        self._ledger.take(self._clock.now_ns(), metered, holders, status)
+        self._ledger.take(self._clock.elapsed_ns(), metered, holders, status)
         self._snapshot = Snapshot(started_ns, status, dict(self._tally), kept, labels, processes)
 
     def _asked(
@@ -196,6 +197,8 @@ class Attribution:
             listed_ns = state.processes_ns
             uses = state.processes
             if listed_ns is None or listed_ns > now_ns or not is_listed(state, now_ns):
+                # Its holder is unknown, whatever the lists of other devices contain.
+                rows.append(DeviceHolder(state.device.uuid, HolderSource.CONTAINERS, ()))
                 continue
             running = look_up(
                 sorted({use.pid for use in uses}),
@@ -253,4 +256,4 @@ class Attribution:
         return snapshot.labels.get(uuid, {}) if self._fresh(snapshot, self._clock.now_ns()) else {}
 
     def _fresh(self, snapshot: Snapshot, now_ns: int) -> bool:
-        return now_ns - snapshot.taken_ns <= nanoseconds(2 * self._period_s + _REFRESH_S)
+        return now_ns - snapshot.taken_ns <= self._life_ns

@@ -1,12 +1,14 @@
 """Energy of devices by holder, and the time for which each was held. Pure.
 
-The growth of a device's energy between two refreshes is its only holder's, if both refreshes report the same one. Else
-it is nobody's, with a reason. So the sums of a device are together the growth of its energy, in whole uJ.
+The growth of a device's energy between two readings is its only holder's, if each refresh from the first reading to the
+second reports the same one. Else it is nobody's, with a reason. So the sums of a device are together the growth of its
+energy, in whole uJ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -29,7 +31,8 @@ _PRECEDENCE: Final = ((HolderSource.KUBELET, HolderSource.DRA), (HolderSource.SL
 _IDENTITIES: Final = (
     ("k8s.namespace.name", "k8s.pod.name"),
     ("slurm.job.id",),
-    ("container.id", "container.runtime.name", "k8s.pod.uid"),
+    ("k8s.pod.uid",),
+    ("container.id", "container.runtime.name"),
     ("systemd.unit.name",),
 )
 _UJ: Final = 1_000_000
@@ -49,11 +52,12 @@ class Unheld(StrEnum):
 
 
 class MeteredDevice(NamedTuple):
-    """A device, and its energy so far in uJ by `source`; None if it has none."""
+    """A device, and its energy so far in uJ by `source`, up to `until_ns`. None if it has none."""
 
     device: Device
     energy_uj: int | None
     source: Signal | None = None
+    until_ns: int | None = None
 
     @classmethod
     def of(cls, state: DeviceStatus) -> MeteredDevice:
@@ -63,19 +67,36 @@ class MeteredDevice(NamedTuple):
             if column is not None and not column.stuck:
                 # A counter's growth, or the integral of a power over ns.
                 per = 1 if signal.kind is Kind.COUNTER else NS_PER_S
-                return cls(state.device, round(column.total_mass * signal.quantum * _UJ / per), signal)
+                energy_uj = round(column.total_mass * signal.quantum * _UJ / per)
+                return cls(state.device, energy_uj, signal, column.watermark_ns)
         return cls(state.device, None)
+
+    def grown_uj(self, last: MeteredDevice) -> int | None:
+        """The growth since the refresh before. None if the two energies are not of one counter."""
+        if self.energy_uj is None or last.energy_uj is None or self.source is not last.source:
+            return None
+        # An instance that was made anew begins at 0.
+        return max(0, self.energy_uj - last.energy_uj)
+
+    def took_longer(self, last: MeteredDevice, longest_ns: int) -> bool:
+        """Whether the growth since `last` took longer, or the clock was set back meanwhile."""
+        return not 0 <= (self.until_ns or 0) - (last.until_ns or 0) <= longest_ns
 
 
 def holders_of(
-    uuids: Sequence[str], rows: Iterable[DeviceHolder], status: Mapping[HolderSource, Reason | None]
+    rows: Iterable[DeviceHolder], status: Mapping[HolderSource, Reason | None], silent: Collection[HolderSource] = ()
 ) -> frozenset[HolderName] | None:
-    """The holders of a device with these UUIDs: its own and its MIG instances'. None if they are uncertain."""
-    there = [row for row in rows if row.uuid in uuids]
+    """The holders of a device, from the rows of it and its MIG instances. None if they are uncertain.
+
+    `silent`: the sources that have answered before and do not now. They could name a holder that precedes others.
+    """
+    there = list(rows)
     for sources in _PRECEDENCE:
         names = {_name(dict(row.attributes)) for row in there if row.source in sources}
         if names:
             return None if () in names else frozenset(names)
+        if any(source in silent for source in sources):
+            return None
     answers = (status.get(source, Reason.NOT_FOUND) for sources in _PRECEDENCE for source in sources)
     return frozenset() if None in answers else None
 
@@ -102,87 +123,118 @@ class _HolderSums:
 
 @dataclass(slots=True)
 class _DeviceSums:
-    """The last refresh of a device, and its energy that is no holder's."""
+    """The last refresh of a device, and its energy that is no holder's.
+
+    `metered` is its newest reading, first seen at `read_ns`. `doubt`: why the growth since then is no holder's.
+    """
 
     held_by: frozenset[HolderName] | None
-    energy_uj: int | None
-    source: Signal | None
+    metered: MeteredDevice
+    read_ns: int
+    seen_ns: int
+    doubt: Unheld | None = None
     unheld_uj: dict[Unheld, int] = field(default_factory=dict)
     answered: bool = False
 
 
 class HolderLedger:
-    """The sums by device and holder since the start. One thread calls `take`, any may call `readings`."""
+    """The sums by device and holder since the start. One thread calls `take`, any may call `readings`.
 
-    def __init__(self) -> None:
+    `longest_ns`: between two refreshes that are further apart, holders could have come and gone.
+    """
+
+    def __init__(self, longest_ns: int) -> None:
+        self._longest_ns = longest_ns
         self._devices: dict[str, _DeviceSums] = {}
         self._sums: dict[tuple[str, HolderName], _HolderSums] = {}
         self._taken_ns: int | None = None
+        self._answered: set[HolderSource] = set()
         self._readings: list[MetricReading] = []
 
     def take(
         self,
         now_ns: int,
         devices: Sequence[MeteredDevice],
-        rows: Sequence[DeviceHolder],
+        rows: Iterable[DeviceHolder],
         status: Mapping[HolderSource, Reason | None],
     ) -> None:
-        """Add the growth since the refresh before, from the state and the holders of all devices at `now_ns`."""
-        since_ns = max(0, now_ns - self._taken_ns) if self._taken_ns is not None else 0
+        """Add the growth since the refresh before, from the state and the holders of all devices at `now_ns`.
+
+        `now_ns` is of a clock that nobody sets.
+        """
+        since_ns = now_ns - self._taken_ns if self._taken_ns is not None else 0
         self._taken_ns = now_ns
+        self._answered.update(source for source, reason in status.items() if reason is None)
+        silent = {source for source in self._answered if status.get(source) is not None}
+        by_uuid: defaultdict[str, list[DeviceHolder]] = defaultdict(list)
+        for row in rows:
+            by_uuid[row.uuid].append(row)
+        instances: defaultdict[str, list[str]] = defaultdict(list)
         for metered in devices:
-            self._take(metered, devices, rows, status, now_ns, since_ns)
+            if metered.device.parent is not None:
+                instances[metered.device.parent].append(metered.device.uuid)
+        for metered in devices:
+            uuid = metered.device.uuid
+            own = held_by = holders_of(by_uuid[uuid], status, silent)
+            if uuid in instances:
+                # The energy of a GPU is also that of its MIG instances.
+                parts = (row for part in (uuid, *instances[uuid]) for row in by_uuid[part])
+                held_by = holders_of(parts, status, silent)
+            self._take(metered, own or frozenset(), held_by, now_ns, since_ns)
         self._sums = {key: each for key, each in self._sums.items() if now_ns - each.seen_ns <= KEPT_NS}
+        self._devices = {key: each for key, each in self._devices.items() if now_ns - each.seen_ns <= KEPT_NS}
         self._readings = list(self._made())
 
     def _take(
         self,
         metered: MeteredDevice,
-        devices: Sequence[MeteredDevice],
-        rows: Sequence[DeviceHolder],
-        status: Mapping[HolderSource, Reason | None],
+        own: frozenset[HolderName],
+        held_by: frozenset[HolderName] | None,
         now_ns: int,
         since_ns: int,
     ) -> None:
-        uuid, energy_uj = metered.device.uuid, metered.energy_uj
-        own = holders_of([uuid], rows, status)
-        # The energy of a GPU is also that of its MIG instances.
-        instances = [each.device.uuid for each in devices if each.device.parent == uuid]
-        held_by = holders_of([uuid, *instances], rows, status) if instances else own
+        uuid = metered.device.uuid
         last = self._devices.get(uuid)
         if last is None:
-            last = self._devices[uuid] = _DeviceSums(held_by, energy_uj, metered.source)
-        for name in own or ():
+            last = self._devices[uuid] = _DeviceSums(held_by, metered, now_ns, now_ns)
+        paused = max(since_ns, now_ns - last.seen_ns) > self._longest_ns
+        for name in own:
             if (sums := self._held(uuid, name, now_ns)) is not None:
-                sums.held_ns = (sums.held_ns or 0) + (since_ns if name in (last.held_by or ()) else 0)
-        if energy_uj is not None and last.energy_uj is not None and last.source is metered.source:
-            self._share(uuid, last, held_by, energy_uj - last.energy_uj, now_ns)
-        if energy_uj is not None and held_by is not None and len(held_by) == 1:
+                stayed = not paused and name in (last.held_by or ())
+                sums.held_ns = (sums.held_ns or 0) + (since_ns if stayed else 0)
+        if metered.energy_uj is not None:
             # From 0 on, so that increase() sees the first joules.
-            sums = self._held(uuid, next(iter(held_by)), now_ns)
-            if sums is not None and sums.energy_uj is None:
-                sums.energy_uj = 0
+            last.unheld_uj = last.unheld_uj or dict.fromkeys(Unheld, 0)
+            only = next(iter(held_by)) if held_by is not None and len(held_by) == 1 else None
+            if only is not None and (sums := self._held(uuid, only, now_ns)) is not None:
+                sums.energy_uj = sums.energy_uj or 0
+        if last.doubt is None:
+            if paused or held_by is None or last.held_by is None:
+                last.doubt = Unheld.NOT_KNOWN
+            elif held_by != last.held_by:
+                last.doubt = Unheld.CHANGED
+        if metered.until_ns != last.metered.until_ns:
+            longest_ns = now_ns - last.read_ns + self._longest_ns
+            if grown_uj := metered.grown_uj(last.metered):
+                doubt = Unheld.NOT_KNOWN if metered.took_longer(last.metered, longest_ns) else last.doubt
+                self._share(last, doubt, held_by or frozenset(), grown_uj)
+            last.metered, last.read_ns, last.doubt = metered, now_ns, None
         last.answered |= held_by is not None
-        last.held_by, last.energy_uj, last.source = held_by, energy_uj, metered.source
+        last.held_by, last.seen_ns = held_by, now_ns
 
-    def _share(
-        self, uuid: str, last: _DeviceSums, held_by: frozenset[HolderName] | None, grown_uj: int, now_ns: int
-    ) -> None:
-        if held_by != last.held_by:
-            reason = Unheld.CHANGED
-        elif held_by is None:
-            reason = Unheld.NOT_KNOWN
-        elif not held_by:
+    def _share(self, last: _DeviceSums, doubt: Unheld | None, held_by: frozenset[HolderName], grown_uj: int) -> None:
+        reason = doubt
+        if reason is None and not held_by:
             reason = Unheld.NOT_HELD
-        elif len(held_by) > 1:
+        elif reason is None and len(held_by) > 1:
             reason = Unheld.SHARED
-        elif (sums := self._held(uuid, next(iter(held_by)), now_ns)) is not None:
-            sums.energy_uj = (sums.energy_uj or 0) + grown_uj
-            return
-        else:
+        elif reason is None:
+            sums = self._sums.get((last.metered.device.uuid, next(iter(held_by))))
+            if sums is not None:
+                sums.energy_uj = (sums.energy_uj or 0) + grown_uj
+                return
             reason = Unheld.BUDGET
-        if grown_uj:
-            last.unheld_uj[reason] = last.unheld_uj.get(reason, 0) + grown_uj
+        last.unheld_uj[reason] += grown_uj
 
     def _held(self, uuid: str, name: HolderName, now_ns: int) -> _HolderSums | None:
         """The sums of a holder, seen now. None beyond the limit."""
