@@ -155,6 +155,19 @@ def test_values_fit_the_schema(values: dict[str, Any]) -> None:
         {"timeline": {"directory": "/etc"}},
         {"podMonitor": {"interval": "15"}},
         {"image": {"repository": ""}},
+        # Paths outside /run, and text that continues the manifest.
+        {"timeline": {"directory": "/run/.."}},
+        {"timeline": {"directory": "/run/x, subPath: y"}},
+        {"spans": {"forward": "http://collector:4318 #comment"}},
+        # Peers that would be everybody.
+        {"networkPolicy": {"enabled": True, "from": []}},
+        # Labels by which the DaemonSet and the Service select their pods.
+        {"podLabels": {"app.kubernetes.io/instance": "other"}},
+        {"dashboards": {"labels": {"app.kubernetes.io/name": "other"}}},
+        {"podAnnotations": {"checksum/settings": "x"}},
+        {"podMonitor": {"interval": "0s"}},
+        {"imagePullSecrets": [{}]},
+        {"env": [{"name": "A", "value": 1}]},
     ],
 )
 def test_mistakes_are_refused(values: dict[str, Any]) -> None:
@@ -173,3 +186,11 @@ def test_the_schema_has_exactly_the_settings_of_the_values() -> None:
 
     expected = keys(SCHEMA)
     assert names(yaml.safe_load((CHART / "values.yaml").read_text()), expected) == expected
+
+
+def test_templates_quote_the_names_and_values_that_they_insert() -> None:
+    """Releases may be called `true` or `1e3`."""
+    lines = [line for path in (CHART / "templates").glob("*.yaml") for line in path.read_text().splitlines()]
+    bare = [line for line in lines if "{{ " in line and "| quote" not in line and '"{{' not in line]
+    assert ["hostPort" in line for line in bare] == [True]
+    assert "instance: {{ .Release.Name | quote }}" in (CHART / "templates" / "_helpers.tpl").read_text()

@@ -1,10 +1,11 @@
+{{- /* A Service accepts no dots. */ -}}
 {{- define "exporter.name" -}}
-{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- .Release.Name | replace "." "-" | trunc 63 | trimSuffix "-" -}}
 {{- end }}
 
 {{- define "exporter.selector" -}}
 app.kubernetes.io/name: gpu-profile-exporter
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "exporter.labels" -}}
