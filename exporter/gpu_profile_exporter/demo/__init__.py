@@ -3,7 +3,7 @@
 Read in this order:
 
 - `command`: starts both processes and shows the table. `screen`: updates it in place on a terminal. `watch`: the
-  processes and their messages.
+  processes and their messages. `companion`: each of them, until the demonstration ends.
 - `service`: the service with its decorated regions. It prints its numbers as lines of JSON.
 - `workload`: the GPU work of the service on simulated GPUs or on none. `torch_workload`: on real GPUs.
 - `serving`: a second demonstration, the costs of an LLM server's requests. `engine`: that server, simulated in real

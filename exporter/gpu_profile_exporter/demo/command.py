@@ -135,9 +135,7 @@ class _Service:
                 joined = True
                 screen.say(f"first joined region after {watch.passed_s:.1f} s")
             screen.draw(self._table(message))
-        broken = watch.broken()
-        if not watch.is_over(seconds):
-            broken = f"the demonstration's service said nothing for {SILENCE_S} s"
+        broken = watch.early_end(seconds)
         screen.draw([])
         if watch.ended:
             screen.say("stopping …")

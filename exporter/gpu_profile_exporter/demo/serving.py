@@ -149,7 +149,7 @@ def show_requests(screen: Screen, folder: TemporaryFolder, port: int, seconds: f
                     priced = True
                     screen.say(f"first costs after {watch.passed_s:.0f} s")
                 screen.draw(_table(ledger, f"requests of the simulated engine, {watch.passed_s:.0f} s"))
-            broken = watch.broken()
+            broken = watch.early_end(seconds)
             screen.draw([])
             if watch.ended:
                 screen.say("stopping …")

@@ -17,6 +17,7 @@ from typing import Any
 
 from gpu_profile.cli.ending import end_signals
 from gpu_profile.driver.simulated.temporary import TemporaryFolder
+from gpu_profile_exporter.demo import companion
 from gpu_profile_exporter.reader.launcher import module_paths
 
 #: Longest wait in s for the first message and for each later one.
@@ -41,8 +42,9 @@ def free_port(preferred: int = 0) -> int:
 def watched(folder: TemporaryFolder, modules: Mapping[str, Sequence[str]], begun_s: float) -> Iterator[Watch]:
     """Run modules of Python with their arguments, by name, until the block ends.
 
-    The last one prints messages, a line of JSON each. Each has its own process session, so that Ctrl-C reaches only
-    this process. `begun_s` is the monotonic time in s at which the demonstration began.
+    The last one prints messages, a line of JSON each. They end with this process, even if it is killed. Each has its
+    own process session, so that Ctrl-C reaches only this process. `begun_s` is the monotonic time in s at which the
+    demonstration began.
     """
     # The files of a killed exporter are removed with the demonstration's own.
     environment = {
@@ -57,8 +59,7 @@ def watched(folder: TemporaryFolder, modules: Mapping[str, Sequence[str]], begun
             for name, words in modules.items():
                 speaks = name == list(modules)[-1]
                 started[name] = subprocess.Popen(
-                    # -P, as for readers: nothing is imported from the working directory.
-                    [sys.executable, "-P", "-m", *words],
+                    [sys.executable, "-P", "-m", companion.__name__, str(os.getpid()), *words],
                     stdout=subprocess.PIPE if speaks else subprocess.DEVNULL,
                     text=True,
                     start_new_session=True,
@@ -140,3 +141,9 @@ class Watch:
                 how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
                 return f"the demonstration's {name} {how}"
         return ""
+
+    def early_end(self, seconds: float | None) -> str:
+        """A message if the messages ended before the demonstration should; "" if they did not."""
+        if self.is_over(seconds):
+            return self.broken()
+        return f"the demonstration's {list(self.processes)[-1]} said nothing for {SILENCE_S} s"

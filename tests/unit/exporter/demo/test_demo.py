@@ -1,5 +1,8 @@
 import json
+import signal
+import subprocess
 import sys
+import time
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,7 +12,7 @@ from typing import Any, cast
 import pytest
 from support.analysis import Run
 from support.exporter import step_for
-from support.programs import taken_port
+from support.programs import environment, taken_port, until
 
 from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver
@@ -25,7 +28,7 @@ from gpu_profile_exporter.demo import command, service
 from gpu_profile_exporter.demo.comparison import HostTwin, RegionComparison, compare
 from gpu_profile_exporter.demo.result import PAGE, DemoResult
 from gpu_profile_exporter.demo.service import SpanSample, Status, open_workload, status
-from gpu_profile_exporter.demo.watch import free_port
+from gpu_profile_exporter.demo.watch import Watch, free_port
 from gpu_profile_exporter.demo.workload import DemoWorkload
 
 ROW = RegionComparison("decode", 2.0, 1.9, 0.02, 1000.0, 1010.0, None)
@@ -231,3 +234,47 @@ def test_a_run_without_a_recording_has_no_report_and_leaves_no_page(tmp_path: Pa
     with closing(DemoResult(str(target))) as result:
         assert result.text(tmp_path / "none", width=None).startswith("no report: ")
     assert not target.exists()
+
+
+# ---------------------------------------------------------------------- the processes
+
+_PARENT = """
+import time
+from gpu_profile.driver.simulated.temporary import TemporaryFolder
+from gpu_profile_exporter.demo.watch import watched
+
+server = ["http.server", "0", "--bind", "127.0.0.1"]
+with watched(TemporaryFolder(), {"exporter": server, "service": server}, 0.0) as watch:
+    print(watch.processes["exporter"].pid, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_when_the_demonstration_is_killed_its_processes_end_too(tmp_path: Path) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", _PARENT], stdout=subprocess.PIPE, text=True, env=environment(TMPDIR=str(tmp_path))
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+
+    def ended() -> bool:
+        try:
+            return not Path(f"/proc/{child}/cmdline").read_bytes()  # empty: it waits for its new parent
+        except OSError:
+            return True
+
+    until(ended, "the end of its process")
+
+
+def test_a_process_that_hangs_is_named() -> None:
+    # Its end of standard output is not read here.
+    hanging = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, text=True)
+    with hanging:
+        watch = Watch({"engine": hanging}, [], time.monotonic())
+        assert list(watch.messages(until=lambda: False, patience_s=0)) == []
+        assert watch.early_end(None) == "the demonstration's engine said nothing for 60 s"
+        watch.ended.append(signal.SIGINT)
+        assert watch.early_end(None) == ""
