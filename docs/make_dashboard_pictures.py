@@ -31,6 +31,7 @@ GPUS: Final = tuple(f"GPU-5eed0000-0000-4000-8000-00000000000{index}" for index 
 TRAINING_NODE: Final = "\n".join(
     ("noise = 0.02", *(f'[[device]]\nmodel = "H100 SXM"\nuuid = "{uuid}"' for uuid in GPUS))
 )
+LLM_NODE: Final = '[[device]]\nmodel = "H200 SXM"\nuuid = "GPU-5eed0000-0000-4000-8000-000000000010"\n'
 FAULTS: Final = """
 [[fault]]
 kind = "gpu_lost"
@@ -115,9 +116,9 @@ def start(programs: ExitStack, server: ExitStack, here: Path, seconds: float) ->
     port = free_port()
     begin("shop", "-m", "gpu_profile_exporter.demo.service", "--directory", shop, "--metrics", str(port))
     targets.append(target("shop", port, "shop-0:9464", namespace="web", version="1.4.0"))
-    llm, port, iterations, spans = create(here / "node-c", '[[device]]\nmodel = "H200 SXM"\n'), *ports(3)
+    llm, port, iterations, spans = create(here / "node-c", LLM_NODE), *ports(3)
     listening = ("--listen", f"127.0.0.1:{port}", "--receive-http", f"127.0.0.1:{spans}")
-    serving = ("--serving", f"chat=tcp://127.0.0.1:{iterations}", "--serving-tenant", "tenant.id")
+    serving = ("--serving", f"llm=tcp://127.0.0.1:{iterations}", "--serving-tenant", "tenant.id")
     # Nobody receives the joined spans.
     forward = ("--forward", f"http://127.0.0.1:{free_port()}", "--timeline", here / "timeline")
     driver = ("--driver", f"simulated:{llm}")

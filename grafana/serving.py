@@ -37,6 +37,11 @@ _NONE: Final = "No engine is published: start the exporter with --serving (docs/
 _NO_TENANT: Final = "No tenant has a cost yet: docs/serving.md has the reasons"
 
 
+def _rate(selector: str) -> str:
+    """Growth in a second over five minutes, as the recording rules have it: costs may come in steps of a minute."""
+    return rate(selector, "5m")
+
+
 def _of(metric: Metric, labels: dict[str, str | tuple[str, ...]] | None = None, *, tenants: bool = False) -> str:
     """The series of the engines, and of the tenants, that the variables choose."""
     return series(metric, labels, scope=_ENGINES + (', tenant=~"$tenant"' if tenants else ""))
@@ -44,7 +49,7 @@ def _of(metric: Metric, labels: dict[str, str | tuple[str, ...]] | None = None, 
 
 def _per_1000(cost: str, labels: str) -> str:
     """`cost` (a growth) for 1,000 tokens, by these labels."""
-    return f"1000 * {by(labels, cost)} / ({by(labels, rate(_of(SERVING_TOKENS, tenants=True)))} > 0)"
+    return f"1000 * {by(labels, cost)} / ({by(labels, _rate(_of(SERVING_TOKENS, tenants=True)))} > 0)"
 
 
 _ENERGY: Final = _of(SERVING_ENERGY, tenants=True)
@@ -52,6 +57,7 @@ _TIME: Final = _of(SERVING_DEVICE_TIME, tenants=True)
 _SHARED: Final = f"sum({increase(_of(SERVING_ENERGY))})"
 _REFUSED: Final = series(SERVING_UNALLOCATED, scope=f'{_ENGINES}, reason!="idle"')
 _IDLE: Final = _of(SERVING_UNALLOCATED, {"reason": "idle"})
+_UNALLOCATED: Final = by(f"{_ENGINE}, reason", _rate(_of(SERVING_UNALLOCATED))) + " > 0"
 _ALL: Final = f"({_SHARED} + sum({increase(_of(SERVING_UNALLOCATED))}))"
 
 FIRST: Final = Section(
@@ -168,8 +174,8 @@ TENANTS: Final = Section(
             empty=_NO_TENANT,
             unit="watt",
             queries=(
-                Query(by(_TENANT, rate(_ENERGY)), "{{tenant}} · {{engine}}"),
-                Query(by(f"{_ENGINE}, reason", rate(_of(SERVING_UNALLOCATED))) + " > 0", "{{reason}} · {{engine}}"),
+                Query(by(_TENANT, _rate(_ENERGY)), "{{tenant}} · {{engine}}"),
+                Query(_UNALLOCATED, "{{reason}} · {{engine}}"),
             ),
             stacked=True,
         ),
@@ -180,7 +186,7 @@ TENANTS: Final = Section(
             do="It is what the price of the GPUs is shared out by.",
             empty=_NO_TENANT,
             unit="none",
-            queries=(Query(by(_TENANT, rate(_TIME)), "{{tenant}} · {{engine}}"),),
+            queries=(Query(by(_TENANT, _rate(_TIME)), "{{tenant}} · {{engine}}"),),
             stacked=True,
         ),
     ),
@@ -196,7 +202,7 @@ TOKENS: Final = Section(
             do="Compare it before and after a release.",
             empty=_NO_TENANT,
             unit="joule",
-            queries=(Query(_per_1000(rate(_ENERGY), _PHASE), "{{tenant}} · {{phase}} · {{engine}}"),),
+            queries=(Query(_per_1000(_rate(_ENERGY), _PHASE), "{{tenant}} · {{phase}} · {{engine}}"),),
             width=8,
         ),
         Panel(
@@ -206,7 +212,7 @@ TOKENS: Final = Section(
             do="Add the idle share for a price that covers all costs.",
             empty=_NO_TENANT,
             queries=(
-                Query(f"{_per_1000(rate(_TIME), _PHASE)} / 3600 * $price", "{{tenant}} · {{phase}} · {{engine}}"),
+                Query(f"{_per_1000(_rate(_TIME), _PHASE)} / 3600 * $price", "{{tenant}} · {{phase}} · {{engine}}"),
             ),
             width=8,
         ),
@@ -219,7 +225,7 @@ TOKENS: Final = Section(
             unit="short",
             queries=(
                 Query(
-                    f"{by(f'{_ENGINE}, phase', rate(_of(SERVING_TOKENS, tenants=True)))}\n"
+                    f"{by(f'{_ENGINE}, phase', _rate(_of(SERVING_TOKENS, tenants=True)))}\n"
                     f"  / on ({_ENGINE}) group_left () {by(_ENGINE, _of(SERVING_DEVICE), 'count')}",
                     "{{phase}} · {{engine}}",
                 ),
@@ -234,7 +240,7 @@ TOKENS: Final = Section(
             empty=_NO_TENANT,
             unit="joule",
             queries=(
-                Query(_per_1000(rate(_ENERGY), f"{_ENGINE}, model, phase"), "{{model}} · {{phase}} · {{engine}}"),
+                Query(_per_1000(_rate(_ENERGY), f"{_ENGINE}, model, phase"), "{{model}} · {{phase}} · {{engine}}"),
             ),
         ),
         Panel(
@@ -245,7 +251,7 @@ TOKENS: Final = Section(
             empty=_NONE,
             unit="short",
             queries=(
-                Query(by(_PHASE, rate(_of(SERVING_TOKENS, tenants=True))), "{{tenant}} · {{phase}} · {{engine}}"),
+                Query(by(_PHASE, _rate(_of(SERVING_TOKENS, tenants=True))), "{{tenant}} · {{phase}} · {{engine}}"),
             ),
         ),
         Panel(
@@ -256,7 +262,7 @@ TOKENS: Final = Section(
             do="Route a tenant's requests to the same replica to raise it.",
             empty="No engine reports cached tokens, or no price is certain enough yet",
             unit="watt",
-            queries=(Query(by(_TENANT, rate(_of(SERVING_SAVED, tenants=True))), "{{tenant}} · {{engine}}"),),
+            queries=(Query(by(_TENANT, _rate(_of(SERVING_SAVED, tenants=True))), "{{tenant}} · {{engine}}"),),
         ),
     ),
 )
@@ -271,7 +277,7 @@ TRUST: Final = Section(
             do="docs/serving.md has the remedy for each reason.",
             empty=_NONE,
             unit="watt",
-            queries=(Query(by(f"{_ENGINE}, reason", rate(_of(SERVING_UNALLOCATED))), "{{reason}} · {{engine}}"),),
+            queries=(Query(_UNALLOCATED, "{{reason}} · {{engine}}"),),
             stacked=True,
             width=8,
         ),
