@@ -26,8 +26,11 @@ from gpu_profile_exporter.reader.launcher_process import LAUNCHER_NAME
 SCRAPE_EVERY_S: Final = 0.2
 #: A scrape during the fault takes no longer; the worst of all is told beside it.
 SCRAPE_S: Final = 0.05
-#: What an exporter under a fault may say of a device that is lost.
-_LEFT: Final = ("gpu_profile_device_info", "gpu_profile_device_up", "hw_status", "nvidia_gpu_xid")
+#: What an exporter under a fault may say of a device that is lost. The sums of its holders stay for a while.
+_LEFT: Final = (
+    "gpu_profile_device_info", "gpu_profile_device_up", "hw_status", "nvidia_gpu_xid", "gpu_profile_allocation_energy",
+    "gpu_profile_allocation_time",
+)  # fmt: skip
 
 
 class Bench:
