@@ -89,7 +89,8 @@ class Panel:
     """One panel. `width` and `height` are in Grafana's grid of 24 columns. A long legend reads better at the right.
 
     `shows` explains the values, `conclude` how to read them, `do` the next step; `empty` is the text without data.
-    A `count` shows the label `text`; `alarm` is its colour if it does not begin with “0 of”, or empty.
+    A `count` shows the label `text`; `alarm` is its colour if it does not begin with “0 of”, or empty. `least_step` is
+    the shortest step between points, for values that come in steps.
     """
 
     title: str
@@ -113,6 +114,7 @@ class Panel:
     link: Link | None = None
     regimes: bool = False
     thresholds: tuple[tuple[float | None, str], ...] = ((None, "green"),)
+    least_step: str = ""
 
     @property
     def description(self) -> str:
@@ -131,6 +133,7 @@ class Panel:
             "gridPos": {"x": x, "y": y, "w": self.width, "h": self.height},
             "fieldConfig": {"defaults": self._defaults(), "overrides": self._overrides()},
             "options": self._options(),
+            **({"interval": self.least_step} if self.least_step else {}),
             "targets": [_target(query, _ref(i), self.kind) for i, query in enumerate(self.queries)],
         }
         if self.kind == "table":

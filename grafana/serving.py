@@ -28,6 +28,8 @@ from gpu_profile.catalogue.serving import (
 )
 from gpu_profile.catalogue.signals import POWER
 
+#: Costs may come in steps of up to a minute: shorter windows would show their arrival.
+_STEP: Final = "2m"
 _ENGINES: Final = 'cluster=~"$cluster", instance=~"$instance", engine=~"$engine"'
 _ENGINE: Final = "cluster, instance, engine"
 _TENANT: Final = f"{_ENGINE}, tenant"
@@ -37,11 +39,6 @@ _NONE: Final = "No engine is published: start the exporter with --serving (docs/
 _NO_TENANT: Final = "No tenant has a cost yet: docs/serving.md has the reasons"
 
 
-def _rate(selector: str) -> str:
-    """Growth in a second over five minutes, as the recording rules have it: costs may come in steps of a minute."""
-    return rate(selector, "5m")
-
-
 def _of(metric: Metric, labels: dict[str, str | tuple[str, ...]] | None = None, *, tenants: bool = False) -> str:
     """The series of the engines, and of the tenants, that the variables choose."""
     return series(metric, labels, scope=_ENGINES + (', tenant=~"$tenant"' if tenants else ""))
@@ -49,7 +46,7 @@ def _of(metric: Metric, labels: dict[str, str | tuple[str, ...]] | None = None, 
 
 def _per_1000(cost: str, labels: str) -> str:
     """`cost` (a growth) for 1,000 tokens, by these labels."""
-    return f"1000 * {by(labels, cost)} / ({by(labels, _rate(_of(SERVING_TOKENS, tenants=True)))} > 0)"
+    return f"1000 * {by(labels, cost)} / ({by(labels, rate(_of(SERVING_TOKENS, tenants=True)))} > 0)"
 
 
 _ENERGY: Final = _of(SERVING_ENERGY, tenants=True)
@@ -57,7 +54,7 @@ _TIME: Final = _of(SERVING_DEVICE_TIME, tenants=True)
 _SHARED: Final = f"sum({increase(_of(SERVING_ENERGY))})"
 _REFUSED: Final = series(SERVING_UNALLOCATED, scope=f'{_ENGINES}, reason!="idle"')
 _IDLE: Final = _of(SERVING_UNALLOCATED, {"reason": "idle"})
-_UNALLOCATED: Final = by(f"{_ENGINE}, reason", _rate(_of(SERVING_UNALLOCATED))) + " > 0"
+_UNALLOCATED: Final = by(f"{_ENGINE}, reason", rate(_of(SERVING_UNALLOCATED))) + " > 0"
 _ALL: Final = f"({_SHARED} + sum({increase(_of(SERVING_UNALLOCATED))}))"
 
 FIRST: Final = Section(
@@ -171,10 +168,11 @@ TENANTS: Final = Section(
             shows="Energy a second by tenant. The rest of the power is idle or refused.",
             conclude="The sum of all areas is the power of the engine's GPUs.",
             do="Find the reason of a refused area below.",
+            least_step=_STEP,
             empty=_NO_TENANT,
             unit="watt",
             queries=(
-                Query(by(_TENANT, _rate(_ENERGY)), "{{tenant}} · {{engine}}"),
+                Query(by(_TENANT, rate(_ENERGY)), "{{tenant}} · {{engine}}"),
                 Query(_UNALLOCATED, "{{reason}} · {{engine}}"),
             ),
             stacked=True,
@@ -184,9 +182,10 @@ TENANTS: Final = Section(
             shows="GPU-seconds a second by tenant: a share of one GPU.",
             conclude="Below the number of GPUs, the rest is idle or refused.",
             do="It is what the price of the GPUs is shared out by.",
+            least_step=_STEP,
             empty=_NO_TENANT,
             unit="none",
-            queries=(Query(by(_TENANT, _rate(_TIME)), "{{tenant}} · {{engine}}"),),
+            queries=(Query(by(_TENANT, rate(_TIME)), "{{tenant}} · {{engine}}"),),
             stacked=True,
         ),
     ),
@@ -200,9 +199,10 @@ TOKENS: Final = Section(
             shows="Energy for 1,000 tokens by tenant and phase: computed tokens of prompts, and tokens of answers.",
             conclude="It falls with larger batches. A tenant with long contexts pays more for a token of an answer.",
             do="Compare it before and after a release.",
+            least_step=_STEP,
             empty=_NO_TENANT,
             unit="joule",
-            queries=(Query(_per_1000(_rate(_ENERGY), _PHASE), "{{tenant}} · {{phase}} · {{engine}}"),),
+            queries=(Query(_per_1000(rate(_ENERGY), _PHASE), "{{tenant}} · {{phase}} · {{engine}}"),),
             width=8,
         ),
         Panel(
@@ -210,9 +210,10 @@ TOKENS: Final = Section(
             shows="GPU time for 1,000 tokens by tenant and phase, at the price that is typed in at the top.",
             conclude="Idle time is not in it: the price of a token at full load.",
             do="Add the idle share for a price that covers all costs.",
+            least_step=_STEP,
             empty=_NO_TENANT,
             queries=(
-                Query(f"{_per_1000(_rate(_TIME), _PHASE)} / 3600 * $price", "{{tenant}} · {{phase}} · {{engine}}"),
+                Query(f"{_per_1000(rate(_TIME), _PHASE)} / 3600 * $price", "{{tenant}} · {{phase}} · {{engine}}"),
             ),
             width=8,
         ),
@@ -221,11 +222,12 @@ TOKENS: Final = Section(
             shows="Tokens a second by phase, for each GPU of the engine.",
             conclude="The throughput that the price of a token follows from.",
             do="Compare engines and settings by it.",
+            least_step=_STEP,
             empty=_NONE,
             unit="short",
             queries=(
                 Query(
-                    f"{by(f'{_ENGINE}, phase', _rate(_of(SERVING_TOKENS, tenants=True)))}\n"
+                    f"{by(f'{_ENGINE}, phase', rate(_of(SERVING_TOKENS, tenants=True)))}\n"
                     f"  / on ({_ENGINE}) group_left () {by(_ENGINE, _of(SERVING_DEVICE), 'count')}",
                     "{{phase}} · {{engine}}",
                 ),
@@ -237,10 +239,11 @@ TOKENS: Final = Section(
             shows="Energy for 1,000 tokens by the model of the requests and phase, all tenants together.",
             conclude="Adapters of one base model share its iterations: they differ by their prompts and answers.",
             do="Compare models before you move a tenant to another one.",
+            least_step=_STEP,
             empty=_NO_TENANT,
             unit="joule",
             queries=(
-                Query(_per_1000(_rate(_ENERGY), f"{_ENGINE}, model, phase"), "{{model}} · {{phase}} · {{engine}}"),
+                Query(_per_1000(rate(_ENERGY), f"{_ENGINE}, model, phase"), "{{model}} · {{phase}} · {{engine}}"),
             ),
         ),
         Panel(
@@ -248,10 +251,11 @@ TOKENS: Final = Section(
             shows="Tokens a second of each tenant and phase.",
             conclude="Its shape differs from that of the energy: tokens differ in cost.",
             do="Do not share costs out by tokens.",
+            least_step=_STEP,
             empty=_NONE,
             unit="short",
             queries=(
-                Query(by(_PHASE, _rate(_of(SERVING_TOKENS, tenants=True))), "{{tenant}} · {{phase}} · {{engine}}"),
+                Query(by(_PHASE, rate(_of(SERVING_TOKENS, tenants=True))), "{{tenant}} · {{phase}} · {{engine}}"),
             ),
         ),
         Panel(
@@ -260,9 +264,10 @@ TOKENS: Final = Section(
             "present price of one more token.",
             conclude="Without a cache, the power of the GPUs would be higher by the sum. No other panel contains it.",
             do="Route a tenant's requests to the same replica to raise it.",
+            least_step=_STEP,
             empty="No engine reports cached tokens, or no price is certain enough yet",
             unit="watt",
-            queries=(Query(by(_TENANT, _rate(_of(SERVING_SAVED, tenants=True))), "{{tenant}} · {{engine}}"),),
+            queries=(Query(by(_TENANT, rate(_of(SERVING_SAVED, tenants=True))), "{{tenant}} · {{engine}}"),),
         ),
     ),
 )
@@ -275,6 +280,7 @@ TRUST: Final = Section(
             shows="Energy a second by the reason why no tenant has it.",
             conclude="idle: nothing was scheduled. not_identifiable_yet: the first minutes. The others are losses.",
             do="docs/serving.md has the remedy for each reason.",
+            least_step=_STEP,
             empty=_NONE,
             unit="watt",
             queries=(Query(_UNALLOCATED, "{{reason}} · {{engine}}"),),
@@ -309,6 +315,7 @@ TRUST: Final = Section(
             shows="Utilisation and power of each engine's GPUs now.",
             conclude="The time in which other programs use a GPU is refused, if the exporter can see the processes.",
             do="Open a GPU for its processes, and give other programs a GPU of their own.",
+            least_step=_STEP,
             empty=_NONE,
             queries=(
                 Query(
