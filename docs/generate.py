@@ -147,13 +147,9 @@ def _signal(row: Signal) -> tuple[str, ...]:
         si(row.refresh_ns / 1e9, "s") if row.refresh_ns else "",
         "yes" if row.mig else "",
         row.source.replace("link 0", "link N"),
-        ", ".join(map(code, _dcgm_names(row.dcgm.name))) if row.dcgm else "",
+        # Also the name since DCGM 4.6, if that is another.
+        ", ".join(map(code, dict.fromkeys((name := row.dcgm.name, RENAMED.get(name, name))))) if row.dcgm else "",
     )
-
-
-def _dcgm_names(name: str) -> Iterable[str]:
-    """The name of a field, and its name since DCGM 4.6 if that is another."""
-    return dict.fromkeys((name, RENAMED.get(name, name)))
 
 
 def attributes() -> str:
@@ -173,8 +169,8 @@ def request_attributes() -> str:
 
 def unallocated_reasons() -> str:
     """Every reason of an LLM server's energy that is no tenant's."""
-    rows = ((code(reason), *text) for reason, text in UNALLOCATED_REASONS.items())
-    return table(("`reason` of unallocated energy", "meaning", "remedy"), rows)
+    columns = ("`reason` of unallocated energy", "meaning", "remedy")
+    return table(columns, ((code(reason), *text) for reason, text in UNALLOCATED_REASONS.items()))
 
 
 def _attributes(rows: Iterable[Attribute]) -> str:
@@ -316,22 +312,18 @@ def packages(folder: str, contract: str) -> str:
     )
 
 
+_SHORT: Final = " (**falls short**)"
 _TESTS: Final = _ROOT / "tests"
 _BENCHMARKS: Final = json.loads((_TESTS / "benchmarks/accepted.json").read_text("utf-8"))
 
 
 def benchmarks(group: str) -> str:
     """The last accepted rows of a group of benchmarks."""
-    return table(
-        ("measurement", "figure", "baseline", "ratio", "target"),
-        (
-            (
-                *(row[key] for key in ("name", "figure", "baseline", "ratio")),
-                row["reach"] + " (**falls short**)" * (not row["ok"]),
-            )
-            for row in _BENCHMARKS[group]
-        ),
+    rows = (
+        (*(row[key] for key in ("name", "figure", "baseline", "ratio")), row["reach"] + _SHORT * (not row["ok"]))
+        for row in _BENCHMARKS[group]
     )
+    return table(("measurement", "figure", "baseline", "ratio", "target"), rows)
 
 
 def sizes() -> str:

@@ -8,7 +8,7 @@ import statistics
 import sys
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,11 +24,13 @@ from gpu_profile.report.table import UNKNOWN, WHOSE_JOULES, fitted_table, folded
 from gpu_profile.units import percent, si
 from gpu_profile_exporter.demo.engine import TENANT, EndedRequest
 from gpu_profile_exporter.demo.screen import Screen
-from gpu_profile_exporter.demo.watch import SILENCE_S, START_S, free_port, watched
+from gpu_profile_exporter.demo.watch import SILENCE_S, free_port, watched
 
 #: Packages of the extras `serving` and `sidecar`.
 _PACKAGES: Final = ("msgpack", "zmq", "opentelemetry.proto")
 _ID: Final = "gen_ai.request.id"
+#: The newest requests that are compared: those of an hour.
+MOST_REQUESTS: Final = 20_000
 _COLUMNS: Final = (
     "tenant", "requests", "with cost", "per request", "per 1,000 tokens", "energy", "true energy", "error", "by tokens"
 )  # fmt: skip
@@ -55,6 +57,8 @@ class ReceivedRequests:
                         for pair in span.attributes
                     }
                     self.by_id[str(values.get(_ID, ""))] = values
+        while len(self.by_id) > MOST_REQUESTS:
+            self.by_id.pop(next(iter(self.by_id)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,11 @@ class RequestLedger:
 
     received: ReceivedRequests
     ended: list[EndedRequest] = field(default_factory=list)
+
+    def add(self, ended: Iterable[EndedRequest]) -> None:
+        """Add requests that have ended, and drop the oldest beyond the limit."""
+        self.ended += ended
+        del self.ended[:-MOST_REQUESTS]
 
     def tenants(self) -> list[TenantCosts]:
         """Each tenant's costs so far, by name."""
@@ -143,8 +152,8 @@ def show_requests(screen: Screen, folder: TemporaryFolder, port: int, seconds: f
             screen.say(f"{'work':<21}a simulated LLM server: three tenants, batched requests")
             screen.say("The first costs come after a minute or two: the prices of the work are estimated first.\n")
             priced = False
-            for message in watch.messages(until=lambda: watch.is_over(seconds), patience_s=max(START_S, SILENCE_S)):
-                ledger.ended += [EndedRequest(*each) for each in message.get("ended", ())]
+            for message in watch.messages(until=lambda: watch.is_over(seconds), patience_s=SILENCE_S):
+                ledger.add(EndedRequest(*each) for each in message.get("ended", ()))
                 if not priced and ledger.example():
                     priced = True
                     screen.say(f"first costs after {watch.passed_s:.0f} s")

@@ -35,6 +35,8 @@ LOWER: Final = 0.03
 THROTTLED_MORE: Final = 0.1
 #: The part of the excess that the GPU's time, or the time without it, must have to be where it arises.
 MOST: Final = 0.5
+#: The least share of the time that readings of utilisation must cover.
+_COVERED: Final = 0.95
 #: Stretches of time that are compared to find the beginning.
 _STRETCHES: Final = 20
 _COMPARED: Final = (CLOCK_SM, POWER_LIMIT, PCIE_GENERATION, PCIE_LANES)
@@ -60,11 +62,12 @@ class LateCause(StrEnum):
 class RankGpu:
     """A rank's GPU during a region. None: not measured. `throttled`: shares of the region's time, by reason.
 
-    `busy` is the share of the region's time in which the GPU worked. The rest are means over the region's time:
-    `clock_hz` is the clock of the multiprocessors, `generation` and `lanes` are the PCIe link's.
+    `busy` is the share of the region's time in which the GPU worked, with a half-width. The rest are means over the
+    region's time: `clock_hz` is the clock of the multiprocessors, `generation` and `lanes` are the PCIe link's.
     """
 
     busy: float | None = None
+    busy_half_width: float = 0.0
     clock_hz: float | None = None
     power_limit_w: float | None = None
     generation: float | None = None
@@ -78,9 +81,13 @@ class RankGpu:
         own = runs.ranks == rank
         starts, ends = runs.on_starts_ns[own], runs.on_ends_ns[own]
         means = {signal: _mean(timeline, signal, starts, ends) for signal in _COMPARED}
+        busy, half_width = summary.busy, summary.busy_half_width
+        if busy is None or half_width is None:
+            busy, half_width = _busy_bounds(timeline, starts, ends) or (None, 0.0)
         flags = [value for signal in _REMAPPING if (value := _mean(timeline, signal, starts, ends)) is not None]
         return cls(
-            busy=_busy(timeline, starts, ends) if summary.busy is None else summary.busy,
+            busy=busy,
+            busy_half_width=half_width,
             clock_hz=means[CLOCK_SM],
             power_limit_w=means[POWER_LIMIT],
             generation=means[PCIE_GENERATION],
@@ -105,12 +112,16 @@ class Lateness:
 def lateness(late: RankGpu, others: Sequence[RankGpu], late_s: float, others_s: float) -> tuple[LateCause, str]:
     """The cause, and the facts in words. `late_s` and `others_s` are mean times of an execution."""
     on_gpu, off_gpu = _place(late, others, late_s, others_s)
+    differences = list(_differences(late, others))
     if off_gpu:
         waits, link = f"its GPU has no work for {percent(1 - (late.busy or 0.0), 0)} of the time", _link(late, others)
         return (LateCause.LINK, f"{link}; {waits}") if link else (LateCause.HOST, waits)
-    longer = "its GPU works longer at the others' clock: it may have more work"
-    unknown = LateCause.UNKNOWN, longer if on_gpu else "no measured value differs"
-    return next(_differences(late, others), unknown)
+    if on_gpu:
+        longer = "its GPU works longer at the others' clock: it may have more work"
+        return differences[0] if differences else (LateCause.UNKNOWN, longer)
+    # A difference is a cause only where the time is lost.
+    where = "it is uncertain whether its GPU or its host takes longer"
+    return LateCause.UNKNOWN, "; ".join([where, *(facts for _, facts in differences)])
 
 
 def _differences(late: RankGpu, others: Sequence[RankGpu]) -> Iterator[tuple[LateCause, str]]:
@@ -145,13 +156,15 @@ def _link(late: RankGpu, others: Sequence[RankGpu]) -> str:
 
 
 def _place(late: RankGpu, others: Sequence[RankGpu], late_s: float, others_s: float) -> tuple[bool, bool]:
-    """Whether most of the excess is time of the GPU, and whether most of it is time without it."""
-    busy = [each.busy for each in others if each.busy is not None]
+    """Whether most of the excess is certainly time of the GPU, and whether most is certainly time without its work."""
+    measured = [each for each in others if each.busy is not None]
     excess_s = late_s - others_s
-    if late.busy is None or not busy or excess_s <= 0:
+    if late.busy is None or not measured or excess_s <= 0:
         return False, False
-    part = (late.busy * late_s - median(busy) * others_s) / excess_s
-    return part > MOST, part < 1 - MOST
+    typical = median([each.busy or 0.0 for each in measured])
+    part = (late.busy * late_s - typical * others_s) / excess_s
+    error = (late.busy_half_width * late_s + median([each.busy_half_width for each in measured]) * others_s) / excess_s
+    return part - error > MOST, part + error < 1 - MOST
 
 
 def _lower(value: float | None, others: Iterable[float | None]) -> float | None:
@@ -171,13 +184,28 @@ def _throttled_more(late: RankGpu, others: Sequence[RankGpu]) -> str | None:
     return reason if reason is not None and more[reason] >= THROTTLED_MORE else None
 
 
-def _busy(timeline: Timeline, starts: Ints, ends: Ints) -> float | None:
-    """The busy share of executions as the windows within them show it. None if windows are longer than executions."""
+def _busy_bounds(timeline: Timeline, starts: Ints, ends: Ints) -> tuple[float, float] | None:
+    """The busy share of executions with a half-width, from all busy time between the first and the last of them.
+
+    The time outside executions may have been busy or not. None with too few readings.
+    """
+    if not len(starts):
+        return None
+    first, last = int(starts.min()), int(ends.max())
+    reached = np.maximum.accumulate(ends)
+    inside = int((reached - np.maximum(starts, np.concatenate((starts[:1], reached[:-1])))).clip(0).sum())
     for signal in BUSY_SOURCES:
         column = timeline.column(signal)
-        if column is not None and (last := column.last) is not None:
-            long_enough = len(starts) and (ends - starts).mean() >= last.t_end_ns - last.t_start_ns
-            return _mean(timeline, signal, starts, ends) if long_enough else None
+        if column is None or (newest := column.last) is None or not inside:
+            continue
+        means, covered = column.means(np.array([first]), np.array([last]))
+        if covered[0] < _COVERED * (last - first):
+            return None
+        busy, outside = float(means[0]) * (last - first), last - first - inside
+        # The windows at both ends are longer than the executions there.
+        unsure = newest.t_end_ns - newest.t_start_ns
+        low, high = max(0.0, busy - outside - unsure), min(busy + unsure, inside)
+        return (low + high) / 2 / inside, max(0.0, high - low) / 2 / inside
     return None
 
 

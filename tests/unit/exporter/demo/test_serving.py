@@ -80,3 +80,11 @@ def test_missing_packages_have_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_pat
     folder: Any = SimpleNamespace(path=tmp_path, fd=0)
     with pytest.raises(UsageError, match=r"pip install 'gpu-profile\[serving,sidecar\]'"):
         show_requests(Screen(), folder, 9400, None, 0.0)
+
+
+def test_a_long_demonstration_keeps_the_newest_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpu_profile_exporter.demo.serving.MOST_REQUESTS", 2)
+    found = ledger()
+    assert list(found.received.by_id) == ["0-3", "0-4"]
+    found.add([])
+    assert [each.id for each in found.ended] == ["0-3", "0-4"]
