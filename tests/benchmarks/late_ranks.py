@@ -10,7 +10,7 @@ from benchmarks.rows import Row
 from gpu_profile.analysis import analyse
 
 
-def rows(ranks: int = 64, steps: int = 20) -> Iterator[Row]:
+def rows(ranks: int = 64, steps: int = 40) -> Iterator[Row]:
     """One job for each cause, and one without a late rank."""
     found, started = Counter[str](), time.process_time()
     for number, cause in enumerate(LATE):
