@@ -62,8 +62,9 @@ def cost(
     from gpu_profile.report.table import terminal_width
 
     meter = _meter(url, engine, driver_spec, devices, result, wait_s)
-    _writable(output)
+    _append(output, "")
     meter.prepare()
+    earlier = _stamp(result)
     try:
         with held_signals() as mask:
             meter.start()
@@ -75,13 +76,12 @@ def cost(
         if code:
             click.echo(f"gpu-profile: {command[0]} ended with {code}: no costs", err=True)
             return code
-        counts = None if result is None else _result(result, start_ns)
+        counts = None if result is None else _result(result, earlier)
         costs = meter.costs(during, counts)
     finally:
         meter.stop()
     line = costs.line()
-    if output is not None:
-        _append(output, line)
+    _append(output, line)
     click.echo(line if as_json else render_costs(costs, width=terminal_width(sys.stdout)))
     return 0
 
@@ -103,31 +103,40 @@ def _meter(
     return DeviceMeter(driver_spec, devices)
 
 
-def _result(path: Path, start_ns: int) -> BenchmarkResult:
-    """The result in a file that was written after the start. UsageError otherwise."""
+def _stamp(path: Path | None) -> tuple[int, int, int] | None:
+    """Changes with each new content of a file. None if there is no file."""
+    try:
+        status = path.stat() if path is not None else None
+    except OSError:
+        return None
+    return (status.st_ino, status.st_mtime_ns, status.st_size) if status is not None else None
+
+
+def _result(path: Path, earlier: tuple[int, int, int] | None) -> BenchmarkResult:
+    """The result in a file that the command has written. UsageError otherwise.
+
+    `earlier`: its stamp before the command. Times of files are no help: a file server has its own clock.
+    """
     from gpu_profile.analysis.costs import read_result
 
     try:
         text = path.read_text(encoding="utf-8")
-        written_ns = path.stat().st_mtime_ns
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text"
         raise UsageError(f"--result {path}: {reason}: does the command write it there?") from error
-    if written_ns < start_ns:
+    if _stamp(path) == earlier:
         raise UsageError(f"--result {path}: older than this run: does the command write another file?")
     return read_result(text, f"--result {path}")
 
 
-def _writable(path: Path | None) -> None:
-    """Raise UsageError before the run, not after it, if a file cannot be appended to."""
-    if path is not None:
-        _append(path, "")
-
-
-def _append(path: Path, line: str) -> None:
+def _append(path: Path | None, line: str) -> None:
+    """Append a line. An empty one only tries it, so that an error comes before the run and not after it."""
+    if path is None:
+        return
     try:
+        torn = path.is_file() and path.read_bytes()[-1:] not in (b"", b"\n")
         with path.open("a", encoding="utf-8") as file:
             if line:
-                file.write(f"{line}\n")
+                file.write(("\n" if torn else "") + f"{line}\n")
     except OSError as error:
         raise UsageError(f"--output {path}: cannot be written: {error.strerror}") from error

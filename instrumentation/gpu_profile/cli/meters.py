@@ -78,7 +78,10 @@ class EngineMeter:
         from gpu_profile.monitor.top.region_rates import ScrapeError
 
         try:
-            return engine_counters(fetch(self._url), self._engine)
+            counters = engine_counters(fetch(self._url), self._engine)
+            if self._before is not None and counters.started_s != self._before.started_s:
+                raise UsageError("the exporter restarted during the run; run it again")
+            return counters
         except (ScrapeError, UsageError) as error:
             raise UsageError(f"{shown_url(self._url)}: {error}") from error
 

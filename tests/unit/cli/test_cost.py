@@ -28,7 +28,10 @@ done.touch()
 
 
 def scrape(idle_j: float, *, done: bool, factor: float) -> str:
-    """The counters before and after 100 requests without spans: 200 J of prefill and 800 J of decode."""
+    """The counters before and after 100 requests without spans: 200 J of prefill and 800 J of decode.
+
+    With a factor of 9 the exporter restarts meanwhile.
+    """
     prefill, decode = (10.0 + 200 * factor, 20.0 + 800 * factor) if done else (10.0, 20.0)
     return f"""\
 gpu_profile_serving_energy_joules_total{{engine="e",phase="prefill"}} {prefill}
@@ -36,6 +39,7 @@ gpu_profile_serving_energy_joules_total{{engine="e",phase="decode"}} {decode}
 gpu_profile_serving_energy_unallocated_joules_total{{engine="e",reason="idle"}} {idle_j}
 gpu_profile_serving_phase_half_width_ratio{{engine="e",phase="decode"}} 0.01
 gpu_profile_serving_waiting{{engine="e"}} 0
+process_start_time_seconds {1.0 if factor < 9 or not done else 2.0}
 """
 
 
@@ -75,6 +79,18 @@ def test_a_benchmarks_costs_are_printed_and_appended(measure: Run, tmp_path: Pat
     assert values[1] == json.loads(line)
     assert [each["energy_j"]["decode"] for each in values] == [800.0, 1200.0]
     assert values[0]["settings"] == {"model_id": "m"}
+
+
+def test_a_restart_of_the_exporter_is_an_error_however_large_the_counters_are(measure: Run, capsys: Capture) -> None:
+    assert measure(factor=9.0) == 2
+    assert "the exporter restarted during the run; run it again" in capsys.readouterr().err
+
+
+def test_a_result_with_an_old_time_and_a_torn_last_line_are_no_obstacle(measure: Run, tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("{")
+    old = BENCHMARK + "\nimport os\nos.utime(result, (1, 1))"  # as from a file server with another clock
+    assert measure("--result", str(tmp_path / "r.json"), "--output", str(tmp_path / "runs"), program=old) == 0
+    assert [line[0] for line in (tmp_path / "runs").read_text().splitlines()] == ["{", "{"]
 
 
 def test_a_gate_on_repeated_runs_fails_the_build(measure: Run, tmp_path: Path, capsys: Capture) -> None:

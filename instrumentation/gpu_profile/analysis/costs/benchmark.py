@@ -30,6 +30,9 @@ _AIPERF: Final = (
     ("benchmark_duration", "avg"),
 )  # fmt: skip
 
+#: Larger numbers are damage, and their sums would overflow.
+MOST: Final = 1e18
+
 Setting = str | int | float | None
 
 
@@ -61,22 +64,25 @@ def read_result(text: str, name: str) -> BenchmarkResult:
     if missing:
         raise UsageError(f"{name}: no number for {few(missing)}; it is not a result of vLLM, SGLang or AIPerf")
     requests, inputs, outputs, duration_s = (float(value) for value in values if value is not None)
-    if not requests or not outputs:
-        raise UsageError(f"{name}: {requests:.0f} requests and {outputs:.0f} output tokens: the benchmark failed")
+    requests, inputs, outputs = round(requests), round(inputs), round(outputs)
+    if not (requests and outputs and duration_s):
+        raise UsageError(
+            f"{name}: {requests} requests and {outputs} output tokens in {duration_s:g} s: the benchmark failed"
+        )
     # SGLang writes an unlimited rate as Infinity, vLLM as "inf".
     settings = {
-        key: value if isinstance(value, str | int) or isfinite(value) else str(value)
+        key: str(value) if isinstance(value, float) and not isfinite(value) else value
         for key in _SETTINGS
         if isinstance(value := result.get(key), str | int | float)
     }
     failures = result.get("failed", _statistic(result.get("error_request_count"), "avg"))
     failed = round(failures) if _possible(failures) else 0
-    return BenchmarkResult(round(requests), round(inputs), round(outputs), duration_s, settings, failed)
+    return BenchmarkResult(requests, inputs, outputs, duration_s, settings, failed)
 
 
 def _last(text: str, name: str) -> Mapping[str, Any]:
     """The last JSON object of a text with one or several."""
-    text = text.strip()
+    text = text.lstrip("\ufeff").strip()
     decoder, at, value = json.JSONDecoder(), 0, None
     try:
         while at < len(text):
@@ -95,4 +101,4 @@ def _statistic(metric: object, which: str) -> Any:
 
 
 def _possible(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value >= 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MOST

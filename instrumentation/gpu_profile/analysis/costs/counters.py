@@ -17,6 +17,9 @@ _ENGINE: Final = label("engine")
 _SIMULATED: Final = "simulated"
 _DEVICE_ID: Final = label("hw.id")
 _DEVICE_NAME: Final = label("hw.name")
+#: The exporter's own metrics: when its process started, and series that a scrape has no room for.
+_STARTED: Final = "process_start_time_seconds"
+_LEFT_OUT: Final = "gpu_profile_series_dropped_total"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,8 @@ class EngineCounters:
 
     By phase (`prefill`, `decode`): `energy_j` and `device_s` of requests, `tokens`, and `half_widths`, halves of the
     95 % intervals of the energies as shares of them. `unallocated_j` is by reason. `waiting` are iterations whose
-    energy is not shared out yet. Tokens and requests are 0 without spans of requests.
+    energy is not shared out yet. Tokens and requests are 0 without spans of requests. `started_s` is when the exporter
+    started, in s since the epoch, and `left_out` the number of series without room in its scrapes so far.
     """
 
     engine: str
@@ -39,6 +43,8 @@ class EngineCounters:
     simulated: bool = False
     #: Numbers and names of its GPUs; empty if the exporter does not publish them.
     gpus: str = ""
+    started_s: float = 0.0
+    left_out: float = 0.0
 
     @property
     def idle_j(self) -> float:
@@ -60,11 +66,14 @@ def engine_counters(text: str, engine: str = "") -> EngineCounters:
     """
     sums: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(float)))
     simulated, models, owners = False, {}, {}
+    own: dict[str, float] = {}
     for name, labels, value in _samples(text):
         if name == metrics.BUILD_INFO.prometheus:
             simulated |= labels.get("driver", "").startswith(_SIMULATED)
         elif name == metrics.DEVICE_INFO.prometheus:
             models[labels.get(_DEVICE_ID, "")] = labels.get(_DEVICE_NAME, "")
+        elif name == _STARTED or (name == _LEFT_OUT and labels.get("reason") == "over_budget"):
+            own[name] = value
         elif _ENGINE in labels and isfinite(value):
             owners[labels.get(_DEVICE_ID, "")] = labels[_ENGINE]
             detail = labels.get("phase", labels.get("reason", ""))
@@ -92,6 +101,8 @@ def engine_counters(text: str, engine: str = "") -> EngineCounters:
         sum(of(serving.SERVING_WAITING).values()),
         simulated,
         gpu_names([name for uuid, name in models.items() if name and owners.get(uuid) == engine]),
+        own.get(_STARTED, 0.0),
+        own.get(_LEFT_OUT, 0.0),
     )
 
 

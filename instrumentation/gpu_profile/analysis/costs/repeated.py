@@ -4,6 +4,9 @@ A run is one observation: its requests share clocks, temperature and placement. 
 taken as one share of the value on both sides, because a release rarely changes it (Student's pooled variance). So few
 runs suffice: six in all, one of them on the other side at least. The half-width of the costs of a phase is added. It is
 common to all runs of a side, so that repeating them does not lower it.
+
+A machine that warms up or slows down makes all later runs differ. Where the costs rise or fall with the order of a
+side's runs, a note says so: the difference between the sides may then be no effect of the release.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from gpu_profile.join.unmixing.unmix import Z95
 
 #: Runs of both sides together that an interval needs: four degrees of freedom.
 LEAST_RUNS: Final = 6
+#: A slope over the order of runs as high as this is chance in one of so many comparisons.
+_DRIFT_ALPHA: Final = 0.01
 #: Lengths of requests that differ by more than this share are pointed out.
 _ALIKE: Final = 0.02
 
@@ -67,7 +72,7 @@ def compare_runs(a: Sequence[RunCosts], b: Sequence[RunCosts], *, run_to_run: fl
 
 def _pairs(a: Sequence[RunCosts], b: Sequence[RunCosts]) -> Iterator[Pair]:
     def tokens(part: str, runs: Sequence[RunCosts]) -> _Side:
-        return _side(runs, part, [run.energy_j.get(part) for run in runs], [run.tokens.get(part) for run in runs])
+        return _side(runs, part, *_tokens(part, runs))
 
     def requests(runs: Sequence[RunCosts], quantity: str) -> _Side:
         timed = quantity == "gpu_time/request"
@@ -129,12 +134,43 @@ def _notes(a: Sequence[RunCosts], b: Sequence[RunCosts]) -> Iterator[str]:
             )
     if len({bool(run.engine) for run in (*a, *b)}) > 1:
         yield "some runs are of an engine and some of whole GPUs: their costs cannot be compared"
+    if drift := _drift(a, b):
+        change = f"the costs change by {100 * drift:+.1f} % from run to run"
+        yield f"{change}: the machine drifts; alternate the runs of A and B"
     if not any(run.settings for run in (*a, *b)):
         yield "the settings of both sides are unknown: --result gives them, and the cost of a token depends on them"
     for side, runs in (("A", a), ("B", b)):
         noted = [note for run in runs for note in run.notes]
         if noted:
             yield f"{side}: {noted[0]}" + (f" (and {len(noted) - 1} more notes)" if len(noted) > 1 else "")
+
+
+def _drift(a: Sequence[RunCosts], b: Sequence[RunCosts]) -> float:
+    """The change of the energy of an answer's token from run to run, as a share; 0 if it may be chance.
+
+    One slope over the order of the runs of each side, by least squares. 0 also if the runs of the sides alternate: then
+    drift widens intervals and moves neither side.
+    """
+    starts, others = ([run.start_ns for run in runs] for runs in (a, b))
+    if min(starts) <= max(others) and min(others) <= max(starts):
+        return 0.0
+    orders, deviations = [], []
+    for runs in (a, b):
+        side = _side(runs, REQUESTS, *_tokens(REQUESTS, sorted(runs, key=lambda run: run.start_ns)))
+        deviations.append(side.deviations)
+        orders.append(np.arange(len(side.deviations)) - (len(side.deviations) - 1) / 2)
+    order, deviation = np.concatenate(orders), np.concatenate(deviations)
+    degrees, squares = len(order) - 3, float(order @ order)
+    if degrees < 1 or not squares:
+        return 0.0
+    slope = float(order @ deviation) / squares
+    error = sqrt(float(((deviation - slope * order) ** 2).sum()) / degrees / squares)
+    return slope if abs(slope) > student_quantile(_DRIFT_ALPHA, degrees) * error else 0.0
+
+
+def _tokens(part: str, runs: Sequence[RunCosts]) -> tuple[list[float | None], list[int | None]]:
+    """The energies and the tokens of a part."""
+    return [run.energy_j.get(part) for run in runs], [run.tokens.get(part) for run in runs]
 
 
 def _length(runs: Sequence[RunCosts], part: str) -> float | None:

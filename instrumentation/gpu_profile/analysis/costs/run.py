@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from math import isfinite
 from typing import Any, Final
 
-from gpu_profile.analysis.costs.benchmark import BenchmarkResult, Setting
+from gpu_profile.analysis.costs.benchmark import MOST, BenchmarkResult, Setting
 from gpu_profile.analysis.costs.counters import IDLE, EngineCounters
 from gpu_profile.catalogue.samples import Interval
 from gpu_profile.errors import UsageError
@@ -26,6 +25,9 @@ GPU_TIME: Final = "GPU time"
 MOST_MISSING: Final = 0.05
 #: Reasons of unallocated energy that may be of other programs than the engine.
 _OTHERS: Final = ("devices_shared", "other_programs")
+#: The reason of unallocated energy for missing spans of requests.
+_NOT_KNOWN: Final = "request_not_known"
+_LEFT_OUT: Final = "the exporter leaves out series beyond --series-budget: costs may be missing; raise it"
 #: Counts of tokens or requests that differ by more than this share are pointed out.
 _ALIKE: Final = 0.02
 
@@ -74,9 +76,9 @@ class RunCosts:
 def costs_of(
     before: EngineCounters, after: EngineCounters, during: Interval, result: BenchmarkResult | None = None
 ) -> RunCosts:
-    """The costs of a run from settled counters. Raises UsageError if the exporter restarted, or nothing was requested.
+    """The costs of a run from settled counters. Raises UsageError if counters fell, or nothing was requested.
 
-    The engine's own tokens and requests count if it has any, because they include the requests of warm-up.
+    The engine's own tokens and requests count if they are complete, because they include the requests of warm-up.
     """
     energy, device, tokens, lost = (
         _growth(getattr(before, name), getattr(after, name), before.engine)
@@ -88,7 +90,9 @@ def costs_of(
     all_j = sum(energy.values()) + sum(lost.values())
     if all_j <= 0:
         raise UsageError(f"engine {before.engine}: no iteration ran during the command; did it send requests there?")
-    counted, counted_by = _counted(requests, tokens, result)
+    not_known = lost.get(_NOT_KNOWN, 0.0) / all_j > MOST_MISSING
+    counted, counted_by = _counted(requests, tokens, result, complete=not not_known)
+    notes = _notes(requests, tokens, result, during, counted_by)
     missing, others = sum(lost.values()) / all_j, sum(lost.get(reason, 0.0) for reason in _OTHERS) / all_j
     reasons = {each: _missing(lost, missing) for each in (PREFILL, DECODE, GPU_TIME) if missing > MOST_MISSING}
     if others > MOST_MISSING:
@@ -99,7 +103,8 @@ def costs_of(
     half_widths = {REQUESTS: others} if 0 < others <= MOST_MISSING else {}
     half_widths |= {part: width + missing for part, width in after.half_widths.items() if parts.get(part) is not None}
     if not counted_by:
-        reasons["tokens"] = "no spans of requests arrived and there is no --result: give one of both"
+        spans = "many spans of requests are missing" if not_known else "no spans of requests arrived"
+        reasons["tokens"] = f"{spans} and there is no --result: give one of both"
     elif not counted.get(PREFILL):
         reasons.setdefault(PREFILL, "no tokens were counted")
     return RunCosts(
@@ -116,7 +121,7 @@ def costs_of(
         lost,
         {**({"GPUs": after.gpus} if after.gpus else {}), **({} if result is None else result.settings)},
         reasons,
-        _notes(requests, tokens, result, during),
+        (*notes, _LEFT_OUT) if after.left_out > before.left_out else notes,
         after.simulated,
     )
 
@@ -124,17 +129,24 @@ def costs_of(
 def _growth(before: Mapping[str, float], after: Mapping[str, float], engine: str) -> dict[str, float]:
     growth = {key: value - before.get(key, 0.0) for key, value in after.items()}
     if any(value < 0 for value in growth.values()) or set(before) - set(after):
-        raise UsageError(f"engine {engine}: its counters fell during the run: the exporter restarted; run it again")
+        raise UsageError(f"engine {engine}: its counters fell during the run; run it again")
     return growth
 
 
 def _counted(
-    requests: float, tokens: Mapping[str, float], result: BenchmarkResult | None
+    requests: float, tokens: Mapping[str, float], result: BenchmarkResult | None, *, complete: bool
 ) -> tuple[dict[str, int | None], str]:
-    """Requests and tokens, and where they are from: the exporter, the result or nowhere ("")."""
-    if requests and tokens.get(DECODE):
-        own = {REQUESTS: round(requests), PREFILL: round(tokens.get(PREFILL, 0.0)), DECODE: round(tokens[DECODE])}
-        return dict(own), "exporter"
+    """Requests and tokens, and where they are from: the exporter, the result or nowhere ("").
+
+    The exporter counts spans, and sampling of traces may leave some out. `complete`: it missed none in iterations.
+    """
+    answers = tokens.get(DECODE, 0.0)
+    if result is not None:
+        all_there = requests >= (1 - _ALIKE) * result.requests and answers >= (1 - _ALIKE) * result.output_tokens
+    else:
+        all_there = complete and requests > 0 and answers > 0
+    if all_there:
+        return {REQUESTS: round(requests), PREFILL: round(tokens.get(PREFILL, 0.0)), DECODE: round(answers)}, "exporter"
     if result is not None:
         return {REQUESTS: result.requests, PREFILL: result.input_tokens, DECODE: result.output_tokens}, "result"
     return dict.fromkeys(PARTS), ""
@@ -146,14 +158,14 @@ def _missing(lost: Mapping[str, float], share: float) -> str:
 
 
 def _notes(
-    requests: float, tokens: Mapping[str, float], result: BenchmarkResult | None, during: Interval
+    requests: float, tokens: Mapping[str, float], result: BenchmarkResult | None, during: Interval, counted_by: str
 ) -> tuple[str, ...]:
     notes = []
     if result is not None and result.failed:
         notes.append(f"{result.failed:,} requests failed: their energy is in the costs, their tokens are not counted")
     if result is not None and result.duration_s > (length_s := (during.end_ns - during.start_ns) / NS_PER_S):
         notes.append(f"the result is of {result.duration_s:.1f} s, and the command took {length_s:.1f} s: another run?")
-    if result is not None and requests:
+    if result is not None and counted_by == "exporter":
         counts = (("requests", requests, result.requests), ("tokens of answers", tokens.get(DECODE, 0.0),
                   result.output_tokens))  # fmt: skip
         notes += [
@@ -161,18 +173,25 @@ def _notes(
             for name, own, theirs in counts
             if abs(own / theirs - 1) > _ALIKE
         ]
-    if result is not None and not requests:
+    if result is not None and counted_by == "result":
+        if requests:
+            counts_differ = f"the exporter counted {requests:,.0f} requests and the result {result.requests:,}"
+            notes.append(f"{counts_differ}: spans are missing")
         notes.append("tokens are the result's: warm-up, and prompts in the prefix cache, make their costs differ")
     return tuple(notes)
 
 
 def read_runs(text: str, name: str) -> list[RunCosts]:
-    """The runs in the text of a file, one for each line. Raises UsageError with the file's `name` and the line."""
+    """The runs in the text of a file, one for each line. Raises UsageError with the file's `name` and the line.
+
+    A line that is there twice is one run: a copy shows nothing of the spread between runs.
+    """
     runs = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
-                runs.append(_run(json.loads(line)))
+                if (run := _run(json.loads(line))) not in runs:
+                    runs.append(run)
             except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
                 reason = "not the costs of a run; gpu-profile cost writes them"
                 raise UsageError(f"{name}: line {number}: {reason}") from error
@@ -188,7 +207,7 @@ def _run(values: Mapping[str, Any]) -> RunCosts:
     if run.format != FORMAT:
         raise ValueError(f"of another format: {run.format}")
     numbers = [run.requests, run.device_s, *run.energy_j.values(), *run.tokens.values(), *run.half_widths.values()]
-    if any(not isfinite(number) or number < 0 for number in numbers if number is not None):
+    if any(not 0 <= number <= MOST for number in numbers if number is not None):
         raise ValueError("an impossible number")
     for each in (run.settings, run.reasons):
         each.items()

@@ -43,7 +43,7 @@ AIPERF = {
             {"backend": "sglang", "dataset_name": "random", "request_rate": "inf", "random_input_len": 1024},
         ),
         ("\n" + json.dumps(AIPERF, indent=1) + "\n", {}),
-        ('{"completed": 4, "total_input_tokens": 4096, "total_output_tokens": 512, "duration": 12.5}', {}),
+        ('\ufeff{"completed": 4, "total_input_tokens": 4096, "total_output_tokens": 512, "duration": 12.5}', {}),
     ],
     ids=["vLLM", "SGLang, the last of two lines", "AIPerf", "any load generator"],
 )  # fmt: skip
@@ -63,9 +63,12 @@ def test_the_last_result_of_a_file_is_read(text: str, settings: dict[str, str | 
         ('{"date": "x"}', "r: no number for completed, total_input_tokens, total_output_tokens, duration"),
         (json.dumps(VLLM | {"duration": float("nan")}), "r: no number for duration"),
         (json.dumps(VLLM | {"completed": True}), "r: no number for completed"),
+        (json.dumps(VLLM | {"completed": 10**400}), "r: no number for completed"),
         (json.dumps(AIPERF | {"output_sequence_length": {"avg": 1}}), "r: no number for output_sequence_length.sum"),
-        (json.dumps(VLLM | {"total_output_tokens": 0}), "r: 4 requests and 0 output tokens: the benchmark failed"),
-        (json.dumps(VLLM | {"completed": 0}), "r: 0 requests and 512 output tokens: the benchmark failed"),
+        (json.dumps(VLLM | {"total_output_tokens": 0}), "r: 4 requests and 0 output tokens in 12.5 s"),
+        (json.dumps(VLLM | {"completed": 0}), "r: 0 requests and 512 output tokens in 12.5 s: the benchmark failed"),
+        (json.dumps(VLLM | {"completed": 0.3}), "r: 0 requests and 512 output tokens in 12.5 s: the benchmark failed"),
+        (json.dumps(VLLM | {"duration": 0}), "r: 4 requests and 512 output tokens in 0 s: the benchmark failed"),
     ],
 )
 def test_a_file_without_a_result_is_an_error(text: str, says: str) -> None:

@@ -25,10 +25,13 @@ gpu_profile_serving_device{engine="b",hw_id="GPU-3"} 1
 gpu_profile_device_info{hw_id="GPU-1",hw_name="H200"} 1
 gpu_profile_device_info{hw_id="GPU-2",hw_name="H200"} 1
 gpu_profile_device_info{hw_id="GPU-3",hw_name="A10G"} 1
+gpu_profile_series_dropped_total{reason="over_budget"} 6
+gpu_profile_series_dropped_total{reason="duplicate"} 1
+process_start_time_seconds 1.5
 """
 COUNTERS = EngineCounters(
     "a", {"prefill": 15, "decode": 40}, {"decode": 3}, {"decode": 12}, {"decode": 0.01}, {"idle": 7}, 5, 4, True,
-    "2 x H200",
+    "2 x H200", 1.5, 6,
 )  # fmt: skip
 
 

@@ -115,3 +115,13 @@ def test_a_planted_regression_is_found_through_the_account() -> None:
     assert runs[0].reasons == {}
     assert sum(found(runs, 5, 0.10, 0.01, seed)[0] for seed in range(20)) >= 19
     assert sum(found(runs, 5, 0.0, 0.01, seed)[0] for seed in range(20)) <= 1
+
+
+def test_costs_that_rise_from_run_to_run_are_pointed_out_unless_the_sides_alternate() -> None:
+    gains = np.exp(np.random.default_rng(0).normal(0, 0.002, 10))
+    runs = [run(float(gain) * (1 + 0.01 * i), half_widths={}, start_ns=i) for i, gain in enumerate(gains)]
+    (note,) = (each for each in compare_runs(runs[:5], runs[5:]).notes if "drifts" in each)
+    assert note.startswith("the costs change by +0.9 % from run to run: the machine drifts; alternate")
+    assert not any("drifts" in each for each in compare_runs(runs[::2], runs[1::2]).notes)
+    equal = [run(start_ns=i) for i in range(10)]
+    assert not any("drifts" in each for each in compare_runs(equal[:5], equal[5:]).notes)

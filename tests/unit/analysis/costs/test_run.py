@@ -20,7 +20,14 @@ def test_a_runs_costs_are_the_growth_of_the_counters() -> None:
     assert (costs.per_request(1000.0), costs.per_request(costs.device_s)) == (10.0, 0.2)
     assert (costs.idle_j, costs.unallocated_j, costs.half_widths) == (200.0, {}, {"prefill": 0.02, "decode": 0.01})
     assert (costs.counted_by, costs.settings, costs.reasons, costs.notes) == ("exporter", RESULT.settings, {}, ())
-    assert read_runs(costs.line() + "\n\n" + costs.line(), "f") == [costs, costs]
+    assert read_runs(costs.line() + "\n\n" + run(1.1).line(), "f") == [costs, run(1.1)]
+
+
+def test_a_line_may_come_twice_and_contain_any_character() -> None:
+    costs = run(settings={"model_id": "m\u2028\x85"})
+    raw = costs.line().replace("\\u2028", "\u2028").replace("\\u0085", "\x85")
+    assert raw != costs.line()
+    assert read_runs(raw + "\r\n" + costs.line(), "f") == [costs]
 
 
 def test_every_key_of_a_line_is_explained() -> None:
@@ -65,6 +72,23 @@ def test_without_spans_the_result_gives_the_tokens_and_without_both_nothing_does
     assert read_runs(none.line(), "f") == [none]
 
 
+def test_with_spans_missing_the_result_gives_the_tokens() -> None:
+    lost = after(
+        tokens={"prefill": 51_000.0, "decode": 5_100.0}, requests=60.0,
+        unallocated_j={"idle": 700.0, "unexplained": 3.0, "request_not_known": 500.0},
+    )  # fmt: skip
+    costs = costs_of(BEFORE, lost, DURING, RESULT)
+    assert (costs.counted_by, costs.requests, costs.token_j("requests")) == ("result", 100, 0.15)
+    assert costs.notes[0] == "the exporter counted 50 requests and the result 100: spans are missing"
+    alone = costs_of(BEFORE, lost, DURING)
+    assert (alone.counted_by, alone.requests, alone.token_j("requests")) == ("", None, None)
+    assert alone.reasons["tokens"].startswith("many spans of requests are missing")
+
+
+def test_series_beyond_the_budget_may_be_missing_costs() -> None:
+    assert "series beyond --series-budget" in costs_of(BEFORE, after(left_out=1.0), DURING).notes[0]
+
+
 def test_requests_beside_the_benchmarks_own_are_pointed_out() -> None:
     costs = costs_of(BEFORE, after(requests=120.0), DURING, RESULT)
     assert costs.notes == (
@@ -97,7 +121,7 @@ def test_the_text_has_the_load_the_parts_and_the_intervals() -> None:
     ("grown", "says"),
     [
         (BEFORE, "engine e: no iteration ran during the command; did it send requests there?"),
-        (after(requests=1.0), "engine e: its counters fell during the run: the exporter restarted; run it again"),
+        (after(requests=1.0), "engine e: its counters fell during the run; run it again"),
         (after(energy_j={"decode": 900.0}), "engine e: its counters fell during the run"),
     ],
 )
@@ -115,6 +139,8 @@ def test_counters_without_a_run_are_an_error(grown: object, says: str) -> None:
         ('{"engine": "e"}', "f: line 1: not the costs of a run"),
         (run().line() + "\n" + run().line().replace('"format": 1', '"format": 9'), "f: line 2: not the costs of a run"),
         (run().line().replace("1000.0", "-1"), "f: line 1: not the costs of a run"),
+        (run().line().replace("1000.0", "1" * 400), "f: line 1: not the costs of a run"),
+        (run().line().replace("1000.0", "1e308"), "f: line 1: not the costs of a run"),
         (run().line().replace("1000.0", '"x"'), "f: line 1: not the costs of a run"),
     ],
 )
