@@ -12,6 +12,9 @@ import pytest
 import yaml
 from unit.exporter.settings import served
 
+from gpu_profile_exporter.config import load
+from gpu_profile_exporter.operating.healthcheck import candidates
+
 ROOT = Path(__file__).parents[2]
 CHART, GOLDEN = ROOT / "docker" / "helm" / "gpu-profile-exporter", ROOT / "tests" / "golden" / "helm"
 _spec = importlib.util.spec_from_file_location("helm_goldens", GOLDEN / "make.py")
@@ -77,6 +80,7 @@ def test_rights_are_asked_for_only_where_they_are_needed() -> None:
         "defaults": False,
         "attribution": True,
         "timeline": False,
+        "web": False,
         "everything": True,
     }
     paths = {
@@ -87,9 +91,10 @@ def test_rights_are_asked_for_only_where_they_are_needed() -> None:
         "defaults": [],
         "attribution": ["/var/lib/kubelet/pod-resources"],
         "timeline": ["/run/other"],
+        "web": [],
         "everything": ["/var/lib/kubelet/pod-resources", "/run/gpu-profile"],
     }
-    assert {spec["securityContext"]["runAsUser"] for case, spec in asked.items() if case != "defaults"} == {0}
+    assert {case for case, spec in asked.items() if spec["securityContext"]["runAsUser"] != 0} == {"defaults", "web"}
     for case in goldens.CASES:
         assert container(case)["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
@@ -113,6 +118,22 @@ def test_the_operator_scrapes_what_the_annotations_no_longer_offer() -> None:
     assert {each["port"] for each in monitor["spec"]["podMetricsEndpoints"]} <= names
     policy = one("everything", "NetworkPolicy")["spec"]["ingress"]
     assert {port["port"] for rule in policy for port in rule["ports"]} == names
+
+
+def test_with_tls_or_passwords_the_probes_need_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = container("web")
+    file = next(each["value"] for each in made["env"] if each["name"] == "GPU_PROFILE_EXPORTER_WEB_CONFIG_FILE")
+    (mount,) = (each for each in made["volumeMounts"] if each["name"] == "web")
+    assert Path(file).parent == Path(mount["mountPath"])
+    assert {"name": "web", "secret": {"secretName": "exporter-web"}} in pod("web")["volumes"]
+    assert made["livenessProbe"]["exec"]["command"] == ["gpu-profile-exporter", "healthcheck"]
+    assert made["readinessProbe"]["tcpSocket"] == {"port": "metrics"}
+    for name in ("GPU_PROFILE_EXPORTER_WEB_CONFIG_FILE", "GPU_PROFILE_EXPORTER_LISTEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GPU_PROFILE_EXPORTER_WEB_CONFIG_FILE", file)
+    assert candidates(load().config) == ["https://127.0.0.1:9400", "http://127.0.0.1:9400"]
+    endpoint = one("web", "PodMonitor")["spec"]["podMetricsEndpoints"][0]
+    assert (endpoint["scheme"], endpoint["basicAuth"]["username"]["name"]) == ("https", "scraper")
 
 
 def test_it_has_every_dashboard_and_rule_of_the_repository() -> None:
@@ -145,6 +166,11 @@ def test_values_fit_the_schema(values: dict[str, Any]) -> None:
         {"spans": {"forward": "collector"}},
         {"spans": {"hostPort": 0}},
         {"args": ["names"]},
+        # The probes know one port, and TLS by web.secret.
+        {"args": ["--listen=:9500"]},
+        {"args": ["--web.config.file=/x"]},
+        {"web": {"secret": "x", "tls": "yes"}},
+        {"podMonitor": {"endpoint": {"scheme": "https"}}},
         {"timeline": {"directory": "/etc"}},
         {"podMonitor": {"interval": "15"}},
         {"image": {"repository": ""}},

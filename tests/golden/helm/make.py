@@ -21,6 +21,10 @@ CASES: Final[dict[str, dict[str, Any]]] = {
     "defaults": {},
     "attribution": {"attribution": {"enabled": True}},
     "timeline": {"timeline": {"enabled": True, "directory": "/run/other"}},
+    "web": {
+        "web": {"secret": "exporter-web", "tls": True},
+        "podMonitor": {"enabled": True, "endpoint": {"basicAuth": {"username": {"name": "scraper", "key": "user"}}}},
+    },
     "everything": {
         "image": {"repository": "registry.example/gpu-profile-exporter", "tag": "0.2.0"},
         "imagePullSecrets": [{"name": "registry"}],
