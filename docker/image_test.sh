@@ -55,7 +55,7 @@ fi
 
 say "Fetching the wheels"
 "$python" -m pip --disable-pip-version-check wheel -qq --no-deps --wheel-dir "$work/self" .
-requirements=("$(echo "$work"/self/*.whl)[web,grpc,pods,sidecar]" "$(sed -nE 's/^requires = \["(.*)"\]/\1/p' pyproject.toml)")
+requirements=("$(echo "$work"/self/*.whl)[web,grpc,pods,sidecar,serving]" "$(sed -nE 's/^requires = \["(.*)"\]/\1/p' pyproject.toml)")
 "$python" -m pip --disable-pip-version-check download -qq --only-binary :all: --python-version 3.11 \
   --dest "$work/wheels" "${requirements[@]}"
 rm -f "$work"/wheels/gpu_profile-*
