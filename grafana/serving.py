@@ -34,7 +34,6 @@ _ENGINES: Final = 'cluster=~"$cluster", instance=~"$instance", engine=~"$engine"
 _ENGINE: Final = "cluster, instance, engine"
 _TENANT: Final = f"{_ENGINE}, tenant"
 _PHASE: Final = f"{_TENANT}, phase"
-_MODEL: Final = f"{_ENGINE}, model, phase"
 _NONE: Final = "No engine is published: start the exporter with --serving (docs/serving.md)"
 _NO_TENANT: Final = "No tenant has a cost yet: docs/serving.md has the reasons"
 

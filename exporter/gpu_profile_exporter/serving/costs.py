@@ -56,17 +56,9 @@ class ServingCosts:
             raise UsageError(f"--serving: {error}") from error
         self._settings, self._source, self._clock = settings, source, clock
         self._listener = EngineListener(addresses, clock)
+        behind_s = TIMELINE_SAMPLE_S if from_timeline else SAMPLE_S
         self.engines = {
-            name: ServedEngine(
-                name,
-                self._listener,
-                clock,
-                tenant=settings.tenant or None,
-                most_tenants=settings.tenants,
-                wait_s=settings.wait_s,
-                behind_s=TIMELINE_SAMPLE_S if from_timeline else SAMPLE_S,
-            )
-            for name in addresses
+            name: ServedEngine(name, self._listener, clock, settings, behind_s=behind_s) for name in addresses
         }
         self._live = LiveCosts(clock)
         self._problems: dict[str, str] = {}

@@ -23,6 +23,7 @@ from gpu_profile.serving.sharing import WHOLE_TIMES, Unallocated
 from gpu_profile.serving.tenants import ModelUse
 from gpu_profile.serving.work import RequestPhase
 from gpu_profile.units import nanoseconds
+from gpu_profile_exporter.config import ServingSettings
 from gpu_profile_exporter.readings.readings import MetricReading
 from gpu_profile_exporter.serving.energy import EnergySum
 from gpu_profile_exporter.serving.listener import EngineListener
@@ -69,30 +70,20 @@ class EngineProgress(NamedTuple):
 class ServedEngine:
     """The costs of one engine. One thread calls `step`; any thread may call `add`, `energy.take` and read `latest`.
 
-    `tenant` names the attribute of spans that has the tenant, None for none. Spans wait for `wait_s`. `behind_s` is as
-    in `OtherPrograms`.
+    `behind_s` is as in `OtherPrograms`.
     """
 
     def __init__(
-        self,
-        name: str,
-        listener: EngineListener,
-        clock: Clock,
-        *,
-        tenant: str | None,
-        most_tenants: int,
-        wait_s: float,
-        behind_s: float,
+        self, name: str, listener: EngineListener, clock: Clock, settings: ServingSettings, *, behind_s: float
     ) -> None:
         self.name = name
         #: The energy of its GPUs. None until the GPUs have answered.
         self.energy: EnergySum | None = None
         #: The metrics, as of the last step.
         self.latest: list[MetricReading] = []
-        self._listener, self._clock = listener, clock
-        self._tenant, self._most_tenants = tenant, most_tenants
+        self._listener, self._clock, self._settings = listener, clock, settings
         # A span must not leave while the last iteration of its request may still wait for others.
-        self._behind_s = behind_s
+        self._behind_s, wait_s = behind_s, settings.wait_s
         self._deadline_ns = nanoseconds(max(wait_s - _BEHIND_S - PROCESSES_S - behind_s, wait_s / 2))
         self._estimator: ServingEngine | None = None
         self._programs: OtherPrograms | None = None
@@ -117,7 +108,10 @@ class ServedEngine:
         """Set the engine's GPUs."""
         self._uuids = uuids
         self._estimator = ServingEngine(
-            self._tenant, len(uuids), most_tenants=self._most_tenants, deadline_ns=self._deadline_ns
+            self._settings.tenant or None,
+            len(uuids),
+            most_tenants=self._settings.tenants,
+            deadline_ns=self._deadline_ns,
         )
         self._programs = OtherPrograms(self.name, uuids, self._clock, behind_s=self._behind_s)
         self.energy = EnergySum(uuids)

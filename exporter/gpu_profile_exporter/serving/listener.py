@@ -8,13 +8,14 @@ import socket
 import stat
 import threading
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from gpu_profile.clock import Clock
 from gpu_profile.errors import UsageError
+from gpu_profile.serving.forward_pass import frames_of
 from gpu_profile.units import MIB
 
 _log = logging.getLogger("gpu_profile_exporter")
@@ -27,14 +28,12 @@ _MOST_WAITING, _MOST_WAITING_BYTES = 20_000, 16 * MIB
 _IN_TURN: Final = 256
 _STEP_MS: Final = 500
 _UNIX: Final = "unix:"
-#: Bytes of the sequence at the beginning of a datagram.
-_SEQUENCE: Final = 8
 
 
 class EngineMessage(NamedTuple):
     """The frames of a message, and the time of its arrival in ns since the epoch."""
 
-    frames: list[bytes]
+    frames: Sequence[bytes]
     arrival_ns: int
 
 
@@ -163,9 +162,7 @@ class EngineListener:
         for _ in range(_IN_TURN):
             try:
                 if isinstance(each, socket.socket):
-                    data = each.recv(MOST_BYTES + 1, socket.MSG_DONTWAIT)
-                    # As `gpu_profile.serving.engine` sends it: the sequence, then the map.
-                    frames = [b"", data[:_SEQUENCE], data[_SEQUENCE:]]
+                    frames = frames_of(each.recv(MOST_BYTES + 1, socket.MSG_DONTWAIT))
                 else:
                     frames = each.recv_multipart(self._zmq.NOBLOCK)
             except (BlockingIOError, self._zmq.Again):

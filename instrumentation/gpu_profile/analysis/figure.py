@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +11,10 @@ from gpu_profile.analysis.account import Analysis
 from gpu_profile.analysis.drawing import stretches
 from gpu_profile.analysis.labels import labels
 from gpu_profile.analysis.lanes import by_region
-from gpu_profile.errors import UsageError
 from gpu_profile.history.timeline import Column, Floats
 from gpu_profile.report.blocks import blocks, round_up
 from gpu_profile.report.devices import CHARTS, Chart, title
+from gpu_profile.report.notebook_figure import notebook_figure
 from gpu_profile.units import NS_PER_S, si
 
 if TYPE_CHECKING:
@@ -41,20 +41,13 @@ def draw(analysis: Analysis) -> Figure:
     Hatched: not measured. The figure is not registered with pyplot: make it a cell's last value, or call `savefig`.
     UsageError if matplotlib is not installed.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-    except ImportError as error:
-        raise UsageError(
-            f"a figure needs matplotlib, which cannot be loaded ({error}): pip install matplotlib"
-        ) from error
     used = {use.summary.device.uuid for use in analysis.regions}
     devices = [use for use in analysis.devices if use.device.uuid in used] or list(analysis.devices)
     shown = [(use, chart, use.timeline.best(chart.sources)) for use in devices for chart in CHARTS[:2]]
     panels = [(use, chart, column) for use, chart, column in shown if column is not None]
     names = list(analysis.runs)[:_MOST_REGIONS]
     heights = [_PANEL] * len(panels) + ([_LANE * len(names) + 0.1] if names else [])
-    figure: Figure = _figure()(figsize=(_WIDTH, sum(heights) + 0.9), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = notebook_figure(_WIDTH, sum(heights) + 0.9, layout="constrained")
     if not heights:
         figure.text(0.5, 0.5, "no samples and no executions", ha="center", color=_SOFT)
         return figure
@@ -72,21 +65,6 @@ def draw(analysis: Analysis) -> Figure:
         axis.tick_params(labelsize=8, length=2)
         axis.spines[["top", "right"]].set_visible(False)
     return figure
-
-
-def _figure() -> Any:
-    """A figure class that a notebook shows with or without pyplot."""
-    from matplotlib.figure import Figure
-
-    class FigureDrawing(Figure):
-        def _repr_png_(self) -> bytes:
-            from io import BytesIO
-
-            out = BytesIO()
-            self.savefig(out, format="png", dpi=110)
-            return out.getvalue()
-
-    return FigureDrawing
 
 
 def _panel(axis: Axes, column: Column, chart: Chart, analysis: Analysis) -> None:

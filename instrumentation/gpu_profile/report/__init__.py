@@ -8,7 +8,7 @@ Read in this order:
   `dark.css`, `page.js` and `tables.js` (sorting and searching); `timeline.js` draws its timeline.
 - `blocks`: the data of `timeline.js`, in a bounded number of rows: executions on lanes, signals as stretches.
 - `devices`: a device in every view: its label, its charts, the names of its holders. `live/`: the live page.
-- `perfetto`: tracks, slices and counters of a Perfetto trace.
+- `perfetto`: tracks, slices and counters of a Perfetto trace. `notebook_figure`: an empty matplotlib figure.
 
 The analysis, the kernels, the regions, the command line and the exporter use it for their results. Imports the join,
 the regimes and the history, but none of its users. To add a form, add a module that takes columns and rows, as `as_csv`

@@ -22,6 +22,7 @@ from gpu_profile.analysis.chance import Edges, normal_quantile, student_quantile
 from gpu_profile.analysis.comparison import Comparison, Pair, differences_of
 from gpu_profile.analysis.costs.run import DECODE, GPU_TIME, PARTS, PREFILL, REQUESTS, RunCosts
 from gpu_profile.analysis.quantities import CallEstimate
+from gpu_profile.analysis.text import signed
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.unmix import Z95
 
@@ -135,7 +136,7 @@ def _notes(a: Sequence[RunCosts], b: Sequence[RunCosts]) -> Iterator[str]:
     if len({bool(run.engine) for run in (*a, *b)}) > 1:
         yield "some runs are of an engine and some of whole GPUs: their costs cannot be compared"
     if drift := _drift(a, b):
-        change = f"the costs change by {100 * drift:+.1f} % from run to run"
+        change = f"the costs change by {signed(drift)} from run to run"
         yield f"{change}: the machine drifts; alternate the runs of A and B"
     if not any(run.settings for run in (*a, *b)):
         yield "the settings of both sides are unknown: --result gives them, and the cost of a token depends on them"

@@ -166,11 +166,6 @@ class Stamps:
         self._allowed[lead] = n, math.inf if share >= 1 else share * variance * chance
 
     @property
-    def sufficient(self) -> bool:
-        """Whether any region has enough executions for a variance of its lengths."""
-        return bool((self._lengths[0] >= _FEWEST).any())
-
-    @property
     def variance(self) -> float:
         """The largest variance that the error of a stamp may have, in ns²; 0 before there are enough executions."""
         n, total, squares = self._lengths

@@ -228,9 +228,6 @@ class LiveFeed:
             else [[n, x] for x, n in self._numbers.items()],
         }
 
-    def _all_names(self) -> list[tuple[int, str]]:
-        return [(number, name) for name, number in self._numbers.items()]
-
     def _parts(self, since: _Cut | None, until: _Cut) -> Iterator[tuple[Where, dict[str, str]]]:
         for where, last in until.totals.items():
             first = since.totals.get(where, 0) if since is not None else 0

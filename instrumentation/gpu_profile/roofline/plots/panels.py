@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from gpu_profile.report.notebook_figure import notebook_figure
 from gpu_profile.roofline.ceilings.ceilings import Ceilings
 from gpu_profile.roofline.plots.theme import (
     DARK,
     SMALL,
-    blank,
     check_file,
     colour,
     decade,
@@ -61,7 +61,7 @@ def panels_figure(rows: Sequence[Row], *, machine: str, ceilings: Ceilings) -> F
     An unknown value leaves a gap. Sizes that were not measured are listed beneath, with the reason. Raises UsageError
     if matplotlib is not installed.
     """
-    figure = blank(_WIDTH, _HEIGHT, DARK)
+    figure = notebook_figure(_WIDTH, _HEIGHT, facecolor=DARK.surface)
     grid: Any = figure.subplots(2, 2)
     beneath = _beneath(rows)
     bottom = 0.075 + 0.019 * len(beneath)

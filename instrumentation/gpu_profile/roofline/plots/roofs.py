@@ -8,9 +8,10 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from gpu_profile.report.notebook_figure import notebook_figure
 from gpu_profile.roofline.ceilings.ceilings import Ceiling, Ceilings, Level
 from gpu_profile.roofline.plots.points import Point, alike, common_name, draw_points, drawable, name_points
-from gpu_profile.roofline.plots.theme import DARK, LIGHT, SMALL, Theme, blank, decade, halo, legend, literally, plain
+from gpu_profile.roofline.plots.theme import DARK, LIGHT, SMALL, Theme, decade, halo, legend, literally, plain
 from gpu_profile.roofline.precision import Precision
 from gpu_profile.units import NS_PER_S, si
 
@@ -44,7 +45,7 @@ def roofline_figure(
     not installed.
     """
     theme = DARK if dark else LIGHT
-    figure = blank(_WIDTH, _HEIGHT, theme)
+    figure = notebook_figure(_WIDTH, _HEIGHT, facecolor=theme.surface)
     beneath = _beneath(ceilings, points)
     bottom = 0.1 + 0.026 * len(beneath)
     beside = _BESIDE + _widest(figure, map(_roof_name, ceilings.compute.items())) + _MARGIN

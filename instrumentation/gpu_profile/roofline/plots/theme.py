@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from gpu_profile.errors import UsageError
 from gpu_profile.regimes import Regime
 from gpu_profile.regimes.palette import COLOURS
+from gpu_profile.report.notebook_figure import notebook_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,33 +57,10 @@ DARK: Final = Theme(
 )
 
 
-def blank(width: float, height: float, theme: Theme) -> Figure:
-    """An empty figure, sizes in inches, that a notebook displays even without pyplot. UsageError: no matplotlib."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UsageError(
-            f"a figure needs matplotlib, which cannot be loaded ({error}): pip install matplotlib"
-        ) from error
-
-    class Drawing(Figure):
-        def _repr_png_(self) -> bytes:
-            from io import BytesIO
-
-            out = BytesIO()
-            self.savefig(out, format="png", dpi=110)
-            return out.getvalue()
-
-    figure = Drawing(figsize=(width, height), facecolor=theme.surface)
-    FigureCanvasAgg(figure)
-    return figure
-
-
 def check_file(path: str | Path) -> Path:
     """The path. Raises UsageError if no figure can be written to it, or if matplotlib is not installed."""
     target = Path(path)
-    formats = blank(1, 1, LIGHT).canvas.get_supported_filetypes()
+    formats = notebook_figure(1, 1).canvas.get_supported_filetypes()
     if target.suffix[1:].lower() not in formats:
         raise UsageError(f"{target}: a figure's name ends in .png, .svg or .pdf")
     folder = target.parent

@@ -53,7 +53,7 @@ def test_messages_arrive_over_zeromq_after_a_restart_too_and_over_a_local_socket
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.connect(str(local))
             sender.send(bytes(8) + b"mine")
-        assert until(lambda: engines.take("own"), "a datagram")[0].frames == [b"", bytes(8), b"mine"]
+        assert until(lambda: engines.take("own"), "a datagram")[0].frames == (b"", bytes(8), b"mine")
     assert not local.exists()
 
 

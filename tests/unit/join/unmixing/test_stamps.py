@@ -61,7 +61,7 @@ def errors_ms(stamps: Stamps) -> tuple[float, float, float]:
 @pytest.mark.parametrize("seed", range(4))
 def test_exact_stamps_are_not_taken_for_late_ones(seed: int, order: str, regions: int) -> None:
     stamps = stamped(seed, order, late_ms=0.0, gap_ms=0.2, spread=0.2, regions=regions)
-    assert stamps.sufficient
+    assert stamps.variance > 0.0
     least, likely, _ = errors_ms(stamps)
     assert least == 0.0
     # Lengths vary by a fifth, 0.4-4 ms: of that, chance looks like errors of stamps of some tenths of a millisecond.
