@@ -12,10 +12,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any, Final
 
 from gpu_profile.errors import UsageError, few
+from gpu_profile.report.table import printable
 
 #: The keys of settings, on which the cost of a token depends.
 _SETTINGS: Final = (
@@ -71,7 +71,7 @@ def read_result(text: str, name: str) -> BenchmarkResult:
         )
     # SGLang writes an unlimited rate as Infinity, vLLM as "inf".
     settings = {
-        key: str(value) if isinstance(value, float) and not isfinite(value) else value
+        key: printable(str(value)) if isinstance(value, str) or not 0 <= value <= MOST else value
         for key in _SETTINGS
         if isinstance(value := result.get(key), str | int | float)
     }

@@ -12,6 +12,7 @@ from gpu_profile.analysis.costs.counters import IDLE, EngineCounters
 from gpu_profile.catalogue.samples import Interval
 from gpu_profile.errors import UsageError
 from gpu_profile.report.as_json import to_json
+from gpu_profile.report.table import printable
 from gpu_profile.units import NS_PER_S, percent
 
 #: The version of a line of a file. A new key leaves it as it is.
@@ -190,7 +191,7 @@ def read_runs(text: str, name: str) -> list[RunCosts]:
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
-                if (run := _run(json.loads(line))) not in runs:
+                if (run := _run(_printable(json.loads(line)))) not in runs:
                     runs.append(run)
             except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
                 reason = "not the costs of a run; gpu-profile cost writes them"
@@ -198,6 +199,15 @@ def read_runs(text: str, name: str) -> list[RunCosts]:
     if not runs:
         raise UsageError(f"{name}: no runs in it; gpu-profile cost --output writes one line for each")
     return runs
+
+
+def _printable(value: Any) -> Any:
+    """A JSON value whose texts a terminal and a page can show."""
+    if isinstance(value, dict):
+        return {printable(key): _printable(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_printable(each) for each in value]
+    return printable(value) if isinstance(value, str) else value
 
 
 def _run(values: Mapping[str, Any]) -> RunCosts:

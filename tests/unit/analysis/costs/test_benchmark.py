@@ -76,3 +76,9 @@ def test_a_file_without_a_result_is_an_error(text: str, says: str) -> None:
         read_result(text, "r")
     assert str(caught.value).startswith(says)
     assert len(str(caught.value)) <= 200
+
+
+def test_settings_are_numbers_and_text_that_a_terminal_can_show() -> None:
+    odd = {"model_id": "m\x1b\ud800", "request_rate": float("inf"), "num_prompts": 10**30, "max_concurrency": [1]}
+    settings = read_result(json.dumps(VLLM | odd), "r").settings
+    assert [settings.get(key) for key in odd] == [r"m\x1b\ud800", "inf", str(10**30), None]

@@ -24,10 +24,12 @@ def test_a_runs_costs_are_the_growth_of_the_counters() -> None:
 
 
 def test_a_line_may_come_twice_and_contain_any_character() -> None:
-    costs = run(settings={"model_id": "m\u2028\x85"})
-    raw = costs.line().replace("\\u2028", "\u2028").replace("\\u0085", "\x85")
+    costs = run(settings={"model_id": "m\u2028\x1b\ud800"}, notes=("\x07",))
+    raw = costs.line().replace("\\u2028", "\u2028")
     assert raw != costs.line()
-    assert read_runs(raw + "\r\n" + costs.line(), "f") == [costs]
+    assert read_runs(raw + "\r\n" + costs.line(), "f") == [
+        replace(costs, settings={"model_id": r"m\u2028\x1b\ud800"}, notes=(r"\x07",))
+    ]
 
 
 def test_every_key_of_a_line_is_explained() -> None:
