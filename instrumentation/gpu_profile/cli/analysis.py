@@ -182,7 +182,8 @@ def compare(
 
     gates = [parse_gate(condition) for condition in conditions]
     share = None if run_to_run is None else run_to_run / 100
-    compared = _compared_runs if a.is_file() and b.is_file() else _compared
+    # A pipe, as of a shell's <(...), has the text of runs too.
+    compared = _compared if a.is_dir() or b.is_dir() else _compared_runs
     comparison = compared(a, b, share, devices)
     judged = [(gate, difference, gate.judge(difference)) for gate in gates for difference in [gate.find(comparison)]]
     if html is not None:

@@ -1,6 +1,7 @@
 """`gpu-profile cost` against a server that answers like the exporter, and `compare` of the files that it writes."""
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.servers import answering
+from unit.analysis.costs.runs import run
 
 from gpu_profile import cli
 from gpu_profile.cli import meters
@@ -154,6 +156,18 @@ def test_without_an_exporter_whole_gpus_are_measured(tmp_path: Path, capsys: Cap
     assert costs["energy_j"]["decode"] is None
     assert costs["simulated"]
     assert costs["settings"]["GPUs"] == "1 x NVIDIA H200"
+
+
+def test_runs_may_come_through_a_pipe_and_a_missing_file_is_named(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "runs").write_text(run().line() + "\n")
+    reading, writing = os.pipe()
+    os.write(writing, run(1.1).line().encode())
+    os.close(writing)
+    assert cli.run(["compare", str(tmp_path / "runs"), f"/dev/fd/{reading}"]) == 0
+    os.close(reading)
+    assert "+10.0 %" in capsys.readouterr().out
+    assert cli.run(["compare", str(tmp_path / "runs"), str(tmp_path / "none")]) == 2
+    assert "none: cannot be read: No such file or directory" in capsys.readouterr().err
 
 
 def test_a_file_of_runs_and_a_recording_are_not_compared(tmp_path: Path, capsys: Capture) -> None:
