@@ -134,18 +134,13 @@ class ExporterNode:
         config = self.config.attribution
         if config.pods == "off" and config.job_mapping_dir is None and not (config.containers or self.config.processes):
             return None
-        from gpu_profile_exporter.attribution import KUBELET_SOCKET, Attribution
+        from gpu_profile_exporter.attribution import Attribution
 
         return Attribution(
             lambda: self.readers.states,
-            pods=config.pods,  # type: ignore[arg-type]  # one of the setting's words
-            dra=config.dra,
-            kubelet_socket=config.kubelet_socket or KUBELET_SOCKET,
-            slurm_dir=config.job_mapping_dir,
-            containers=config.containers,
+            config,
             processes=self.config.processes,
             process_names=self.config.process_names,
-            labels=config.labels,
             clock=self.clock,
         )
 

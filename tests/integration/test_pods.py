@@ -20,6 +20,7 @@ from support.exporter import (
     Answer,
     FakeProc,
     allocations,
+    attribution_of,
     claim,
     devices,
     kubelet,
@@ -46,7 +47,7 @@ BOTH_DOWN = ("kubelet", "dra")
 def attribution(path: Path, **settings: object) -> Attribution:
     states = states_of(SYSTEM_CLOCK.now_ns())
     chosen = {"pods": "on", "containers": False, **settings}
-    return Attribution(lambda: states, kubelet_socket=path, **chosen)  # type: ignore[arg-type]
+    return attribution_of(lambda: states, kubelet_socket=path, **chosen)
 
 
 def asked(path: Path, **settings: object) -> list[MetricReading]:
@@ -173,7 +174,7 @@ def test_fifty_thousand_pods_are_read_and_bounded(tmp_path: Path) -> None:
         # The promise here is the bound, not the speed of this machine.
         answer = client.list_pods(tmp_path / "k.sock", deadline_s=60)
         assert answer == many
-        running = attribution(tmp_path / "k.sock")
+        running = attribution(tmp_path / "k.sock", period_s=3600)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(client, "list_pods", lambda _: answer)
             found = refreshed(running)
@@ -308,13 +309,15 @@ from gpu_profile.sampling.sampler import DeviceState
 if os.geteuid() == 0:
     import grpc
     from gpu_profile_exporter.attribution import Attribution, podresources
+    from gpu_profile_exporter.config import AttributionSettings
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 from pathlib import Path
 from gpu_profile_exporter.attribution import Attribution
+from gpu_profile_exporter.config import AttributionSettings
 from gpu_profile.catalogue.samples import Device
 states = dict(g=DeviceState.of(Device("g"), dict(), 1))
 path = Path({str(tmp_path / "d" / "k.sock")!r})
-running = Attribution(lambda: states, pods="on", containers=False, kubelet_socket=path)
+running = Attribution(lambda: states, AttributionSettings(pods="on", containers=False, kubelet_socket=path))
 running.refresh()
 print(*(reading.attributes.get("reason") for reading in running.readings(running._snapshot.taken_ns)
         if reading.metric.otel == "gpu_profile.attribution.up"))
@@ -348,10 +351,10 @@ def test_pods_jobs_and_processes_of_one_node_in_a_running_thread(tmp_path: Path)
             asked_twice.set()
         return pod("ml", "train-0", main=devices(GPU, GPU0))
 
-    running = Attribution(
+    running = attribution_of(
         states,
         kubelet_socket=tmp_path / "k.sock",
-        slurm_dir=tmp_path / "jobs",
+        job_mapping_dir=tmp_path / "jobs",
         containers=True,
         processes=True,
         labels=["pod", "job", "container_id"],
@@ -382,10 +385,12 @@ def test_grpc_is_not_loaded_where_no_kubelet_is(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 from gpu_profile_exporter.attribution import Attribution
+from gpu_profile_exporter.config import AttributionSettings
 from gpu_profile.sampling.sampler import DeviceState
 from gpu_profile.catalogue.samples import Device
 states = dict(g=DeviceState.of(Device("g"), dict(), 1))
-running = Attribution(lambda: states, containers=True, processes=True, kubelet_socket=Path({str(tmp_path / "none")!r}))
+settings = AttributionSettings(kubelet_socket=Path({str(tmp_path / "none")!r}))
+running = Attribution(lambda: states, settings, processes=True)
 running.refresh()
 assert not [name for name in sys.modules if name.split(".")[0] in ("grpc", "google")], "loaded"
 """

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.attribution import Attribution
+from gpu_profile_exporter.config import AttributionSettings
 from gpu_profile_exporter.exposition.exposition import Exposition
 from gpu_profile_exporter.reader.intake import DeviceReports
 from gpu_profile_exporter.readings.readings import Identity, MetricReading, readings
@@ -269,8 +270,15 @@ def left_out(readings: Iterable[MetricReading]) -> dict[tuple[str, str], float]:
     return {(a["source"], a["reason"]): value for a, value in sources if value}
 
 
+def attribution_of(states: Callable[[], Mapping[str, Any]], **options: Any) -> Attribution:
+    """An `Attribution`. The options are fields of its settings, and its parameters."""
+    names = {each.name for each in fields(AttributionSettings)}
+    settings = AttributionSettings(**{name: value for name, value in options.items() if name in names})
+    return Attribution(states, settings, **{name: value for name, value in options.items() if name not in names})
+
+
 class Host:
-    """A host on a fake clock. `settings` are parameters of `Attribution`."""
+    """A host on a fake clock. `settings` are those of `attribution_of`."""
 
     def __init__(self, root: Path, *, host: bool = True, **settings: Any) -> None:
         self.clock = FakeClock()
@@ -278,7 +286,7 @@ class Host:
         self.jobs = root / "jobs"
         self.jobs.mkdir()
         self.states: Mapping[str, DeviceReports] = states_of(self.clock.now_ns(), {})
-        self.attribution = Attribution(
+        self.attribution = attribution_of(
             lambda: self.states,
             **{"pods": "off", "containers": False, **settings},
             kubelet_socket=root / "kubelet.sock",

@@ -14,11 +14,10 @@ Read in this order:
 - `snapshot`: the results of one refresh.
 - `labelling`: adds a device's only holder as labels to the device's series.
 
-Imports the readings and the library's catalogue. A new source needs a member of `HolderSource`, a function that yields
-`DeviceHolder` rows, and a setting.
+Imports the settings, the readings and the library's catalogue. A new source needs a member of `HolderSource`, a
+function that yields `DeviceHolder` rows, and a setting.
 """
 
-from gpu_profile_exporter.attribution.allocation import LABELS
-from gpu_profile_exporter.attribution.attribution import KUBELET_SOCKET, Attribution, Mode
+from gpu_profile_exporter.attribution.attribution import Attribution
 
-__all__ = ["KUBELET_SOCKET", "LABELS", "Attribution", "Mode"]
+__all__ = ["Attribution"]

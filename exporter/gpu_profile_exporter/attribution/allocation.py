@@ -14,17 +14,6 @@ from gpu_profile_exporter.attribution.sources import HolderSource, OmissionCount
 #: Kubernetes' names have 253 letters at most.
 _MOST_LETTERS: Final = 253
 
-#: Labels for a device's own series, with their OpenTelemetry attributes.
-LABELS: Final = {
-    "pod": "k8s.pod.name",
-    "namespace": "k8s.namespace.name",
-    "container": "k8s.container.name",
-    "pod_uid": "k8s.pod.uid",
-    "container_id": "container.id",
-    "job": "slurm.job.id",
-    "unit": "systemd.unit.name",
-}
-
 
 class DeviceHolder(NamedTuple):
     """One holder of a device. `attributes` are sorted pairs, so that equal holders compare equal.

@@ -7,27 +7,27 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
+from gpu_profile.catalogue.allocation import HOLDER_LABELS
 from gpu_profile.catalogue.samples import Device, ProcessUse
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.errors import UsageError
 from gpu_profile.units import NS_PER_S, nanoseconds
 from gpu_profile_exporter.attribution import allocation, kubelet, mapping, podresources
-from gpu_profile_exporter.attribution.allocation import LABELS, DeviceHolder
+from gpu_profile_exporter.attribution.allocation import DeviceHolder
 from gpu_profile_exporter.attribution.devices import DeviceNames
 from gpu_profile_exporter.attribution.ledger import HolderLedger, MeteredDevice
 from gpu_profile_exporter.attribution.processes import HostProcess, Uptime, look_up, require_host_pids
 from gpu_profile_exporter.attribution.shares import shares
 from gpu_profile_exporter.attribution.snapshot import ProcessUsage, Snapshot, is_listed
 from gpu_profile_exporter.attribution.sources import HolderSource, OmissionCounts, Reason, Unavailable
+from gpu_profile_exporter.config.model import KUBELET_SOCKET, AttributionSettings
 from gpu_profile_exporter.readings.health import DeviceStatus
 from gpu_profile_exporter.readings.readings import MetricReading
 
 _log = logging.getLogger("gpu_profile_exporter")
 
-Mode = Literal["auto", "on", "off"]
-KUBELET_SOCKET: Final = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 #: The first refreshes follow each other fast, because the devices and their processes are still being discovered.
 _FIRST_TURNS: Final = 5
 _FIRST_S: Final = 1.0
@@ -40,49 +40,41 @@ _EXPECTED: Final = frozenset({None, Reason.STARTING, Reason.NO_DEVICES, Reason.N
 class Attribution:
     """The certain holders of each device, and the processes on it.
 
-    `states` returns the sampler's states by UUID. `pods` queries the kubelet for the allocations of device plugins and,
-    with `dra`, for resource claims. `on` requires the package for it; `auto` does not. `slurm_dir` is a job mapping
-    directory. `containers` and `processes` look up the driver's list of processes in `proc`, which must be the host's.
-    `process_names` adds the executable's file name to the series of processes. `labels` are keys of `LABELS`, for
-    `labels_for`. Each source is queried every `period_s` and yields at most `most_rows` rows per device.
-    Raises UsageError for an unknown label, and for `on` without the package.
+    `states` returns the sampler's states by UUID. With `pods = "on"`, the `settings` require the package for the
+    kubelet; `auto` does not. Containers and `processes` are looked up in `proc`, which must be the host's.
+    `process_names` adds the executable's file name to the series of processes. Each source is queried every `period_s`
+    and yields at most `most_rows` rows per device. Raises UsageError for `on` without the package.
     """
 
     def __init__(
         self,
         states: Callable[[], Mapping[str, DeviceStatus]],
+        settings: AttributionSettings,
         *,
-        pods: Mode = "auto",
-        dra: bool = True,
-        kubelet_socket: Path = KUBELET_SOCKET,
-        slurm_dir: Path | None = None,
-        containers: bool = True,
         processes: bool = False,
         process_names: bool = False,
-        labels: Sequence[str] = (),
         clock: Clock = SYSTEM_CLOCK,
         proc: Path = Path("/proc"),
         period_s: float = 10.0,
         most_rows: int = 128,
     ) -> None:
-        if unknown := [label for label in labels if label not in LABELS]:
-            raise UsageError(f"no such label: {unknown[0]!r}; there are {', '.join(LABELS)}")
+        pods = settings.pods
         if pods == "on" and not kubelet.installed():
             raise UsageError("asking the kubelet for pods needs gRPC: pip install 'gpu-profile[pods]'")
         asked = {
             HolderSource.KUBELET: pods != "off",
-            HolderSource.DRA: dra and pods != "off",
-            HolderSource.SLURM: slurm_dir is not None,
-            HolderSource.CONTAINERS: containers,
+            HolderSource.DRA: settings.dra and pods != "off",
+            HolderSource.SLURM: settings.job_mapping_dir is not None,
+            HolderSource.CONTAINERS: settings.containers,
             HolderSource.PROCESSES: processes,
         }
         self._sources = tuple(source for source, on in asked.items() if on)
         self._optional = (HolderSource.KUBELET, HolderSource.DRA) if pods == "auto" else ()
         self._states = states
-        self._socket = kubelet_socket
-        self._slurm_dir = slurm_dir
+        self._socket = settings.kubelet_socket or KUBELET_SOCKET
+        self._slurm_dir = settings.job_mapping_dir
         self._names = process_names
-        self._labels = tuple(LABELS[label] for label in labels)
+        self._labels = tuple(HOLDER_LABELS[label] for label in settings.labels)
         self._clock = clock
         self._proc = proc
         self._period_s = period_s

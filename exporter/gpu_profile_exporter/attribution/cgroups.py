@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from gpu_profile.catalogue.allocation import PLACE
+
 #: A version 1 host has a dozen hierarchies; a path is at most 4096 bytes.
 MOST_BYTES: Final = 65_536
 
@@ -47,17 +49,7 @@ class Place(NamedTuple):
 
     def attributes(self) -> dict[str, str]:
         """The values that are not empty, by OpenTelemetry attribute."""
-        return {key: value for key, value in zip(_ATTRIBUTES, self, strict=True) if value}
-
-
-_ATTRIBUTES: Final = (
-    "container.id",
-    "container.runtime.name",
-    "k8s.pod.uid",
-    "slurm.job.id",
-    "slurm.step.id",
-    "systemd.unit.name",
-)
+        return {key: value for key, value in zip(PLACE, self, strict=True) if value}
 
 
 def place(text: str) -> Place:

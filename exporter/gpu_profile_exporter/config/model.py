@@ -8,7 +8,7 @@ and the key `interval` under `[otlp]` in TOML. A trailing `_s` marks a field in 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from gpu_profile.catalogue import Group
+from gpu_profile.catalogue.allocation import HOLDER_LABELS
 from gpu_profile.errors import UsageError
 from gpu_profile_exporter.config.address import Address
 from gpu_profile_exporter.config.groups import chosen_groups, group_names
@@ -39,17 +40,10 @@ from gpu_profile_exporter.exposition.budget import SERIES_BUDGET
 if TYPE_CHECKING:
     from gpu_profile_exporter.push.settings import Endpoint, Endpoints
 
-_KUBELET_SOCKET: Final = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+KUBELET_SOCKET: Final = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 #: Prefix of OpenTelemetry's variables for pushing. In variables of one signal, the signal's name follows.
 OTLP: Final = "OTEL_EXPORTER_OTLP_"
 SIGNALS: Final = ("metrics", "logs")
-
-
-def label_names() -> Sequence[str]:
-    """The values of `--attribution-labels`."""
-    from gpu_profile_exporter.attribution import LABELS
-
-    return tuple(LABELS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +95,7 @@ class AttributionSettings:
         Alias(("-k", "--kubernetes"), ("DCGM_EXPORTER_KUBERNETES",), says="on"),
     )
     kubelet_socket: Path | None = setting(
-        _KUBELET_SOCKET,
+        KUBELET_SOCKET,
         File(),
         "The kubelet's socket for pod resources.",
         Alias(("--pod-resources-kubelet-socket",), ("DCGM_POD_RESOURCES_KUBELET_SOCKET",)),
@@ -123,7 +117,7 @@ class AttributionSettings:
     )
     labels: tuple[str, ...] = setting(
         (),
-        Words(label_names, "LABEL,..."),
+        Words(lambda: tuple(HOLDER_LABELS), "LABEL,..."),
         "Labels of a device's only holder to add to the device's series; each new holder then starts new series.",
     )
 

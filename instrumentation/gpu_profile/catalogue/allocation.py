@@ -44,6 +44,16 @@ HOLDER: Final = (
     "k8s.pod.uid",
     "systemd.unit.name",
 )
+#: Labels for a device's own series, with the attributes of its holders.
+HOLDER_LABELS: Final = {
+    "pod": "k8s.pod.name",
+    "namespace": "k8s.namespace.name",
+    "container": "k8s.container.name",
+    "pod_uid": "k8s.pod.uid",
+    "container_id": "container.id",
+    "job": "slurm.job.id",
+    "unit": "systemd.unit.name",
+}
 HELD_ENERGY: Final = _HOLDERS.counter(
     "gpu_profile.allocation.energy",
     "J",

@@ -73,7 +73,8 @@ def whole_costs(
 def _energy(timeline: Timeline) -> Column:
     column = timeline.best(ENERGY_SOURCES)
     if column is None:
-        raise UsageError(f"{timeline.device.name or timeline.device.uuid}: its driver reports neither energy nor power")
+        device = timeline.device.name or timeline.device.uuid
+        raise UsageError(f"{device}: its driver reports neither energy nor power; choose GPUs with --device")
     return column
 
 

@@ -40,7 +40,11 @@ def test_the_run_is_where_the_energy_of_its_length_is_highest() -> None:
     [
         (gpu(), 60.0, "the result is of 60.0 s, and the command took 45.0 s: another run?"),
         (gpu(until_s=30.0), 30.0, "samples of the energy of H200 cover only"),
-        (Timeline(Device("GPU-c"), [GRAPHICS], capacity=2), 30.0, "GPU-c: its driver reports neither energy nor power"),
+        (
+            Timeline(Device("GPU-c"), [GRAPHICS], capacity=2),
+            30.0,
+            "GPU-c: its driver reports neither energy nor power; choose GPUs with --device",
+        ),
     ],
 )
 def test_energy_that_was_not_measured_is_an_error(timeline: Timeline, length_s: float, says: str) -> None:

@@ -18,6 +18,7 @@ from support.exporter import (
     FakeProc,
     Host,
     allocations,
+    attribution_of,
     left_out,
     rows,
     states_of,
@@ -25,10 +26,10 @@ from support.exporter import (
     step_for,
 )
 
+from gpu_profile.catalogue.allocation import HOLDER_LABELS
 from gpu_profile.catalogue.samples import Device, ProcessUse
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
-from gpu_profile_exporter.attribution import LABELS, Attribution
 from gpu_profile_exporter.attribution.allocation import DeviceHolder, labels, within
 from gpu_profile_exporter.attribution.snapshot import LEFT_OUT_OF
 from gpu_profile_exporter.attribution.sources import HolderSource, OmissionCounts, OmissionReason
@@ -46,7 +47,7 @@ def test_it_reads_what_the_sampler_found(tmp_path: Path, clock: FakeClock) -> No
     step_for(sampler, clock, 3)
     proc = FakeProc(tmp_path / "proc")
     proc.add(7, cgroup=JOB)
-    attribution = Attribution(
+    attribution = attribution_of(
         lambda: sampler.states, pods="off", containers=True, processes=True, clock=clock, proc=proc.root
     )
     attribution.refresh()
@@ -84,7 +85,7 @@ def test_many_processes_of_one_container_are_one_holder(tmp_path: Path) -> None:
 
 
 def test_a_mapping_directory_says_which_job_holds_a_gpu_or_an_instance(tmp_path: Path) -> None:
-    host = Host(tmp_path, slurm_dir=tmp_path / "jobs")
+    host = Host(tmp_path, job_mapping_dir=tmp_path / "jobs")
     (host.jobs / "0").write_text("11\n12\n")
     (host.jobs / "1.3").write_text("13\n")
     (host.jobs / "1").touch()
@@ -136,8 +137,12 @@ def test_a_job_is_what_the_cgroup_says_and_never_what_a_process_says_of_itself(t
 def test_nothing_is_kept_of_jobs_and_processes_that_are_gone(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     (tmp_path / "new").mkdir()
-    old = Host(tmp_path / "old", containers=True, processes=True, slurm_dir=tmp_path / "jobs", labels=list(LABELS))
-    new = Host(tmp_path / "new", containers=True, processes=True, slurm_dir=tmp_path / "jobs", labels=list(LABELS))
+    old = Host(
+        tmp_path / "old", containers=True, processes=True, job_mapping_dir=tmp_path / "jobs", labels=list(HOLDER_LABELS)
+    )
+    new = Host(
+        tmp_path / "new", containers=True, processes=True, job_mapping_dir=tmp_path / "jobs", labels=list(HOLDER_LABELS)
+    )
     (tmp_path / "jobs").mkdir()
     for turn in range(50):
         (tmp_path / "jobs" / "0").write_text(f"{turn}")
@@ -213,7 +218,7 @@ def test_the_processes_of_a_device_that_hangs_are_gone_when_their_list_is_old(tm
 
 
 def test_a_device_that_is_taken_away_has_no_holder(tmp_path: Path) -> None:
-    host = Host(tmp_path, slurm_dir=tmp_path / "jobs")
+    host = Host(tmp_path, job_mapping_dir=tmp_path / "jobs")
     (host.jobs / "1.3").write_text("5")
     host.attribution.refresh()
     host.states = {uuid: state for uuid, state in host.states.items() if uuid != MIG0}
@@ -232,7 +237,7 @@ def test_processes_beyond_the_budget_are_one_series_called_other(tmp_path: Path)
 
 
 def test_holders_beyond_the_budget_are_left_out_and_counted_at_once(tmp_path: Path) -> None:
-    host = Host(tmp_path, slurm_dir=tmp_path / "jobs", most_rows=3)
+    host = Host(tmp_path, job_mapping_dir=tmp_path / "jobs", most_rows=3)
     (host.jobs / "0").write_text("\n".join(str(job) for job in range(10, 20)))
     found = host.refreshed()
     assert [a["slurm.job.id"] for a in allocations(found)] == ["10", "11", "12"]
@@ -247,14 +252,14 @@ def held(uuid: str, source: HolderSource, **attributes: str) -> DeviceHolder:
 
 
 def test_labels_are_off_by_default(tmp_path: Path) -> None:
-    host = Host(tmp_path, slurm_dir=tmp_path / "jobs")
+    host = Host(tmp_path, job_mapping_dir=tmp_path / "jobs")
     (host.jobs / "0").write_text("5")
     host.attribution.refresh()
     assert host.attribution.labels_for(GPU0) == {}
 
 
 def test_a_label_is_what_all_holders_of_a_device_agree_on(tmp_path: Path) -> None:
-    host = Host(tmp_path, slurm_dir=tmp_path / "jobs", labels=["job"])
+    host = Host(tmp_path, job_mapping_dir=tmp_path / "jobs", labels=["job"])
     (host.jobs / "0").write_text("5")
     (host.jobs / "1").write_text("5\n6\n")
     host.attribution.refresh()
@@ -280,7 +285,7 @@ holders = st.lists(
         DeviceHolder.of,
         st.sampled_from(["g0", "g1"]),
         st.sampled_from(HolderSource),
-        st.dictionaries(st.sampled_from(sorted(LABELS.values())), st.sampled_from(["", "x", "y"])),
+        st.dictionaries(st.sampled_from(sorted(HOLDER_LABELS.values())), st.sampled_from(["", "x", "y"])),
     )
 )
 
@@ -289,7 +294,7 @@ holders = st.lists(
 def test_labels_do_not_depend_on_the_order_and_name_no_value_that_a_holder_denies(
     found: list[DeviceHolder], random: Any
 ) -> None:
-    wanted = sorted(LABELS.values())
+    wanted = sorted(HOLDER_LABELS.values())
     told = labels(found, wanted)
     shuffled = list(found)
     random.shuffle(shuffled)

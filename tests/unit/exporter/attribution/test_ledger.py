@@ -245,7 +245,7 @@ def test_devices_that_have_gone_are_forgotten() -> None:
 
 
 def test_clock_steps_add_no_time(tmp_path: Path) -> None:
-    host = Host(tmp_path, slurm_dir=tmp_path / "jobs")
+    host = Host(tmp_path, job_mapping_dir=tmp_path / "jobs")
     (host.jobs / GPU0).write_text("7\n")
     host.refreshed()
     for step_s in (3600, -7200):

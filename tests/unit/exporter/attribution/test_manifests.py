@@ -7,8 +7,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from gpu_profile_exporter.attribution import KUBELET_SOCKET
 from gpu_profile_exporter.cli import exporter
+from gpu_profile_exporter.config.model import KUBELET_SOCKET
 
 KUBERNETES = Path(__file__).parents[4] / "docker" / "kubernetes"
 OVERLAY = KUBERNETES.parent / "kubernetes-attribution"

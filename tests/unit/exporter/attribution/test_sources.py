@@ -3,14 +3,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from support.exporter import GIB, GPU0, IN_POD, Host, allocations, left_out, rows, states_of, status
+from support.exporter import GIB, GPU0, IN_POD, Host, allocations, attribution_of, left_out, rows, states_of, status
 
 from gpu_profile.catalogue.allocation import ALLOCATION_METRICS, HELD_ENERGY, UNHELD_ENERGY
 from gpu_profile.catalogue.samples import ProcessUse
 from gpu_profile.clock import Waitable
 from gpu_profile.errors import UsageError
 from gpu_profile.testing import FakeClock
-from gpu_profile_exporter.attribution import Attribution, kubelet
+from gpu_profile_exporter.attribution import kubelet
 from gpu_profile_exporter.reader.intake import DeviceReports
 
 JOB = "0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0\n"
@@ -47,17 +47,17 @@ def test_a_list_of_processes_that_is_old_or_from_the_future_is_not_used(tmp_path
 
 
 def test_sources_that_were_not_looked_for_yet_say_so(tmp_path: Path) -> None:
-    host = Host(tmp_path, pods="auto", slurm_dir=tmp_path / "jobs")
+    host = Host(tmp_path, pods="auto", job_mapping_dir=tmp_path / "jobs")
     assert status(host.read()) == {"kubelet": "starting", "dra": "starting", "slurm": "starting"}
 
 
 def test_a_socket_and_a_directory_that_are_missing_are_reasons(tmp_path: Path) -> None:
-    host = Host(tmp_path, pods="auto", slurm_dir=tmp_path / "none")
+    host = Host(tmp_path, pods="auto", job_mapping_dir=tmp_path / "none")
     assert status(host.refreshed()) == {"kubelet": "not_found", "dra": "not_found", "slurm": "not_found"}
 
 
 def test_before_any_device_is_known_nothing_is_asked_and_nothing_is_counted(tmp_path: Path) -> None:
-    host = Host(tmp_path, slurm_dir=tmp_path / "jobs", containers=True)
+    host = Host(tmp_path, job_mapping_dir=tmp_path / "jobs", containers=True)
     (host.jobs / "0").write_text("5")
     host.states = {}
     found = host.refreshed()
@@ -78,7 +78,9 @@ def test_at_the_start_it_asks_again_soon_and_then_every_period(tmp_path: Path) -
             return super().wait(event, timeout_s)
 
     known: dict[str, DeviceReports] = {}
-    attribution = Attribution(lambda: known, pods="off", containers=False, slurm_dir=tmp_path / "jobs", clock=Clock())
+    attribution = attribution_of(
+        lambda: known, pods="off", containers=False, job_mapping_dir=tmp_path / "jobs", clock=Clock()
+    )
     attribution.start()
     attribution.stop(timeout_s=20)
     assert waits[:7] == [1.0] * 7
@@ -90,7 +92,7 @@ def test_a_source_that_is_off_has_no_series(tmp_path: Path) -> None:
 
 
 def test_one_source_that_breaks_does_not_touch_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    host = Host(tmp_path, pods="auto", slurm_dir=tmp_path / "jobs")
+    host = Host(tmp_path, pods="auto", job_mapping_dir=tmp_path / "jobs")
     (host.jobs / "0").write_text("5")
     monkeypatch.setattr(kubelet, "list_pods", lambda _: 1 / 0)
     found = host.refreshed()
@@ -99,7 +101,7 @@ def test_one_source_that_breaks_does_not_touch_the_others(tmp_path: Path, monkey
 
 
 def test_what_was_found_is_not_repeated_when_the_thread_no_longer_turns(tmp_path: Path) -> None:
-    host = Host(tmp_path, slurm_dir=tmp_path / "jobs", labels=["job"])
+    host = Host(tmp_path, job_mapping_dir=tmp_path / "jobs", labels=["job"])
     (host.jobs / "0").write_text("5")
     host.attribution.refresh()
     host.clock.advance(24)
@@ -117,20 +119,17 @@ def test_pods_need_grpc_and_say_which_extra_has_it(tmp_path: Path, monkeypatch: 
         Host(tmp_path, pods="on")
 
 
-def test_an_unknown_label_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no such label: 'pods'; there are pod, namespace"):
-        Host(tmp_path, labels=["pods"])
-
-
 def test_what_is_left_out_is_published_from_zero_on(tmp_path: Path) -> None:
-    host = Host(tmp_path, slurm_dir=tmp_path / "jobs")
+    host = Host(tmp_path, job_mapping_dir=tmp_path / "jobs")
     values = [value for _, value in rows(host.read(), "gpu_profile.attribution.left_out")]
     assert values
     assert set(values) == {0}
 
 
 def test_every_series_has_only_the_labels_that_its_row_of_the_catalogue_names(tmp_path: Path) -> None:
-    host = Host(tmp_path, containers=True, processes=True, process_names=True, slurm_dir=tmp_path / "jobs", pods="auto")
+    host = Host(
+        tmp_path, containers=True, processes=True, process_names=True, job_mapping_dir=tmp_path / "jobs", pods="auto"
+    )
     host.proc.add(7, cgroup=IN_POD)
     host.proc.add(8, cgroup=JOB)
     host.runs(gpu0=[ProcessUse(7, GIB, 0.5), ProcessUse(8, GIB, 0.1)])
@@ -160,7 +159,7 @@ def test_it_runs_in_a_thread_of_its_own_until_it_is_stopped(tmp_path: Path) -> N
         turned.set()
         return {}
 
-    attribution = Attribution(states, pods="off", containers=True, proc=tmp_path, period_s=3600)
+    attribution = attribution_of(states, pods="off", containers=True, proc=tmp_path, period_s=3600)
     attribution.start()
     try:
         assert turned.wait(10)
@@ -181,7 +180,7 @@ def test_a_scrape_does_not_wait_for_a_source_that_hangs(tmp_path: Path, monkeypa
         return b""
 
     monkeypatch.setattr(kubelet, "list_pods", hang)
-    host = Host(tmp_path, pods="auto", slurm_dir=tmp_path / "jobs")
+    host = Host(tmp_path, pods="auto", job_mapping_dir=tmp_path / "jobs")
     host.attribution.start()
     try:
         assert hung.wait(10)
@@ -195,7 +194,7 @@ def test_a_source_that_falls_silent_and_one_that_comes_back_are_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="gpu_profile_exporter")
-    host = Host(tmp_path, slurm_dir=tmp_path / "jobs", pods="auto")
+    host = Host(tmp_path, job_mapping_dir=tmp_path / "jobs", pods="auto")
     for act in (list, host.jobs.rmdir, host.jobs.mkdir):
         act()
         for _ in range(3):
@@ -210,7 +209,7 @@ def test_what_was_asked_for_and_is_not_there_is_logged_at_the_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="gpu_profile_exporter")
-    Host(tmp_path, slurm_dir=tmp_path / "none", pods="on", dra=False).attribution.refresh()
+    Host(tmp_path, job_mapping_dir=tmp_path / "none", pods="on", dra=False).attribution.refresh()
     assert [record.message for record in caplog.records] == [
         "attribution from kubelet: not_found",
         "attribution from slurm: not_found",
