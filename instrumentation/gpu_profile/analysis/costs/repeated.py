@@ -100,8 +100,8 @@ def _side(runs: Sequence[RunCosts], part: str, values: Sequence[float | None], u
 def _estimates(a: _Side, b: _Side) -> tuple[RunEstimate, RunEstimate]:
     degrees = len(a.values) + len(b.values) - 2
     reason = ""
-    if degrees + 2 < LEAST_RUNS and not (a.reason or b.reason):
-        reason = f"only {degrees + 2} runs in both; {LEAST_RUNS} give an interval"
+    if degrees + 2 < LEAST_RUNS:
+        reason = f"only {degrees + 2} runs in both have a value; {LEAST_RUNS} give an interval"
     squares = float(sum((side.deviations**2).sum() for side in (a, b)))
     spread = sqrt(squares / degrees) if degrees > 0 else 0.0
     first, second = (
