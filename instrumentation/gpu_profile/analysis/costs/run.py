@@ -38,9 +38,9 @@ class RunCosts:
     """The costs of one run, in base units. None: not measured or not identifiable, with a reason in `reasons`.
 
     `energy_j` and `tokens` are by part, and `half_widths` are halves of 95 % intervals of energies as shares of them.
-    The parts `prefill` and `decode` and the `unallocated_j` by reason add up to `requests`, whose half-width is the
-    share that other programs may have used. `idle_j` is of the time
-    without requests, from before the command until after it. `device_s` is GPU time of iterations.
+    The parts `prefill` and `decode` and the `unallocated_j` by reason add up to `requests`. The half-width of
+    `requests` is the share that other programs may have used. `idle_j` is of the time without requests, from before
+    the command until after it. `device_s` is GPU time of iterations.
     """
 
     engine: str
@@ -202,7 +202,7 @@ def read_runs(text: str, name: str) -> list[RunCosts]:
 
 
 def _printable(value: Any) -> Any:
-    """A JSON value whose texts a terminal and a page can show."""
+    """A JSON value with texts that a terminal and a page can show."""
     if isinstance(value, dict):
         return {printable(key): _printable(each) for key, each in value.items()}
     if isinstance(value, list):
