@@ -17,13 +17,14 @@ import numpy as np
 
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.rate import WIDEST_HALF_WIDTH
+from gpu_profile.serving.charging import charged_parts
 from gpu_profile.serving.cost_sums import MEMORY_S, MOST_MISSING, CostSums, RequestCost
 from gpu_profile.serving.model import LOOK_BACK_NS, CostModel
 from gpu_profile.serving.savings import PrefillGrowth
 from gpu_profile.serving.sharing import WHOLE_TIMES, Spoiled, Unallocated, WindowParts, over_iterations
-from gpu_profile.serving.terms import DURATION, TERMS, Terms
+from gpu_profile.serving.terms import TERMS, Terms
 from gpu_profile.serving.windows import CounterReadings, CumulativeTerms, rows
-from gpu_profile.serving.work import UNKNOWN_REQUEST, Iterations, RequestPhase, WorkQuantity
+from gpu_profile.serving.work import UNKNOWN_REQUEST, Iterations, RequestPhase
 
 _UJ: Final = 1_000_000
 #: The most windows and parts that wait for a model.
@@ -34,8 +35,6 @@ _ROUNDING: Final = 1e-6
 _TOKENS_ROUNDING: Final = 0.01
 #: Windows this long after an iteration, and until this long before the next one, are idle and show nothing new.
 _IDLE_NS, _IDLE_EDGE_NS = 10_000_000_000, 2_000_000_000
-#: Parts in one computation, to limit the memory.
-_AT_ONCE: Final = 8192
 
 
 class EngineAccount:
@@ -130,8 +129,8 @@ class EngineAccount:
 
     @property
     def waiting_parts(self) -> int:
-        """Parts of iterations that wait to be shared out."""
-        return len(self._iterations.parts.request)
+        """Parts and runs of iterations that wait to be shared out."""
+        return len(self._iterations.parts.request) + len(self._iterations.runs.request)
 
     def settle(self, complete_ns: int) -> None:
         """Share out the windows with all of their iterations. `complete_ns` is the time up to which all have."""
@@ -224,9 +223,8 @@ class EngineAccount:
         model = self.model
         if not self._shared_since_ns:
             self._shared_since_ns = int(readings.times[0]) - model.lag.ns
-            for request in set(self._iterations.between(0, self._shared_since_ns).parts.request.tolist()):
-                if request != UNKNOWN_REQUEST:
-                    self._requests[request].missing_j[Unallocated.LOST] = math.inf
+            for request in self._iterations.between(0, self._shared_since_ns).requests - {UNKNOWN_REQUEST}:
+                self._requests[request].missing_j[Unallocated.LOST] = math.inf
         moments = readings.times - model.lag.ns
         some = self._iterations.between(int(moments[0]), int(moments[-1]))
         terms = model.terms(some)
@@ -234,7 +232,8 @@ class EngineAccount:
         reasons = self._spoiled.by_window(moments)
         if add:
             good = np.array([reason is None for reason in reasons])
-            model.add(some.since(int(np.searchsorted(some.starts, moments[0]))), shares[good], joules[good])
+            began = slice(int(np.searchsorted(some.starts, moments[0])), None)
+            model.add(terms.values[began], some.seconds[began], shares[good], joules[good])
         parts = WindowParts.of(shares, joules, model.prices, reasons, self._spoiled.lost_s(moments))
         whole = round(float(readings.joules[-1]) * _UJ) - round(float(readings.joules[0]) * _UJ)
         for reason, unallocated_j in parts.unallocated.items():
@@ -265,45 +264,29 @@ class EngineAccount:
         and `inside` in all windows."""
         by_tenant: dict[Hashable, CostSums] = defaultdict(CostSums)
         self._growth.take(model, some, terms, clean)
-        prices = model.prices.solution[1:]
-        by_quantity, fixed = terms.shares @ prices, terms.fixed @ prices
-        seconds = terms.shares[:, :, DURATION] * self._devices
-        parts = some.parts
-        for first in range(0, len(parts.request), _AT_ONCE):
-            part = parts.rows(first, first + _AT_ONCE)
-            of, work = part.iteration, part.work
-            energy = (work * by_quantity[of]).sum(axis=1)
-            equal = fixed[of] * work[:, WorkQuantity.REQUESTS]
-            columns = np.column_stack((
-                energy * weights[of], (energy - equal) * weights[of], (work * seconds[of]).sum(axis=1) * clean[of],
-                (energy * weights[of]) ** 2, work[:, WorkQuantity.TOKENS] * inside[of],
-                *(energy * each[of] for each in missed.values()),
-            ))  # fmt: skip
-            own = np.einsum("mk,mkf->mf", work * clean[of, None], terms.shares[of])
-            keys = part.request * len(RequestPhase) + part.phase
-            order = np.argsort(keys, kind="stable")
-            keys, starts = np.unique(keys[order], return_index=True)
-            totals, own_totals = (np.add.reduceat(each[order], starts) for each in (columns, own))
-            for of_phase, sums in self._phases.items():
-                mine = keys % len(RequestPhase) == of_phase
-                sums.joules[of_phase] += totals[mine, 0].sum()
-                for place, reason in enumerate(missed, 5):
-                    if reason not in WHOLE_TIMES:
-                        sums.missing_j[reason] += float(totals[mine, place].sum())
-                sums.terms += own_totals[mine].sum(axis=0)
-            for key, total, own_total in zip(keys.tolist(), totals.tolist(), own_totals, strict=True):
-                request, phase = divmod(key, len(RequestPhase))
-                named = request != UNKNOWN_REQUEST
-                targets = [by_tenant[self._tenant_of(request) if named else None]]
-                for sums in (*targets, self._requests[request]) if named else targets:
-                    sums.joules[phase] += total[0]
-                    sums.marginal_j[phase] += total[1]
-                    sums.device_s[phase] += total[2]
-                    sums.square += total[3]
-                    sums.tokens[phase] += total[4]
-                    for reason, missing_j in zip(missed, total[5:], strict=True):
-                        sums.missing_j[reason] += missing_j
-                    sums.terms += own_total
+        charged = charged_parts(
+            some, terms, model.prices.solution[1:], self._devices, weights, clean, inside, tuple(missed.values())
+        )
+        for of_phase, sums in self._phases.items():
+            mine = charged.phase == of_phase
+            sums.joules[of_phase] += charged.totals[mine, 0].sum()
+            for place, reason in enumerate(missed, 5):
+                if reason not in WHOLE_TIMES:
+                    sums.missing_j[reason] += float(charged.totals[mine, place].sum())
+            sums.terms += charged.terms[mine].sum(axis=0)
+        rows = zip(charged.request.tolist(), charged.phase.tolist(), charged.totals.tolist(), charged.terms, strict=True)
+        for request, phase, total, own_terms in rows:
+            named = request != UNKNOWN_REQUEST
+            targets = [by_tenant[self._tenant_of(request) if named else None]]
+            for sums in (*targets, self._requests[request]) if named else targets:
+                sums.joules[phase] += total[0]
+                sums.marginal_j[phase] += total[1]
+                sums.device_s[phase] += total[2]
+                sums.square += total[3]
+                sums.tokens[phase] += total[4]
+                for reason, missing_j in zip(missed, total[5:], strict=True):
+                    sums.missing_j[reason] += missing_j
+                sums.terms += own_terms
         return by_tenant
 
     def _settle_tenants(self, by_tenant: dict[Hashable, CostSums], elapsed_s: float, most: int) -> int:
@@ -344,12 +327,12 @@ class EngineAccount:
         return self._share_half_width(self._phases[phase])
 
     def _share_half_width(self, sums: CostSums | None) -> float | None:
-        if not self.model.ready or sums is None or sums.refusal(self.model) is not None:
+        if not self.model.ready or sums is None or sums.refusal(self.model, width := sums.half_width(self.model)):
             return None
         joules = float(sums.joules.sum())
         if sums.refused_j > MOST_MISSING * joules:
             return None
-        return (sums.half_width(self.model) + max(0.0, sum(sums.absent.values()))) / joules
+        return (width + max(0.0, sum(sums.absent.values()))) / joules
 
     def cost(self, request: int) -> RequestCost | None:
         """The cost of a request as far as windows are shared out, or None if it has had no part in one yet."""
@@ -357,9 +340,10 @@ class EngineAccount:
         if sums is None or not self.model.ready:
             return None
         joules = float(sums.joules.sum())
-        noise = 1.96 * np.sqrt(max(0.0, sums.square) * self.model.relative_noise)
-        half_width = float(np.hypot(sums.half_width(self.model), noise)) + max(0.0, sum(sums.absent.values()))
-        reason = sums.refusal(self.model)
+        noise = 1.96 * math.sqrt(max(0.0, sums.square) * self.model.relative_noise)
+        priced = sums.half_width(self.model)
+        half_width = math.hypot(priced, noise) + max(0.0, sum(sums.absent.values()))
+        reason = sums.refusal(self.model, priced)
         if reason is None and half_width > WIDEST_HALF_WIDTH * joules:
             reason = Unallocated.NOT_IDENTIFIABLE
         by_phase = float(sums.joules[RequestPhase.PREFILL]), float(sums.joules[RequestPhase.DECODE])

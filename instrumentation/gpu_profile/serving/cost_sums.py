@@ -76,19 +76,19 @@ class CostSums:
         )
         return self.missing_j | {Unallocated.REQUEST: self.missing_j.get(Unallocated.REQUEST, 0.0) + lacking_j}
 
-    def refusal(self, model: CostModel) -> Unallocated | None:
-        """Why the sums have no value, None if they have."""
+    def refusal(self, model: CostModel, half_width_j: float | None = None) -> Unallocated | None:
+        """Why the sums have no value, None if they have. `half_width_j` is that of `half_width`, if it is known."""
         joules, absent = float(self.joules.sum()), self.absent
         if sum(absent.values()) > MOST_MISSING / (1 - MOST_MISSING) * max(joules, 1e-12):
             return max(absent, key=absent.__getitem__)
-        if self.half_width(model) > WIDEST_HALF_WIDTH * max(joules, 1e-12):
+        width_j = self.half_width(model) if half_width_j is None else half_width_j
+        if width_j > WIDEST_HALF_WIDTH * max(joules, 1e-12):
             return Unallocated.REJECTED if model.misfit > WIDEST_HALF_WIDTH / 2 else Unallocated.NOT_IDENTIFIABLE
         return None
 
     def half_width(self, model: CostModel) -> float:
         """The half-width of the 95 % interval of the energy in J."""
-        joules = self.joules.sum(keepdims=True)
+        joules = float(self.joules.sum())
         prefill_j, tokens = float(self.joules[RequestPhase.PREFILL]), float(self.tokens[RequestPhase.PREFILL])
         unsure_j = self.unsure / tokens * prefill_j if self.unsure and tokens else 0.0
-        priced = float(model.prices.half_widths(self.terms[None, :], joules)[0])
-        return priced + unsure_j + model.misfit * float(joules[0])
+        return model.prices.half_width(self.terms, joules) + unsure_j + model.misfit * joules

@@ -145,11 +145,13 @@ class ServingEngine:
         except MessageError as error:
             self._passes.refused[error.fault] += 1
             return
-        if not message.idle:
+        if message.prefills or message.decodes:
             self._reports = message.requests is not None
-        arrival_ns -= round(message.age_s * 1e9)
+        if message.age_s:
+            arrival_ns -= round(message.age_s * 1e9)
         self._passes.take(message, arrival_ns)
-        self._ending.extend((arrival_ns, name) for name in message.ended)
+        if message.ended:
+            self._ending.extend((arrival_ns, name) for name in message.ended)
 
     def request(self, name: str, start_ns: int, attributes: Attributes) -> FinishedRequest | StrEnum | None:
         """Add a span that has ended, by its name, its start and its attributes.

@@ -7,21 +7,23 @@ iteration has a request too many and another one too few, and the request moves.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from gpu_profile.history.timeline import Ints
-from gpu_profile.serving.forward_pass import BatchedRequest
-from gpu_profile.serving.pass_parts import DecodeRows, PassBatch, prefill_work
+from gpu_profile.serving.forward_pass import BatchedRequest, ForwardPass
+from gpu_profile.serving.pass_parts import PassBatch, prefill_work
 from gpu_profile.serving.pass_times import TimedPass
 from gpu_profile.serving.prefill import Prefilling
 from gpu_profile.serving.request_spans import ServedRequest
-from gpu_profile.serving.work import RequestPhase
+from gpu_profile.serving.work import Bools, DecodeRuns, RequestPhase
 
 #: Tokens after the first one, per iteration in which a request could have been in decode: above the first ratio,
 #: several tokens come from one iteration. Below the second one, the request was interrupted. A few are uncertain.
@@ -43,6 +45,9 @@ _COMPUTED = 0.99
 _NEW_MISFIT, _NEW_FAULT, _MOST_MISFIT = 0.01, 0.03, 0.1
 #: Stamps may be so much too early.
 _EARLY_NS = 20_000_000
+#: The rows of a table of iterations with decode, and its columns that are looked at together.
+_AT_ONCE: Final = 256
+_COUNT, _PLACED, _CONTEXT, _STATED, _ALONE, _COLUMNS = range(6)
 #: The most requests and iterations that wait.
 MOST_REQUESTS, MOST_PASSES = 20_000, 100_000
 
@@ -65,6 +70,10 @@ class _Placed(NamedTuple):
     last: int
 
 
+def _column(message: ForwardPass) -> tuple[int, ...]:
+    return message.decodes, 0, 0, message.decode_kv, message.requests is None and not message.prefills
+
+
 class Membership:
     """The iterations that wait for their requests. Requests are numbered by the caller, each with its own number."""
 
@@ -72,13 +81,12 @@ class Membership:
         self._passes: deque[TimedPass] = deque()
         #: The position of the first of them among all iterations, and among iterations with decode.
         self._gone, self._decodes_gone = 0, 0
-        #: By iteration with decode: its end, its position, its requests in decode (-1: lost), the number of the placed
-        #: ones, and the sum of their contexts.
+        #: By iteration with decode: its end and its position. As `_COLUMNS`: its requests in decode (-1: lost), the
+        #: number of the placed ones, the sum of their contexts, the stated one, and whether its parts are those of
+        #: placed requests in decode alone.
         self._ends: list[int] = []
         self._at: list[int] = []
-        self._counts: list[int] = []
-        self._placed: list[int] = []
-        self._contexts: list[int] = []
+        self._columns: Ints = np.zeros((_COLUMNS, 0), np.int64)
         #: The placed requests by number, and by their first and last position.
         self._running: dict[int, _Placed] = {}
         self._by_first: dict[int, set[_Placed]] = defaultdict(set)
@@ -87,6 +95,10 @@ class Membership:
         #: The delay of requests' stamps behind stamps of iterations, and the weights of trial delays.
         self.delay_ns, self._scores = 0, np.zeros(len(_DELAYS_NS))
         self._ratios: deque[tuple[int, int]] = deque(maxlen=101)
+        #: By iteration with decode, from an index on: how many in a row from there need no look of their own. None: to
+        #: be counted anew.
+        self._runs: list[int] | None = None
+        self._runs_from = 0
         #: Iterations without parts for decode, because their requests disagree with their counts.
         self.disagreeing = 0
         #: The share of iterations that disagree, and of requests with more tokens than iterations.
@@ -108,16 +120,19 @@ class Membership:
 
     def add(self, passes: Iterable[TimedPass]) -> None:
         """Add iterations, later than all earlier ones."""
-        for each in passes:
-            at = self._gone + len(self._passes)
-            self._passes.append(each)
-            if each.message is None or each.message.decodes:
+        fresh: list[tuple[int, ...]] = []
+        before, after = self._gone + len(self._passes), list(passes)
+        self._passes += after
+        for at, each in enumerate(after, before):
+            message = each.message
+            if message is None or message.decodes:
                 self._ends.append(each.end_ns)
                 self._at.append(at)
-                self._counts.append(-1 if each.message is None else each.message.decodes)
-                self._placed.append(0)
-                self._contexts.append(0)
-            self._prefills.add(at, each)
+                fresh.append((-1, 0, 0, 0, 0) if message is None else _column(message))
+            if message is None or message.prefills:
+                self._prefills.add(at, each)
+        if fresh:
+            self._columns = np.concatenate((self._columns, np.array(fresh, np.int64).T), axis=1)
 
     # ------------------------------------------------------------------ placing
 
@@ -165,18 +180,22 @@ class Membership:
     def _learn_delay(self, end_ns: int) -> None:
         """Correct the delay of stamps: where a request ends, the next iteration has fewer requests."""
         low = max(0, bisect_left(self._ends, end_ns - _DELAYS_NS[-1]) - 1)
-        high = bisect_left(self._ends, end_ns - _DELAYS_NS[0]) + 1
-        counts = np.array(self._counts[low : high + 1])
+        high = min(len(self._ends), bisect_left(self._ends, end_ns - _DELAYS_NS[0]) + 2)
+        counts = self._columns[_COUNT, low:high].tolist()
         if len(counts) > 1:
-            ends, moments = np.array(self._ends[low : high + 1]), end_ns - np.array(_DELAYS_NS)
-            after = np.clip(np.searchsorted(ends, moments), 1, len(ends) - 1)
-            last = after - (moments - ends[after - 1] <= ends[after] - moments)
-            fewer = np.append((counts[1:] >= 0) & (counts[1:] < counts[:-1]), False)
-            self._scores = _FORGET * self._scores + fewer[last]
+            self._scores *= _FORGET
+        for place, (count, later) in enumerate(pairwise(counts), low):
+            if 0 <= later < count:
+                # The delays with which the stamp is nearest to the end of this iteration.
+                ends = self._ends[max(place - 1, low) : place + 2]
+                shortest = (end_ns - (ends[-1] + ends[-2]) // 2 - _DELAYS_NS[0]) / _DELAYS_NS.step
+                longest = (end_ns - (ends[0] + ends[1]) // 2 - _DELAYS_NS[0]) / _DELAYS_NS.step
+                last = len(_DELAYS_NS) if place == low else math.ceil(longest)
+                self._scores[max(0, math.ceil(shortest)) : max(0, last)] += 1.0
         # Neighbours of the best delay often have the same iterations: then the middle of them is best.
         smooth = np.convolve(self._scores, _WEIGHTS, mode="same")
-        if smooth.max() > 0:
-            self.delay_ns = _DELAYS_NS[int(smooth.argmax())]
+        if (best := int(smooth.argmax())) or smooth[0] > 0:
+            self.delay_ns = _DELAYS_NS[best]
 
     def _nearest(self, end_ns: int) -> int:
         """The index of the iteration with decode that ended nearest to a time."""
@@ -186,10 +205,12 @@ class Membership:
 
     def _put(self, placed: _Placed, sign: int) -> None:
         """Add a request to its iterations, or take it away (-1)."""
-        gone = self._decodes_gone
-        for place in range(max(placed.first - gone, 0), placed.last - gone + 1):
-            self._placed[place] += sign
-            self._contexts[place] += sign * (placed.prompt + place + gone - placed.first)
+        first = max(placed.first, self._decodes_gone)
+        some = slice(first - self._decodes_gone, placed.last - self._decodes_gone + 1)
+        context = placed.prompt + first - placed.first
+        self._columns[_PLACED, some] += sign
+        self._columns[_CONTEXT, some] += sign * np.arange(context, context + placed.last - first + 1)
+        self._runs = None
         if sign > 0:
             self._by_first[placed.first].add(placed)
             self._by_last[placed.last].add(placed)
@@ -200,9 +221,9 @@ class Membership:
     def _excess(self, at: int) -> int:
         """Placed requests beyond the count of an iteration, 0 if it has none."""
         place = at - self._decodes_gone
-        if not 0 <= place < len(self._counts) or self._counts[place] < 0:
+        if not 0 <= place < len(self._at) or self._columns[_COUNT, place] < 0:
             return 0
-        return self._placed[place] - self._counts[place]
+        return int(self._columns[_PLACED, place] - self._columns[_COUNT, place])
 
     def _repaired(self, at: int) -> bool:
         """Move a request by one iteration if that meets the count of this iteration and of another one better. No
@@ -246,7 +267,7 @@ class Membership:
                 if cut.first <= cut.last:
                     self._put(cut, 1)
                 return True
-        elif place + 1 < len(self._counts) and self._counts[place + 1] > 0 and self._excess(at + 1) == 0:
+        elif place + 1 < len(self._at) and self._columns[_COUNT, place + 1] > 0 and self._excess(at + 1) == 0:
             for placed in (*self._by_last.get(at - 1, ()), *self._by_first.get(at + 1, ())):
                 self._put(placed, -1)
                 self._put(placed._replace(first=min(placed.first, at), last=max(placed.last, at)), 1)
@@ -264,22 +285,29 @@ class Membership:
         batch = PassBatch()
         usable: list[int] = []
         while self._passes:
+            if not phases_only and (run := self._clear_run(self._decodes_gone + len(usable))) > 0 and self._is_clear:
+                index = batch.add([self._passes.popleft() for _ in range(run)], whole=True)
+                usable += range(index, index + run)
+                self._misfit *= (1 - _NEW_MISFIT) ** run
+                self._gone += run
+                continue
             each, index = self._passes[0], -1
             message, at, chunks = each.message, self._decodes_gone + len(usable), []
             if message is None:
                 batch.lost.append((each.start_ns, each.end_ns))
             elif message.requests is not None:
-                explicit = batch.add(each, whole=True)
+                explicit = batch.add([each], whole=True)
                 for request in message.requests:
                     batch.request(explicit, number_of(request), request)
             elif phases_only:
                 if each.end_ns > before_ns:
                     break
-                batch.phases(batch.add(each, whole=False), message)
+                batch.phases(batch.add([each], whole=False), message)
             else:
                 late = each.end_ns <= before_ns or len(self._passes) > MOST_PASSES
                 excess = self._fitted(at) if message.decodes else 0
-                agrees = excess != 0 or not message.decodes or self._agrees(at, message.decode_kv)
+                place = at - self._decodes_gone
+                agrees = excess != 0 or not message.decodes or bool(self._agreeing(slice(place, place + 1))[0])
                 chunks = self._prefills.chunks(self._gone, each)
                 computed = sum(chunk.tokens for chunk in chunks)
                 exact = len(chunks) == message.prefills and computed >= _COMPUTED * message.prefill_tokens
@@ -290,15 +318,14 @@ class Membership:
                 fits = agrees and excess <= 0
                 self.disagreeing += not fits
                 self._misfit += _NEW_MISFIT * ((not fits) - self._misfit)
-                clear = max(self._misfit, self._impossible) <= _MOST_MISFIT
-                index = batch.add(each, whole=agrees and not excess and exact)
+                index = batch.add([each], whole=agrees and not excess and exact)
                 for chunk in chunks:
                     work = prefill_work(chunk.tokens, chunk.context)
                     batch.part(index, chunk.number, RequestPhase.PREFILL, work)
                     if chunk.unsure:
                         batch.unsure.append((chunk.number, chunk.unsure, chunk.tenant_unsure))
                 # Where many do not fit, the engine's clock is off, so that the others fit by chance.
-                if not (fits and clear):
+                if not (fits and self._is_clear):
                     index = -1
             if message is None or message.decodes:
                 usable.append(index)
@@ -308,24 +335,43 @@ class Membership:
         self._add_decodes(batch, np.array(usable, np.int64))
         return batch
 
-    def _agrees(self, at: int, context: int) -> bool:
+    @property
+    def _is_clear(self) -> bool:
+        return max(self._misfit, self._impossible) <= _MOST_MISFIT
+
+    def _agreeing(self, some: slice) -> Bools:
+        """Whether the contexts of placed requests agree with the stated ones."""
+        counts, _, contexts, stated, _ = self._columns[:, some]
+        most = _CONTEXT_PER_REQUEST * counts + _CONTEXT_SHARE * stated
+        result: Bools = (stated == 0) | (abs(stated - contexts) <= most)
+        return result
+
+    def _clear_run(self, at: int) -> int:
+        """The number of iterations in a row from this one with decode that have all of their requests and nothing else.
+
+        Most iterations have the same requests as the one before, and so need no look of their own.
+        """
         place = at - self._decodes_gone
-        most = _CONTEXT_PER_REQUEST * self._counts[place] + _CONTEXT_SHARE * context
-        return not context or abs(context - self._contexts[place]) <= most
+        if self._runs is None or place >= self._runs_from + len(self._runs):
+            some = slice(place, place + _AT_ONCE)
+            good = (self._columns[_PLACED, some] == self._columns[_COUNT, some]) & (self._columns[_ALONE, some] > 0)
+            good &= self._agreeing(some)
+            bad = np.flatnonzero(~good | (np.diff(self._at[some], append=0) != 1))
+            end = bad[np.searchsorted(bad, np.arange(len(good)))]
+            self._runs, self._runs_from = (end + good[end] - np.arange(len(good))).tolist(), place
+        place -= self._runs_from
+        return self._runs[place] if place < len(self._runs) and self._at[place + self._runs_from] == self._gone else 0
 
     def _add_decodes(self, batch: PassBatch, usable: Ints) -> None:
         """Add the requests in decode to the iterations with these indices (-1: not to be used), and drop these."""
         gone, left = self._decodes_gone, len(usable)
-        for placed in list(self._running.values()):
-            low, high = max(placed.first, gone), min(placed.last, gone + left - 1)
-            if low <= high:
-                places = usable[low - gone : high - gone + 1]
-                contexts = placed.prompt + np.arange(low - placed.first, high - placed.first + 1, dtype=np.float64)
-                batch.decode(DecodeRows(placed.number, places[places >= 0], contexts[places >= 0]))
-            if placed.last < gone + left:
+        rows = np.array([(each.number, each.first, each.last + 1, each.prompt) for each in self._running.values()])
+        if len(rows):
+            batch.decode(DecodeRuns(*rows.T).of(gone, gone + left).moved(usable))
+            for placed in [each for each in self._running.values() if each.last < gone + left]:
                 self._remove(placed)
-        for each in (self._ends, self._at, self._counts, self._placed, self._contexts):
-            del each[:left]
+        del self._ends[:left], self._at[:left]
+        self._columns, self._runs = self._columns[:, left:], None
         self._decodes_gone += left
 
     def _remove(self, placed: _Placed) -> None:

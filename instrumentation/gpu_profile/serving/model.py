@@ -12,7 +12,7 @@ from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.rate import WIDEST_HALF_WIDTH
 from gpu_profile.join.unmixing.unmix import Z95
 from gpu_profile.serving.prices import LITTLE, DurationModel, Prices
-from gpu_profile.serving.terms import DURATION, EACH, TERMS, Terms, gradients_of, scales_of, terms_of
+from gpu_profile.serving.terms import DURATION, EACH, TERMS, Terms, gradients_of, scales_of, terms_of, values_of
 from gpu_profile.serving.windows import CounterReadings, CumulativeTerms, Lag, lag_of, rows
 from gpu_profile.serving.work import Bools, Iterations, WorkQuantity
 
@@ -72,11 +72,14 @@ class CostModel:
         """The variance of one iteration's energy around its modelled one, as a share of the square of that."""
         return self.prices.noise * self._equations.n / self._square if self._square > 0 else 0.0
 
-    def terms(self, iterations: Iterations) -> Terms:
-        """The terms of iterations."""
+    def _scales_of(self, iterations: Iterations) -> Floats:
         if not len(self._scales) and len(iterations.work):
             self._scales = scales_of(iterations.work)
-        scales = self._scales if len(self._scales) else np.ones(TERMS)
+        return self._scales if len(self._scales) else np.ones(TERMS)
+
+    def terms(self, iterations: Iterations) -> Terms:
+        """The terms of iterations."""
+        scales = self._scales_of(iterations)
         return terms_of(iterations.seconds, iterations.work, self._durations.prices, scales)
 
     def gradients(self, iterations: Iterations, terms: Terms) -> Floats:
@@ -87,7 +90,7 @@ class CostModel:
     def keep(self, iterations: Iterations, readings: CounterReadings, good: Bools) -> None:
         """Add iterations, and readings up to the time of the last one. `good[readings]` marks each reading at the end
         of a usable window. Search for the lag if it is due."""
-        values = self.terms(iterations).values
+        values = values_of(iterations.seconds, iterations.work) / self._scales_of(iterations)
         self._durations.add(values, iterations.seconds)
         self._kept.add(iterations, values, readings, good)
         self._kept.limit()
@@ -120,11 +123,10 @@ class CostModel:
             self._residuals.add(shares[good], joules[good], joules[good] - shares[good] @ best)
             self.prices = Prices(equations, self._lag_offsets)
 
-    def add(self, iterations: Iterations, shares: Floats, joules: Floats) -> None:
-        """Once locked: add windows and the iterations that began in them. The prices so far predict the windows: a test
-        on data that they do not depend on."""
-        values = self.terms(iterations).values
-        self._durations.add(values, iterations.seconds)
+    def add(self, values: Floats, seconds: Floats, shares: Floats, joules: Floats) -> None:
+        """Once locked: add windows, and the terms and durations of the iterations that began in them. The prices so far
+        predict the windows: a test on data that they do not depend on."""
+        self._durations.add(values, seconds)
         self._square += float(((values @ self.prices.solution[1:]) ** 2).sum())
         # Where the power outside iterations is unclear, windows with such time test nothing.
         tested = (shares[:, 0] <= LITTLE * (shares[:, 0] + shares[:, 1 + DURATION])) | self.prices.outside_is_clear

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
-from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.serving.forward_pass import BatchedRequest, ForwardPass
 from gpu_profile.serving.pass_times import TimedPass
-from gpu_profile.serving.work import QUANTITIES, UNKNOWN_REQUEST, Iterations, Parts, RequestPhase, WorkQuantity
+from gpu_profile.serving.work import UNKNOWN_REQUEST, DecodeRuns, Iterations, Parts, RequestPhase
 
 
 def prefill_work(tokens: float, context: float) -> list[float]:
@@ -27,14 +26,6 @@ def prefills_work(message: ForwardPass) -> list[float]:
     return [tokens, tokens * context / n + squares / 2, 0.0, context, float(message.prefills)]
 
 
-class DecodeRows(NamedTuple):
-    """A request in decode: its number, its iterations of the batch, and its context in each of them."""
-
-    number: int
-    iterations: Ints
-    contexts: Floats
-
-
 class PassBatch:
     """Iterations that leave together. `lost` are the times of iterations without a message, and `unclear` the times of
     iterations without reported work."""
@@ -46,14 +37,14 @@ class PassBatch:
         #: Requests, the tokens of prefill by which their parts may be off, and those by which their tenants' may be.
         self.unsure: list[tuple[int, int, int]] = []
         self._rows: list[tuple[int, int, int, list[float]]] = []
-        self._decodes: list[DecodeRows] = []
+        self._runs = DecodeRuns.none()
         self._whole: list[bool] = []
 
-    def add(self, each: TimedPass, *, whole: bool) -> int:
-        """Add an iteration. `whole`: all its requests have parts. Returns its index."""
-        self.passes.append(each)
-        self._whole.append(whole)
-        return len(self.passes) - 1
+    def add(self, some: Sequence[TimedPass], *, whole: bool) -> int:
+        """Add iterations. `whole`: all their requests have parts or runs. Returns the index of the first one."""
+        self.passes += some
+        self._whole += [whole] * len(some)
+        return len(self.passes) - len(some)
 
     def part(self, iteration: int, number: int, phase: RequestPhase, work: list[float]) -> None:
         """Add a part of an iteration."""
@@ -67,10 +58,9 @@ class PassBatch:
             work = [float(tokens), 0.0, float(context), 0.0, 1.0]
         self.part(iteration, number, request.phase, work)
 
-    def decode(self, rows: DecodeRows) -> None:
-        """Add the parts of a request in decode."""
-        if len(rows.iterations):
-            self._decodes.append(rows)
+    def decode(self, runs: DecodeRuns) -> None:
+        """Set the requests in decode."""
+        self._runs = runs
 
     def phases(self, iteration: int, message: ForwardPass) -> None:
         """Add a part for each phase of an iteration, of no request."""
@@ -84,48 +74,31 @@ class PassBatch:
         """All iterations with clear work. The times of the others are added to `unclear`."""
         if not self.passes:
             return Iterations.none()
-        parts = self._parts()
-        sums, stated = np.zeros((len(self.passes), QUANTITIES)), np.zeros((len(self.passes), QUANTITIES))
-        np.add.at(sums, parts.iteration, parts.work)
-        unclear = np.zeros(len(self.passes), bool)
-        for place, each in enumerate(self.passes):
-            message = each.message
-            if message is None:
-                continue
-            stated[place] = prefills_work(message)
-            stated[place] += [message.decodes, 0.0, message.decode_kv, 0.0, message.decodes]
-            unclear[place] = bool(message.decodes) and not message.decode_kv and not self._whole[place]
-        whole = np.array(self._whole)
-        work = np.where(whole[:, None], sums, np.maximum(stated, sums))
-        times = np.array([(each.start_ns, each.end_ns) for each in self.passes], np.int64)
+        n, parts, runs = len(self.passes), self._parts(), self._runs
+        work, unclear = runs.work(n), np.zeros(n, bool)
+        np.add.at(work, parts.iteration, parts.work)
+        for place in np.flatnonzero(~np.array(self._whole)).tolist():
+            if (message := self.passes[place].message) is not None:
+                stated = np.array([message.decodes, 0.0, message.decode_kv, 0.0, message.decodes]) + prefills_work(message)
+                work[place] = np.maximum(stated, work[place])
+                unclear[place] = bool(message.decodes) and not message.decode_kv
+        times = np.array([each[:2] for each in self.passes], np.int64)
         if unclear.any():
             self.unclear += [(int(low), int(high)) for low, high in times[unclear]]
-            kept = np.cumsum(~unclear) - 1
+            kept = np.where(unclear, -1, np.cumsum(~unclear) - 1)
             clear = ~unclear[parts.iteration]
             parts = Parts(
                 kept[parts.iteration[clear]], parts.request[clear], parts.phase[clear], parts.work[clear]
             )  # fmt: skip
-            times, work = times[~unclear], work[~unclear]
-        return Iterations(times[:, 0], times[:, 1], work, parts)
+            times, work, runs = times[~unclear], work[~unclear], runs.moved(kept)
+        return Iterations(times[:, 0], times[:, 1], work, parts, runs)
 
     def _parts(self) -> Parts:
         """The parts, in the order of iterations."""
-        if not self._rows and not self._decodes:
+        if not self._rows:
             return Parts.none()
-        lengths = [len(each.iterations) for each in self._decodes]
-        rows = sum(lengths)
-        decode = np.zeros((rows, QUANTITIES))
-        decode[:, [WorkQuantity.TOKENS, WorkQuantity.REQUESTS]] = 1.0
-        iteration, number, phase = ([row[place] for row in self._rows] for place in range(3))
-        numbers = np.repeat(np.array([each.number for each in self._decodes], np.int64), lengths)
-        if rows:
-            decode[:, WorkQuantity.DECODE_CONTEXT] = np.concatenate([each.contexts for each in self._decodes])
-        work = np.array([row[3] for row in self._rows], np.float64).reshape(-1, QUANTITIES)
-        result = Parts(
-            np.concatenate([np.array(iteration, np.int64), *(each.iterations for each in self._decodes)]),
-            np.concatenate([np.array(number, np.int64), numbers]),
-            np.concatenate([np.array(phase, np.int64), np.full(rows, int(RequestPhase.DECODE))]),
-            np.concatenate([work, decode]),
-        )
-        order = np.argsort(result.iteration, kind="stable")
-        return Parts(result.iteration[order], result.request[order], result.phase[order], result.work[order])
+        iteration, number, phase, work = zip(*self._rows, strict=True)
+        return Parts(
+            np.array(iteration, np.int64), np.array(number, np.int64), np.array(phase, np.int64),
+            np.array(work, np.float64),
+        )  # fmt: skip

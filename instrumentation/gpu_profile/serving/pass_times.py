@@ -11,6 +11,8 @@ from collections import defaultdict, deque
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from gpu_profile.serving.forward_pass import ForwardPass, MessageError, MessageFault
 
 #: A message is kept back for this long, so that later ones correct its time.
@@ -99,37 +101,35 @@ class PassTimes:
 
     def settled(self, now_ns: int) -> list[TimedPass]:
         """The iterations with final times, each once."""
-        n = sum(1 for each in self._kept if each.arrival_ns <= now_ns - KEPT_BACK_NS)
-        if not n:
+        kept, until_ns = self._kept, now_ns - KEPT_BACK_NS
+        if not kept or kept[0].arrival_ns > until_ns:
             return []
         starts, ends = self._times()
-        result: list[TimedPass] = []
-        for place in range(n):
-            _, _, lost, message = self._kept.popleft()
-            start_ns, end_ns = max(starts[place], self._last_end_ns), max(ends[place], self._last_end_ns + 1)
+        last_ns, result = self._last_end_ns, list[TimedPass]()
+        for start, end, next_ns in zip(starts, ends, [*starts[1:], None], strict=True):
+            if kept[0].arrival_ns > until_ns:
+                break
+            _, _, lost, message = kept.popleft()
+            start_ns, end_ns = max(start, last_ns), max(end, last_ns + 1)
             if message.idle:
                 if lost:
-                    result += _lost(self._last_end_ns or end_ns, end_ns, lost)
+                    result += _lost(last_ns or end_ns, end_ns, lost)
                 continue
             if lost:
-                result += _lost(self._last_end_ns or start_ns, start_ns, lost)
-            if place + 1 < len(starts) and 0 < starts[place + 1] - end_ns < HOST_GAP_NS and not self._kept[0].lost:
-                end_ns = starts[place + 1] if not self._kept[0].message.idle else end_ns
-            result.append(TimedPass(min(start_ns, end_ns - 1), end_ns, message))
-            self._last_end_ns = end_ns
+                result += _lost(last_ns or start_ns, start_ns, lost)
+            if next_ns is not None and 0 < next_ns - end_ns < HOST_GAP_NS and not kept[0].lost:
+                end_ns = end_ns if kept[0].message.idle else next_ns
+            result.append(TimedPass(start_ns if start_ns < end_ns else end_ns - 1, end_ns, message))
+            last_ns = end_ns
+        self._last_end_ns = last_ns
         return result
 
     def _times(self) -> tuple[list[int], list[int]]:
         """The start and the end of each message that is kept back."""
-        least, starts, ends = None, [], []
-        total = sum(each.wall_ns for each in self._kept)
-        for arrival_ns, wall_ns, _, _ in reversed(self._kept):
-            late_ns = arrival_ns - total
-            least = late_ns if least is None else min(least, late_ns)
-            ends.append(total + least)
-            total -= wall_ns
-            starts.append(total + least)
-        return starts[::-1], ends[::-1]
+        arrivals, walls = np.array([each[:2] for each in self._kept], np.int64).T
+        totals = np.cumsum(walls)
+        ends = totals + np.minimum.accumulate((arrivals - totals)[::-1])[::-1]
+        return (ends - walls).tolist(), ends.tolist()
 
 
 def _lost(start_ns: int, end_ns: int, count: int) -> list[TimedPass]:

@@ -74,15 +74,14 @@ class Prefilling:
         self._computed: dict[object, float] = {}
 
     def add(self, at: int, each: TimedPass) -> None:
-        """Add the iteration at position `at`."""
-        if each.message is None or each.message.prefills:
-            self._at.append(at)
-            self._ends.append(each.end_ns)
-            size = None if each.message is None else each.message.prefill_tokens + each.message.decodes
-            self._sizes.append(size)
-            self._counts.append(each.message.prefills if each.message else 0)
-            self._tokens.append(each.message.prefill_tokens if each.message else 0)
-            self._budget = max(self._budget, size or 0)
+        """Add the iteration at position `at`, which has prefill or was lost."""
+        self._at.append(at)
+        self._ends.append(each.end_ns)
+        size = None if each.message is None else each.message.prefill_tokens + each.message.decodes
+        self._sizes.append(size)
+        self._counts.append(each.message.prefills if each.message else 0)
+        self._tokens.append(each.message.prefill_tokens if each.message else 0)
+        self._budget = max(self._budget, size or 0)
 
     def _full_between(self, at: int, end: int) -> bool:
         """Whether all iterations with prefill between two positions may be full: only then a prompt needs more."""
@@ -188,6 +187,8 @@ class Prefilling:
 
     def leave(self, at: int, chunks: list[Chunk]) -> None:
         """The iteration at a position has left, with these parts of prompts."""
+        if not self._at or self._at[0] > at:
+            return
         for chunk in chunks:
             chunk.prompt.computed += chunk.tokens
             chunk.prompt.sure &= not chunk.unsure

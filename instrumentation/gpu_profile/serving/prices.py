@@ -47,7 +47,9 @@ class Prices:
         self.offsets: Floats = np.concatenate((
             lag_offsets, np.array([other.solution - self.solution for other in simpler]).reshape(-1, len(self.solution))
         ))  # fmt: skip
-        self._scores = self._clustered(equations)
+        # Of the terms alone, without the power outside iterations.
+        self._scores = self._clustered(equations)[:, 1:]
+        self._covariance, self._offsets = self.covariance[1:, 1:], self.offsets[:, 1:]
 
     def _clustered(self, equations: Equations) -> Floats:
         """By how much each block of windows moves the solution: covers errors that neighbouring windows share."""
@@ -74,15 +76,14 @@ class Prices:
         """Whether windows show the power outside iterations: an engine may not have been idle so far."""
         return 0 < Z95 * math.sqrt(max(0.0, float(self.covariance[0, 0]))) < _OUTSIDE_WIDTH * self.outside_w
 
-    def half_widths(self, terms: Floats, joules: Floats) -> Floats:
-        """The half-widths of the energy of several sums of terms, `terms[rows, TERMS]`, in J."""
-        along = np.column_stack((np.zeros(len(terms)), terms))
-        drawn = Z95 * np.sqrt(np.maximum(np.einsum("rk,kl,rl->r", along, self.covariance, along), 0.0))
+    def half_width(self, terms: Floats, joules: float) -> float:
+        """The half-width of the energy of a sum of terms, `terms[TERMS]`, in J."""
+        drawn = Z95 * math.sqrt(max(0.0, float(terms @ self._covariance @ terms)))
         if blocks := len(self._scores):
-            drawn = np.maximum(drawn, t95(blocks - 1) * np.sqrt(((along @ self._scores.T) ** 2).sum(axis=1)))
-        others = np.abs(along @ self.offsets.T).max(axis=1, initial=0.0)
-        result: Floats = np.maximum(drawn + others, LEAST_WIDTH * np.abs(joules))
-        return result
+            moved = self._scores @ terms
+            drawn = max(drawn, t95(blocks - 1) * math.sqrt(float(moved @ moved)))
+        others = float(np.abs(self._offsets @ terms).max(initial=0.0))
+        return max(drawn + others, LEAST_WIDTH * abs(joules))
 
 
 class DurationModel:
@@ -94,6 +95,7 @@ class DurationModel:
         self._recent: Floats = np.zeros(2)
         self._gram: Floats = np.zeros((TERMS, TERMS))
         self._moment: Floats = np.zeros(TERMS)
+        self._prices: Floats | None = None
 
     def add(self, values: Floats, seconds: Floats) -> None:
         """Add iterations with these terms, `values[n, TERMS]`, and durations in s."""
@@ -108,6 +110,7 @@ class DurationModel:
         self.n += len(values)
         self._gram += values.T @ values
         self._moment += values.T @ seconds
+        self._prices = None
 
     @property
     def misfit(self) -> float:
@@ -117,6 +120,11 @@ class DurationModel:
     @property
     def prices(self) -> Floats:
         """Seconds per unit of each term: `[TERMS]`. 0 before the first iteration."""
+        if self._prices is None:
+            self._prices = self._solved()
+        return self._prices
+
+    def _solved(self) -> Floats:
         size = np.sqrt(self._gram.diagonal())
         used = size > 0
         result = np.zeros(TERMS)

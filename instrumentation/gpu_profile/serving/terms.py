@@ -58,7 +58,7 @@ class Terms(NamedTuple):
 
 def scales_of(work: Floats) -> Floats:
     """A typical value of every term, from the work of many iterations: `[TERMS]`. 1 for terms that never occur."""
-    values = _values(np.ones(len(work)), work)
+    values = values_of(np.ones(len(work)), work)
     typical = np.sqrt((values**2).mean(axis=0)) if len(work) else np.ones(TERMS)
     typical[DURATION] = 1.0
     result: Floats = np.where(typical > 0, typical, 1.0)
@@ -71,7 +71,7 @@ def terms_of(seconds: Floats, work: Floats, duration_prices: Floats, scales: Flo
     `duration_prices[TERMS]` predicts durations from the other terms, and so shares out the measured ones.
     """
     n = len(work)
-    values = _values(seconds, work) / scales
+    values = values_of(seconds, work) / scales
     shares, fixed = np.zeros((n, QUANTITIES, TERMS)), np.zeros((n, TERMS))
     requests = work[:, WorkQuantity.REQUESTS]
     fixed[:, EACH] = 1 / scales[EACH] / np.maximum(requests, 1.0)
@@ -115,7 +115,7 @@ def gradients_of(seconds: Floats, work: Floats, duration_prices: Floats, scales:
     return result
 
 
-def _values(seconds: Floats, work: Floats) -> Floats:
+def values_of(seconds: Floats, work: Floats) -> Floats:
     """The terms in their own units: `[n, TERMS]`."""
     tokens, requests = work[:, WorkQuantity.TOKENS], work[:, WorkQuantity.REQUESTS]
     return np.column_stack((

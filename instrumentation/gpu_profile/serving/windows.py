@@ -16,6 +16,8 @@ _EARLIEST_NS, _LATEST_NS, _STEP_NS, _FINE_NS = -50 * _MS, 1_000 * _MS, 10 * _MS,
 #: A lag is not ruled out while minus twice its log likelihood is above the best one's by less than this: the 95 %
 #: quantile of chi-square with one degree of freedom.
 _LIKELY: Final = 3.84
+#: Directions of the equations that are this much weaker than the strongest one have no price.
+_RCOND: Final = 1e-12
 #: Less time outside iterations is rounding.
 _ROUNDING_S: Final = 1e-6
 
@@ -90,6 +92,16 @@ def rows(readings: CounterReadings, lag_ns: int, cumulative: CumulativeTerms) ->
     return np.column_stack((outside, terms)), np.diff(readings.joules)
 
 
+def _least_squares(shares: Floats, joules: Floats) -> Floats:
+    """The prices with the least residual. From sums of products: a hundred fits of a tall matrix would cost more than
+    all else that an engine's first minutes need."""
+    gram = shares.T @ shares
+    size = np.sqrt(gram.diagonal())
+    scale = np.where(size > 0, size, 1.0)
+    solved: Floats = np.linalg.lstsq(gram / scale[:, None] / scale, shares.T @ joules / scale, rcond=_RCOND)[0] / scale
+    return solved
+
+
 def lag_of(readings: CounterReadings, cumulative: CumulativeTerms, good: Bools) -> Lag | None:
     """The lag with the least residual of plain least squares over good windows, or None at the edge of the range."""
     least = cumulative._replace(sums=cumulative.sums[:, :LEAST_TERMS])
@@ -98,9 +110,7 @@ def lag_of(readings: CounterReadings, cumulative: CumulativeTerms, good: Bools) 
     def score(lag_ns: int) -> float:
         if lag_ns not in scores:
             shares, joules = (each[good] for each in rows(readings, lag_ns, least))
-            size = np.sqrt((shares**2).sum(axis=0))
-            shares = shares[:, size > 0] / size[size > 0]
-            left = joules - shares @ np.linalg.lstsq(shares, joules, rcond=1e-9)[0]
+            left = joules - shares @ _least_squares(shares, joules)
             scores[lag_ns] = len(joules) * float(np.log(max(float(left @ left), 1e-12)))
         return scores[lag_ns]
 

@@ -2,7 +2,7 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
-from unit.serving.tiny_engine import EPOCH_NS, MS, Run, run
+from unit.serving.tiny_engine import EPOCH_NS, MS, Run, all_parts, run
 
 from gpu_profile.serving.forward_pass import ForwardPass, decoded
 from gpu_profile.serving.membership import Membership, PlacingFault
@@ -39,7 +39,7 @@ def joined(engine_run: Run) -> tuple[Membership, Iterations, dict[int, str], lis
 def by_request(iterations: Iterations, names: dict[int, str]) -> dict[tuple[str, RequestPhase], list[int]]:
     """By request and phase: iterations, tokens, and tokens of context."""
     result: dict[tuple[str, RequestPhase], list[int]] = defaultdict(lambda: [0, 0, 0])
-    parts = iterations.parts
+    parts = all_parts(iterations)
     for number, phase, work in zip(parts.request.tolist(), parts.phase.tolist(), parts.work.tolist(), strict=True):
         total = result[names[number], RequestPhase(phase)]
         context = work[WorkQuantity.DECODE_CONTEXT] + work[WorkQuantity.PREFILL_KV]
@@ -66,7 +66,7 @@ def test_each_request_is_in_its_own_iterations_with_its_own_tokens(conditions: d
     assert len(ended) > 8
     assert off == []
     requests = iterations.work[:, WorkQuantity.REQUESTS]
-    assert requests.sum() == iterations.parts.work[:, WorkQuantity.REQUESTS].sum()
+    assert requests.sum() == all_parts(iterations).work[:, WorkQuantity.REQUESTS].sum()
 
 
 def test_without_reported_cached_tokens_iterations_leave_and_say_how_far_their_parts_may_be_off() -> None:
@@ -131,7 +131,7 @@ def test_lost_iterations_leave_the_others_right() -> None:
     _, iterations, names, _ = joined(engine_run)
     assert len(iterations.starts) > 0.4 * len(engine_run.times)
     counts = iterations.work[:, WorkQuantity.REQUESTS]
-    assert counts.sum() == iterations.parts.work[:, WorkQuantity.REQUESTS].sum()
+    assert counts.sum() == all_parts(iterations).work[:, WorkQuantity.REQUESTS].sum()
     result = by_request(iterations, names)
     for key, (parts, *_) in result.items():
         assert parts <= engine_run.truth[key][0] + 1
@@ -152,5 +152,5 @@ def test_iterations_leave_with_the_requests_that_have_a_place_after_the_deadline
     late = membership.leave(2**62, of_request, phases_only=False).iterations()
     assert len(membership) == 0
     assert len(iterations.starts) + len(late.starts) == len(engine_run.times)
-    parts, counts = (each[:, WorkQuantity.REQUESTS].sum() for each in (late.parts.work, late.work))
+    parts, counts = (each[:, WorkQuantity.REQUESTS].sum() for each in (all_parts(late).work, late.work))
     assert 0 < parts < counts

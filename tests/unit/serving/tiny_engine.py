@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgpack
+import numpy as np
 
-from gpu_profile.serving.work import RequestPhase
+from gpu_profile.serving.work import QUANTITIES, Iterations, Parts, RequestPhase, WorkQuantity
 
 EPOCH_NS = 1_700_000_000_000_000_000
 MS = 1_000_000
@@ -37,6 +38,21 @@ class Run:
 
 def encoded(sequence: int, worker: str = "w", **fields: object) -> Frames:
     return b"", sequence.to_bytes(8, "big"), msgpack.packb({"worker_id": worker, "dp_rank": 0, **fields})
+
+
+def all_parts(iterations: Iterations) -> Parts:
+    """The parts of all requests, those of runs too."""
+    rows = [
+        (place, request, RequestPhase.DECODE, context + place - first)
+        for request, first, last, context in zip(*(each.tolist() for each in iterations.runs), strict=True)
+        for place in range(first, last)
+    ]
+    places, requests, phases, contexts = np.array(rows, np.int64).reshape(-1, 4).T
+    work = np.zeros((len(rows), QUANTITIES))
+    work[:, [WorkQuantity.TOKENS, WorkQuantity.REQUESTS]] = 1.0
+    work[:, WorkQuantity.DECODE_CONTEXT] = contexts
+    runs = Parts(places, requests, phases, work)
+    return Parts(*(np.concatenate(each) for each in zip(iterations.parts, runs, strict=True)))
 
 
 @dataclass

@@ -1,0 +1,100 @@
+"""The energy of iterations by request and phase, from the terms of their parts and runs. Pure.
+
+A request's share of an iteration is linear in its work. In a run of decode, the work is one token and a context that
+grows by one. So sums over a run follow from running sums over the iterations, whatever the number of requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.serving.terms import DURATION, Terms
+from gpu_profile.serving.work import DecodeRuns, Iterations, RequestPhase, WorkQuantity
+
+#: Parts in one computation, to limit the memory.
+_AT_ONCE: Final = 8192
+
+
+class ChargedParts(NamedTuple):
+    """The parts of requests, a row for each request, phase and computation.
+
+    `totals[rows, 5 + missed]` are J, J without equal parts of fixed costs, device s, the sum of squares of J over the
+    iterations, tokens, and the modelled J in windows left out. `terms[rows, TERMS]` are the terms.
+    """
+
+    request: Ints
+    phase: Ints
+    totals: Floats
+    terms: Floats
+
+
+def charged_parts(
+    some: Iterations, terms: Terms, prices: Floats, devices: int, weights: Floats, clean: Floats, inside: Floats,
+    missed: Sequence[Floats],
+) -> ChargedParts:  # fmt: skip
+    """The parts of all requests. An iteration's modelled energy counts with its weight; `clean` is its part in windows
+    that are used, `missed` in windows left out by reason, and `inside` in all windows: `[iterations]` each."""
+    per_unit, fixed = terms.shares @ prices, terms.fixed @ prices
+    seconds = terms.shares[:, :, DURATION] * devices
+    result = [_of_runs(some.runs, terms, per_unit, fixed, seconds, weights, clean, inside, missed)]
+    for first in range(0, len(some.parts.request), _AT_ONCE):
+        part = some.parts.rows(first, first + _AT_ONCE)
+        of, work = part.iteration, part.work
+        energy = np.einsum("mk,mk->m", work, per_unit[of])
+        equal = fixed[of] * work[:, WorkQuantity.REQUESTS]
+        given = energy * weights[of]
+        columns = np.column_stack((
+            given, given - equal * weights[of], np.einsum("mk,mk->m", work, seconds[of]) * clean[of], given**2,
+            work[:, WorkQuantity.TOKENS] * inside[of], *(energy * each[of] for each in missed),
+        ))  # fmt: skip
+        own = np.matmul((work * clean[of, None])[:, None], terms.shares[of])[:, 0]
+        keys = part.request * len(RequestPhase) + part.phase
+        order = np.argsort(keys, kind="stable")
+        keys, starts = np.unique(keys[order], return_index=True)
+        totals, own_terms = (np.add.reduceat(each[order], starts) for each in (columns, own))
+        result.append(ChargedParts(keys // len(RequestPhase), keys % len(RequestPhase), totals, own_terms))
+    return ChargedParts(*(np.concatenate(each) for each in zip(*result, strict=True)))
+
+
+def _of_runs(
+    runs: DecodeRuns, terms: Terms, per_unit: Floats, fixed: Floats, seconds: Floats, weights: Floats, clean: Floats,
+    inside: Floats, missed: Sequence[Floats],
+) -> ChargedParts:  # fmt: skip
+    """The same for runs of decode."""
+
+    def both(shares: Floats) -> tuple[Floats, Floats]:
+        """Of one request in decode: the share without context, and for each token of context."""
+        return shares[:, WorkQuantity.TOKENS] + shares[:, WorkQuantity.REQUESTS], shares[:, WorkQuantity.DECODE_CONTEXT]
+
+    def summed(values: Floats) -> Floats:
+        """The sums over the iterations of each run."""
+        sums = np.concatenate((np.zeros_like(values[:1]), np.cumsum(values, axis=0)))
+        result: Floats = sums[runs.last] - sums[runs.first]
+        return result
+
+    n = len(weights)
+    (alone, by_context), (alone_s, by_context_s), own = both(per_unit), both(seconds), both(terms.shares)
+    none, place = np.zeros(n), np.arange(n, dtype=np.float64)
+    alone_columns = np.column_stack((
+        alone * weights, (alone - fixed) * weights, alone_s * clean, inside, *(alone * each for each in missed),
+        own[0] * clean[:, None],
+    ))  # fmt: skip
+    columns = np.column_stack((
+        by_context * weights, by_context * weights, by_context_s * clean, none, *(by_context * each for each in missed),
+        own[1] * clean[:, None],
+    ))  # fmt: skip
+    # The context in iteration `i` of a run is `i` and a constant.
+    constant = (runs.context - runs.first)[:, None]
+    linear = summed(alone_columns + place[:, None] * columns) + constant * summed(columns)
+    rest, slope = alone * weights + place * by_context * weights, by_context * weights
+    squares = summed(np.column_stack((rest**2, 2 * rest * slope, slope**2)))
+    square = squares[:, [0]] + constant * squares[:, [1]] + constant**2 * squares[:, [2]]
+    totals = 4 + len(missed)
+    return ChargedParts(
+        runs.request, np.full(len(runs.request), int(RequestPhase.DECODE)),
+        np.concatenate((linear[:, :3], square, linear[:, 3:totals]), axis=1), linear[:, totals:],
+    )  # fmt: skip
