@@ -18,6 +18,8 @@ _S: Final = 10**9
 #: Messages arrive this much after an iteration, and up to some times the second value more; spans after their request.
 _DELAY_S, _JITTER_S, _SPAN_DELAY_S = 0.002, 0.001, 0.005
 _TENANT: Final = "tenant.id"
+#: The exporter's step, and its interval of the lists of processes, for which energy waits.
+_STEP_NS, _LISTS_NS = _S // 2, 5 * _S
 #: The exporter's default: `--serving-wait` less 5 s.
 _DEADLINE_NS: Final = 55 * _S
 
@@ -92,19 +94,22 @@ def replay(run: ServingRun, seed: int) -> Replayed:
     events += [(at, 1, (start_ns, attributes)) for at, start_ns, attributes in spans(run)]
     events += [(at, 2, (j,)) for at, j in [*zip(readings.times.tolist(), readings.joules.tolist(), strict=True), *idle]]
     events.sort(key=lambda each: each[:2])
-    next_ns, finished = events[0][0] + _S, []
+    next_ns, finished, times, joules_at = events[0][0] + _STEP_NS, [], list[int](), list[float]()
     began = time.process_time()
     for at, kind, values in events:
         while at >= next_ns:
-            engine.settle(next_ns)
+            engine.read(times, joules_at)
+            times, joules_at = [], []
+            engine.settle(next_ns, next_ns // _LISTS_NS * _LISTS_NS - _S)
             finished += engine.finished()
-            next_ns += _S
+            next_ns += _STEP_NS
         if kind == 0:
             engine.message(values[0], at)  # type: ignore[arg-type]
         elif kind == 1:
             engine.request("llm_request", values[0], values[1])  # type: ignore[arg-type]
         else:
-            engine.read([at], [values[0]])  # type: ignore[list-item]
+            times.append(at)
+            joules_at.append(values[0])  # type: ignore[arg-type]
     spent_s = time.process_time() - began
     joules, half_widths = np.full(len(run.requests), np.nan), np.full(len(run.requests), np.nan)
     for request, cost in finished:

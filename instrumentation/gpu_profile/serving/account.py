@@ -86,7 +86,7 @@ class EngineAccount:
         if not len(readings.times):
             return
         last_j = float(before.joules[-1]) if len(before.joules) else float(readings.joules[0])
-        growth = np.diff(readings.joules + self._offset_j, prepend=last_j)
+        growth = np.diff(np.concatenate(([last_j], readings.joules + self._offset_j)))
         for place in np.flatnonzero(growth < 0).tolist():
             times = np.concatenate((before.times[-1:], readings.times))
             at = place + len(times) - len(readings.times)
@@ -274,7 +274,9 @@ class EngineAccount:
                 if reason not in WHOLE_TIMES:
                     sums.missing_j[reason] += float(charged.totals[mine, place].sum())
             sums.terms += charged.terms[mine].sum(axis=0)
-        rows = zip(charged.request.tolist(), charged.phase.tolist(), charged.totals.tolist(), charged.terms, strict=True)
+        rows = zip(
+            charged.request.tolist(), charged.phase.tolist(), charged.totals.tolist(), charged.terms, strict=True
+        )
         for request, phase, total, own_terms in rows:
             named = request != UNKNOWN_REQUEST
             targets = [by_tenant[self._tenant_of(request) if named else None]]

@@ -30,8 +30,9 @@ from gpu_profile.serving.work import Bools, DecodeRuns, RequestPhase
 _SPECULATIVE, _INTERRUPTED, _EDGES = 1.2, 0.8, 3
 #: The most iterations by which the first decode after a prefill may contradict the place of the last token.
 _NEAR = 2
-#: Requests with this many tokens count for the detection of speculative decoding, from this many requests on.
-_LONG_ENOUGH, _ENOUGH = 12, 10
+#: Requests with this many tokens count for the detection of speculative decoding, from this many requests on. The latest
+#: ones count.
+_LONG_ENOUGH, _ENOUGH, _MOST_RATIOS = 12, 10, 101
 #: The most that an iteration's context may differ from its requests': engines count the current token or not.
 _CONTEXT_PER_REQUEST, _CONTEXT_SHARE = 2, 0.02
 #: Trial delays of requests' stamps behind stamps of iterations, the weights of a delay and its neighbours, and the
@@ -94,7 +95,9 @@ class Membership:
         self._prefills = Prefilling()
         #: The delay of requests' stamps behind stamps of iterations, and the weights of trial delays.
         self.delay_ns, self._scores = 0, np.zeros(len(_DELAYS_NS))
-        self._ratios: deque[tuple[int, int]] = deque(maxlen=101)
+        #: The tokens and iterations of the latest requests, and their sums.
+        self._ratios: deque[tuple[int, int]] = deque()
+        self._sums = 0, 0
         #: By iteration with decode, from an index on: how many in a row from there need no look of their own. None: to
         #: be counted anew.
         self._runs: list[int] | None = None
@@ -115,7 +118,7 @@ class Membership:
     @property
     def speculative(self) -> bool:
         """Whether requests get several tokens from one iteration."""
-        tokens, iterations = sum(each[0] for each in self._ratios), sum(each[1] for each in self._ratios)
+        tokens, iterations = self._sums
         return len(self._ratios) >= _ENOUGH and tokens > _SPECULATIVE * iterations
 
     def add(self, passes: Iterable[TimedPass]) -> None:
@@ -156,7 +159,7 @@ class Membership:
             if prefill_at is not None:
                 possible = max(1, last + 1 - bisect_right(self._at, prefill_at))
                 if tokens >= _LONG_ENOUGH:
-                    self._ratios.append((tokens, possible))
+                    self._add_ratio(tokens, possible)
                 impossible = tokens > _SPECULATIVE * possible + _EDGES
                 self._impossible += _NEW_FAULT * (impossible - self._impossible)
                 if self.speculative or impossible:
@@ -176,6 +179,11 @@ class Membership:
         if prefill_at is not None:
             self._prefills.put(number, request, prefill_at)
         return None
+
+    def _add_ratio(self, tokens: int, iterations: int) -> None:
+        self._ratios.append((tokens, iterations))
+        gone = self._ratios.popleft() if len(self._ratios) > _MOST_RATIOS else (0, 0)
+        self._sums = self._sums[0] + tokens - gone[0], self._sums[1] + iterations - gone[1]
 
     def _learn_delay(self, end_ns: int) -> None:
         """Correct the delay of stamps: where a request ends, the next iteration has fewer requests."""
@@ -365,6 +373,8 @@ class Membership:
     def _add_decodes(self, batch: PassBatch, usable: Ints) -> None:
         """Add the requests in decode to the iterations with these indices (-1: not to be used), and drop these."""
         gone, left = self._decodes_gone, len(usable)
+        if not left:
+            return
         rows = np.array([(each.number, each.first, each.last + 1, each.prompt) for each in self._running.values()])
         if len(rows):
             batch.decode(DecodeRuns(*rows.T).of(gone, gone + left).moved(usable))

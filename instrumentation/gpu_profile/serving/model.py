@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from gpu_profile.history.timeline import Floats
+from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.rate import WIDEST_HALF_WIDTH
 from gpu_profile.join.unmixing.unmix import Z95
@@ -65,7 +65,7 @@ class CostModel:
     @property
     def waiting(self) -> int:
         """Readings that are kept for the search for the lag."""
-        return len(self._kept.readings.times)
+        return self._kept.n
 
     @property
     def relative_noise(self) -> float:
@@ -137,28 +137,55 @@ class CostModel:
             self.prices, self._fitted_n = Prices(self._equations, self._lag_offsets), self._equations.n
 
 
+#: The starts, ends and terms of no iterations.
+_NO_TERMS: Final = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, TERMS))
+
+
 class _Kept:
-    """Iterations' terms, and readings, for the search for the lag."""
+    """Iterations' terms, and readings, for the search for the lag. Batches are joined when they are needed: to continue
+    arrays at each step would cost as much as the search."""
 
     def __init__(self) -> None:
-        self.cumulative = CumulativeTerms.of(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, TERMS)))
-        self.readings = CounterReadings(np.zeros(0, np.int64), np.zeros(0))
-        self.good: Bools = np.zeros(0, bool)
+        self._terms: list[tuple[Ints, Ints, Floats]] = []
+        self._readings = [CounterReadings(np.zeros(0, np.int64), np.zeros(0))]
+        self._good: list[Bools] = [np.zeros(0, bool)]
+        self.n = 0
+
+    @property
+    def cumulative(self) -> CumulativeTerms:
+        """The terms of all iterations."""
+        starts, ends, values = (np.concatenate(each) for each in zip(_NO_TERMS, *self._terms, strict=True))
+        self._terms = [(starts, ends, values)]
+        return CumulativeTerms.of(starts, ends, values)
+
+    @property
+    def readings(self) -> CounterReadings:
+        """All readings."""
+        self._readings = [CounterReadings(*(np.concatenate(each) for each in zip(*self._readings, strict=True)))]
+        return self._readings[0]
+
+    @property
+    def good(self) -> Bools:
+        """By reading: whether the window that ends with it is usable."""
+        self._good = [np.concatenate(self._good)]
+        return self._good[0]
 
     def limit(self) -> None:
         """Drop the older half if there are too many: there is no model for them."""
-        n = len(self.readings.times)
-        if n > 2 * _LOCK_AT:
-            self.readings, self.good = self.readings.since(n // 2), self.good[n // 2 :]
-            before, since_ns = self.cumulative, int(self.readings.times[0]) - LOOK_BACK_NS
+        if self.n > 2 * _LOCK_AT:
+            half = self.n // 2
+            self._readings, self._good = [self.readings.since(half)], [self.good[half:]]
+            self.n -= half
+            before, since_ns = self.cumulative, int(self._readings[0].times[0]) - LOOK_BACK_NS
             first = int(np.searchsorted(before.ends, since_ns))
-            self.cumulative = CumulativeTerms.of(before.starts[first:], before.ends[first:], before.values[first:])
+            self._terms = [(before.starts[first:], before.ends[first:], before.values[first:])]
 
     def add(self, iterations: Iterations, values: Floats, readings: CounterReadings, good: Bools) -> None:
         """Add later ones."""
-        self.cumulative = self.cumulative.plus(iterations.starts, iterations.ends, values)
-        self.readings = CounterReadings(*(np.concatenate(both) for both in zip(self.readings, readings, strict=True)))
-        self.good = np.concatenate((self.good, good))
+        self._terms.append((iterations.starts, iterations.ends, values))
+        self._readings.append(readings)
+        self._good.append(good)
+        self.n += len(good)
 
 
 class _Residuals:

@@ -79,7 +79,9 @@ class PassBatch:
         np.add.at(work, parts.iteration, parts.work)
         for place in np.flatnonzero(~np.array(self._whole)).tolist():
             if (message := self.passes[place].message) is not None:
-                stated = np.array([message.decodes, 0.0, message.decode_kv, 0.0, message.decodes]) + prefills_work(message)
+                stated = np.array([message.decodes, 0.0, message.decode_kv, 0.0, message.decodes]) + prefills_work(
+                    message
+                )
                 work[place] = np.maximum(stated, work[place])
                 unclear[place] = bool(message.decodes) and not message.decode_kv
         times = np.array([each[:2] for each in self.passes], np.int64)

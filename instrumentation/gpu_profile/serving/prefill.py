@@ -7,7 +7,7 @@ belongs to the next request in order.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort_right
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -39,6 +39,10 @@ class _Prompt:
     def left(self) -> int:
         """The most tokens that it still has to compute."""
         return max(0, self.request.prompt - (self.cached or 0) - self.computed)
+
+
+def _order(prompt: _Prompt) -> tuple[int, int]:
+    return prompt.at, prompt.request.scheduled_ns
 
 
 class Chunk(NamedTuple):
@@ -98,9 +102,7 @@ class Prefilling:
     def put(self, number: int, request: ServedRequest, at: int) -> None:
         """Add a request. Its prefill ended with the iteration at this position."""
         prompt = _Prompt(number, request, at, 0, request.cached)
-        order = (at, request.scheduled_ns)
-        place = next((n for n, each in enumerate(self._prompts) if (each.at, each.request.scheduled_ns) > order), None)
-        self._prompts.insert(len(self._prompts) if place is None else place, prompt)
+        insort_right(self._prompts, prompt, key=_order)
         del self._prompts[:-_MOST]
 
     def _learn(self, prompt: _Prompt) -> None:
@@ -134,7 +136,7 @@ class Prefilling:
                 self._surplus(there, self._tokens[place + 1]).at = at
             else:
                 break
-        self._prompts.sort(key=lambda prompt: (prompt.at, prompt.request.scheduled_ns))
+        self._prompts.sort(key=_order)
 
     @staticmethod
     def _surplus(some: list[_Prompt], tokens: int) -> _Prompt:

@@ -52,16 +52,7 @@ class CumulativeTerms(NamedTuple):
     @classmethod
     def of(cls, starts: Ints, ends: Ints, values: Floats) -> CumulativeTerms:
         """From the terms of each iteration, `values[n, terms]`."""
-        return cls(starts[:0], ends[:0], np.zeros((1, values.shape[1]))).plus(starts, ends, values)
-
-    def plus(self, starts: Ints, ends: Ints, values: Floats) -> CumulativeTerms:
-        """With later iterations added."""
-        more = np.cumsum(np.concatenate((self.sums[-1:], values)), axis=0)
-        return CumulativeTerms(
-            np.concatenate((self.starts, starts)),
-            np.concatenate((self.ends, ends)),
-            np.concatenate((self.sums[:-1], more)),
-        )
+        return cls(starts, ends, np.cumsum(np.concatenate((np.zeros((1, values.shape[1])), values)), axis=0))
 
     def at(self, moments: Ints) -> Floats:
         """The sums up to each moment, `[moments, terms]`. A term is spread evenly over its iteration."""
@@ -104,7 +95,7 @@ def _least_squares(shares: Floats, joules: Floats) -> Floats:
 
 def lag_of(readings: CounterReadings, cumulative: CumulativeTerms, good: Bools) -> Lag | None:
     """The lag with the least residual of plain least squares over good windows, or None at the edge of the range."""
-    least = cumulative._replace(sums=cumulative.sums[:, :LEAST_TERMS])
+    least = cumulative._replace(sums=np.ascontiguousarray(cumulative.sums[:, :LEAST_TERMS]))
     scores: dict[int, float] = {}
 
     def score(lag_ns: int) -> float:
