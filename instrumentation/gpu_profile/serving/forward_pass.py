@@ -152,10 +152,10 @@ def _checked(message: dict[str, Any], sequence: int) -> ForwardPass:
         prefills, prefill_tokens, prefill_kv, variance, decodes, decode_kv = _SCHEDULED(scheduled)
     except KeyError:
         prefills, prefill_tokens, prefill_kv, variance, decodes, decode_kv = _SCHEDULED(_NONE_SCHEDULED | scheduled)
-    # One chain of comparisons each: at hundreds of iterations per second, calls for each field would be most of the cost.
+    # One chain of comparisons each: at hundreds of iterations per second, a call for each field would cost most of all.
     if not (
-        type(prefills) is type(prefill_tokens) is type(prefill_kv) is type(decodes) is type(decode_kv) is type(rank) is int
-        and type(wall_s) in _NUMBERS and type(variance) in _NUMBERS and type(age_s) in _NUMBERS
+        type(prefills) is type(prefill_tokens) is type(prefill_kv) is type(decodes) is type(decode_kv) is int
+        and type(rank) is int and type(wall_s) in _NUMBERS and type(variance) in _NUMBERS and type(age_s) in _NUMBERS
     ):  # fmt: skip
         raise MessageError(MessageFault.TYPE)
     # A comparison with NaN is false.
@@ -163,7 +163,7 @@ def _checked(message: dict[str, Any], sequence: int) -> ForwardPass:
         0 <= prefills <= _MOST_REQUESTS and 0 <= decodes <= _MOST_REQUESTS and 0 <= prefill_tokens <= _MOST_TOKENS
         and 0 <= prefill_kv <= _MOST_CONTEXT and 0 <= decode_kv <= _MOST_CONTEXT and 0 <= rank <= _MOST_RANK
         and _LEAST <= wall_s <= _MOST_S and _LEAST <= variance <= _MOST_CONTEXT and _LEAST <= age_s <= _MOST_S
-        and (prefills or not prefill_tokens and not prefill_kv) and (decodes or not decode_kv)
+        and (prefills or not (prefill_tokens or prefill_kv)) and (decodes or not decode_kv)
     ):  # fmt: skip
         raise MessageError(MessageFault.RANGE)
     requests = _requests(message["requests"]) if "requests" in message else None

@@ -22,6 +22,7 @@ from gpu_profile.serving.membership import MOST_REQUESTS, Membership, PlacingFau
 from gpu_profile.serving.pass_times import CLOCK_STEP_NS, KEPT_BACK_NS, PublishedPasses, TimedPass
 from gpu_profile.serving.request_spans import Attributes, ServedRequest, SpanFault, served_request
 from gpu_profile.serving.sharing import Unallocated
+from gpu_profile.serving.span_arrivals import SpanArrivals
 from gpu_profile.serving.tenants import NO_TENANT, ModelUse, ModelUses
 from gpu_profile.serving.windows import CounterReadings
 
@@ -100,12 +101,9 @@ class ServingEngine:
         self._ending: deque[tuple[int, str]] = deque(maxlen=2 * MOST_REQUESTS)
         self._ended: deque[tuple[int, int]] = deque()
         self._finished: deque[tuple[FinishedRequest, RequestCost | StrEnum]] = deque(maxlen=_MOST_FINISHED)
-        #: The latest spans, to recognise copies.
-        self._latest: dict[tuple[str, int, int], None] = {}
-        self._last_request_ns: int | None = None
+        self._spans = SpanArrivals()
         #: Whether the engine reports the requests of its iterations.
         self._reports = False
-        self._fresh = False
         self._refusal: CostRefusal | None = None
         #: The time of iterations that were dropped because there were no readings.
         self._unread: tuple[int, int] | None = None
@@ -162,7 +160,7 @@ class ServingEngine:
         request = served_request(name, start_ns, attributes, self._tenant_attribute)
         if request is None:
             return None
-        if not isinstance(request, SpanFault) and request.id and self._is_copy(request):
+        if not isinstance(request, SpanFault) and request.id and self._spans.is_copy(request):
             request = SpanFault.REPEATED
         if isinstance(request, SpanFault):
             self.refused_requests[request] += 1
@@ -178,17 +176,8 @@ class ServingEngine:
             request.cached, request.scheduled_ns, request.end_ns,
         )  # fmt: skip
         self._unplaced.append((self._numbered(taken), request))
-        self._fresh = True
+        self._spans.add(request)
         return taken
-
-    def _is_copy(self, request: ServedRequest) -> bool:
-        """Whether the span of a request came before: senders repeat spans without an acknowledgement."""
-        key = request.id, request.scheduled_ns, request.end_ns
-        before = key in self._latest
-        self._latest[key] = None
-        if len(self._latest) > MOST_REQUESTS:
-            del self._latest[next(iter(self._latest))]
-        return before
 
     def _numbered(self, request: FinishedRequest) -> int:
         self._next += 1
@@ -229,7 +218,8 @@ class ServingEngine:
         self._ended.clear()
         self._membership = Membership()
         self._shared_until_ns = self._last_ns = self._first_ns = self._last_time_ns = 0
-        self._last_request_ns = self._unread = None
+        self._unread = None
+        self._spans.restart()
         self.account.set_back()
 
     # ------------------------------------------------------------------ sharing out
@@ -256,7 +246,13 @@ class ServingEngine:
         without_ns = self._without_spans_ns(now_ns)
         phases_only = self._membership.speculative or without_ns is not None
         before_ns = now_ns - self._deadline_ns if without_ns is None else without_ns
-        batch = self._membership.leave(before_ns, self._number_of, phases_only=phases_only)
+        spans_until_ns = self._spans.complete_until_ns(now_ns)
+        stream = self._passes.streams.get(self._publisher) if self._publisher else None
+        if without_ns is None and stream is not None and not stream.busy and stream.arrival_ns < spans_until_ns:
+            before_ns = spans_until_ns  # all requests have ended
+        batch = self._membership.leave(
+            before_ns, self._number_of, phases_only=phases_only, spans_until_ns=spans_until_ns
+        )
         self._refusal = (
             CostRefusal.PUBLISHERS if self._shared_until_ns > now_ns - _NO_SPANS_NS
             else CostRefusal.SPECULATIVE if self._membership.speculative
@@ -299,8 +295,7 @@ class ServingEngine:
 
     def _place(self, now_ns: int) -> None:
         """Find the iterations of the requests that have ended, once all of these have arrived."""
-        if self._fresh:
-            self._fresh, self._last_request_ns = False, now_ns
+        self._spans.step(now_ns)
         for _ in range(len(self._unplaced)):
             number, request = self._unplaced.popleft()
             if request.end_ns > now_ns + self._deadline_ns:
@@ -317,7 +312,7 @@ class ServingEngine:
         if end_ns > now_ns - KEPT_BACK_NS - _SPAN_EARLY_NS:
             return False
         stream = self._passes.streams.get(self._publisher) if self._publisher else None
-        if stream is None or end_ns - self._membership.delay_ns <= self._last_ns:
+        if stream is None or end_ns - self._membership.delay.ns <= self._last_ns:
             return True
         # A request that ends with the last iteration before an idle time has a stamp that is a little later.
         quiet = stream.arrival_ns < now_ns - (_SILENT_NS if stream.busy else KEPT_BACK_NS)
@@ -342,11 +337,11 @@ class ServingEngine:
     def _without_spans_ns(self, now_ns: int) -> int | None:
         """The time of the iterations that need not wait for spans, because there have been none for long. None: all
         must wait."""
-        last_ns, waiting_ns = self._last_request_ns or 0, self._membership.first_start_ns
+        last_ns, waiting_ns = self._spans.last_ns or 0, self._membership.first_start_ns
         if waiting_ns is None or waiting_ns < last_ns or now_ns - max(last_ns, self._first_ns) < _NO_SPANS_NS:
             # Of iterations before the last span, the requests are as complete as they will be.
             return None
-        return now_ns if self._last_request_ns is None else now_ns - _NO_SPANS_NS
+        return now_ns if self._spans.last_ns is None else now_ns - _NO_SPANS_NS
 
     def _complete_ns(self, now_ns: int) -> int:
         """The time up to which all iterations are in the account."""

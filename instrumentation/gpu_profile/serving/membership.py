@@ -7,12 +7,10 @@ iteration has a request too many and another one too few, and the request moves.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -21,8 +19,9 @@ from gpu_profile.history.timeline import Ints
 from gpu_profile.serving.forward_pass import BatchedRequest, ForwardPass
 from gpu_profile.serving.pass_parts import PassBatch, prefill_work
 from gpu_profile.serving.pass_times import TimedPass
-from gpu_profile.serving.prefill import Prefilling
+from gpu_profile.serving.prefill import Chunk, Prefilling
 from gpu_profile.serving.request_spans import ServedRequest
+from gpu_profile.serving.stamp_delay import StampDelay
 from gpu_profile.serving.work import Bools, DecodeRuns, RequestPhase
 
 #: Tokens after the first one, per iteration in which a request could have been in decode: above the first ratio,
@@ -30,15 +29,11 @@ from gpu_profile.serving.work import Bools, DecodeRuns, RequestPhase
 _SPECULATIVE, _INTERRUPTED, _EDGES = 1.2, 0.8, 3
 #: The most iterations by which the first decode after a prefill may contradict the place of the last token.
 _NEAR = 2
-#: Requests with this many tokens count for the detection of speculative decoding, from this many requests on. The latest
-#: ones count.
+#: Requests with this many tokens count for the detection of speculative decoding, from this many requests on. Only the
+#: latest ones do.
 _LONG_ENOUGH, _ENOUGH, _MOST_RATIOS = 12, 10, 101
 #: The most that an iteration's context may differ from its requests': engines count the current token or not.
 _CONTEXT_PER_REQUEST, _CONTEXT_SHARE = 2, 0.02
-#: Trial delays of requests' stamps behind stamps of iterations, the weights of a delay and its neighbours, and the
-#: weight of earlier requests after each new one.
-_DELAYS_NS = range(-20_000_000, 79_000_000, 3_000_000)
-_WEIGHTS, _FORGET = (1.0, 2.0, 1.0), 0.98
 #: The least share of an iteration's tokens of prefill that its requests have.
 _COMPUTED = 0.99
 #: The weights of a new iteration and of a new request in the shares that do not fit, and the share from which no
@@ -75,6 +70,12 @@ def _column(message: ForwardPass) -> tuple[int, ...]:
     return message.decodes, 0, 0, message.decode_kv, message.requests is None and not message.prefills
 
 
+def _is_exact(message: ForwardPass, chunks: list[Chunk]) -> bool:
+    """Whether prompts with these parts have all of an iteration's tokens of prefill."""
+    tokens = sum(chunk.tokens for chunk in chunks)
+    return len(chunks) == message.prefills and tokens >= _COMPUTED * message.prefill_tokens
+
+
 class Membership:
     """The iterations that wait for their requests. Requests are numbered by the caller, each with its own number."""
 
@@ -93,8 +94,7 @@ class Membership:
         self._by_first: dict[int, set[_Placed]] = defaultdict(set)
         self._by_last: dict[int, set[_Placed]] = defaultdict(set)
         self._prefills = Prefilling()
-        #: The delay of requests' stamps behind stamps of iterations, and the weights of trial delays.
-        self.delay_ns, self._scores = 0, np.zeros(len(_DELAYS_NS))
+        self.delay = StampDelay()
         #: The tokens and iterations of the latest requests, and their sums.
         self._ratios: deque[tuple[int, int]] = deque()
         self._sums = 0, 0
@@ -144,8 +144,8 @@ class Membership:
         if not self._passes or request.end_ns < self._passes[0].start_ns:
             return PlacingFault.TOO_OLD
         if request.completion > 1:
-            self._learn_delay(request.end_ns)
-        delay_ns = self.delay_ns
+            self.delay.learn(request.end_ns, self._ends, self._columns[_COUNT])
+        delay_ns = self.delay.ns
         first_ns, end_ns = request.first_token_ns - delay_ns, request.end_ns - delay_ns
         if len(self._running) >= MOST_REQUESTS:
             return PlacingFault.FULL
@@ -184,26 +184,6 @@ class Membership:
         self._ratios.append((tokens, iterations))
         gone = self._ratios.popleft() if len(self._ratios) > _MOST_RATIOS else (0, 0)
         self._sums = self._sums[0] + tokens - gone[0], self._sums[1] + iterations - gone[1]
-
-    def _learn_delay(self, end_ns: int) -> None:
-        """Correct the delay of stamps: where a request ends, the next iteration has fewer requests."""
-        low = max(0, bisect_left(self._ends, end_ns - _DELAYS_NS[-1]) - 1)
-        high = min(len(self._ends), bisect_left(self._ends, end_ns - _DELAYS_NS[0]) + 2)
-        counts = self._columns[_COUNT, low:high].tolist()
-        if len(counts) > 1:
-            self._scores *= _FORGET
-        for place, (count, later) in enumerate(pairwise(counts), low):
-            if 0 <= later < count:
-                # The delays with which the stamp is nearest to the end of this iteration.
-                ends = self._ends[max(place - 1, low) : place + 2]
-                shortest = (end_ns - (ends[-1] + ends[-2]) // 2 - _DELAYS_NS[0]) / _DELAYS_NS.step
-                longest = (end_ns - (ends[0] + ends[1]) // 2 - _DELAYS_NS[0]) / _DELAYS_NS.step
-                last = len(_DELAYS_NS) if place == low else math.ceil(longest)
-                self._scores[max(0, math.ceil(shortest)) : max(0, last)] += 1.0
-        # Neighbours of the best delay often have the same iterations: then the middle of them is best.
-        smooth = np.convolve(self._scores, _WEIGHTS, mode="same")
-        if (best := int(smooth.argmax())) or smooth[0] > 0:
-            self.delay_ns = _DELAYS_NS[best]
 
     def _nearest(self, end_ns: int) -> int:
         """The index of the iteration with decode that ended nearest to a time."""
@@ -284,14 +264,17 @@ class Membership:
 
     # ------------------------------------------------------------------ leaving
 
-    def leave(self, before_ns: int, number_of: Callable[[BatchedRequest], int], *, phases_only: bool) -> PassBatch:
+    def leave(
+        self, before_ns: int, number_of: Callable[[BatchedRequest], int], *, phases_only: bool, spans_until_ns: int = 0
+    ) -> PassBatch:
         """The first iterations with all their requests, and all iterations that ended before a time.
 
         `number_of` numbers requests that the engine reports. `phases_only`: there are no requests, so that each
-        iteration has a part for each phase.
+        iteration has a part for each phase. `spans_until_ns`: the spans of requests that ended before have come.
         """
         batch = PassBatch()
         usable: list[int] = []
+        ended_at: int | None = None
         while self._passes:
             if not phases_only and (run := self._clear_run(self._decodes_gone + len(usable))) > 0 and self._is_clear:
                 index = batch.add([self._passes.popleft() for _ in range(run)], whole=True)
@@ -300,7 +283,7 @@ class Membership:
                 self._gone += run
                 continue
             each, index = self._passes[0], -1
-            message, at, chunks = each.message, self._decodes_gone + len(usable), []
+            message, chunks = each.message, list[Chunk]()
             if message is None:
                 batch.lost.append((each.start_ns, each.end_ns))
             elif message.requests is not None:
@@ -313,28 +296,13 @@ class Membership:
                 batch.phases(batch.add([each], whole=False), message)
             else:
                 late = each.end_ns <= before_ns or len(self._passes) > MOST_PASSES
-                excess = self._fitted(at) if message.decodes else 0
-                place = at - self._decodes_gone
-                agrees = excess != 0 or not message.decodes or bool(self._agreeing(slice(place, place + 1))[0])
+                excess = self._fitted(self._decodes_gone + len(usable)) if message.decodes else 0
                 chunks = self._prefills.chunks(self._gone, each)
-                computed = sum(chunk.tokens for chunk in chunks)
-                exact = len(chunks) == message.prefills and computed >= _COMPUTED * message.prefill_tokens
-                # Of an iteration in which all of its prompts end, no other span can come.
-                ends = len(chunks) == message.prefills and all(chunk.prompt.at == self._gone for chunk in chunks)
-                if not late and (excess or not (exact or ends)):
-                    break
-                fits = agrees and excess <= 0
-                self.disagreeing += not fits
-                self._misfit += _NEW_MISFIT * ((not fits) - self._misfit)
-                index = batch.add([each], whole=agrees and not excess and exact)
-                for chunk in chunks:
-                    work = prefill_work(chunk.tokens, chunk.context)
-                    batch.part(index, chunk.number, RequestPhase.PREFILL, work)
-                    if chunk.unsure:
-                        batch.unsure.append((chunk.number, chunk.unsure, chunk.tenant_unsure))
-                # Where many do not fit, the engine's clock is off, so that the others fit by chance.
-                if not (fits and self._is_clear):
-                    index = -1
+                if not late and (excess or not self._has_prompts(message, chunks)):
+                    ended_at = self._ended_at(spans_until_ns) if ended_at is None else ended_at
+                    if self._gone >= ended_at:
+                        break
+                index = self._add_shared(batch, each, message, chunks, len(usable), excess)
             if message is None or message.decodes:
                 usable.append(index)
             self._prefills.leave(self._gone, chunks)
@@ -342,6 +310,36 @@ class Membership:
             self._gone += 1
         self._add_decodes(batch, np.array(usable, np.int64))
         return batch
+
+    def _has_prompts(self, message: ForwardPass, chunks: list[Chunk]) -> bool:
+        """Whether no other prompt can have a part in the first iteration."""
+        whole = len(chunks) == message.prefills
+        # Of an iteration in which all of its prompts end, no other span can come.
+        return whole and (_is_exact(message, chunks) or all(chunk.prompt.at == self._gone for chunk in chunks))
+
+    def _ended_at(self, until_ns: int) -> int:
+        """The position of the last iterations in a row with all of their requests, before a time: all requests of
+        earlier iterations have ended. One without a place was aborted, or its span is lost."""
+        n = bisect_left(self._ends, until_ns)
+        good = self._is_whole(slice(n))
+        rows = np.flatnonzero(good[2:] & good[1:-1] & good[:-2])
+        return self._at[int(rows[-1])] if len(rows) else 0
+
+    def _add_shared(
+        self, batch: PassBatch, each: TimedPass, message: ForwardPass, chunks: list[Chunk], place: int, excess: int
+    ) -> int:  # fmt: skip
+        """Add an iteration with prompts that have these parts. Returns its index, -1: without decode."""
+        agrees = excess != 0 or not message.decodes or bool(self._agreeing(slice(place, place + 1))[0])
+        fits = agrees and excess <= 0
+        self.disagreeing += not fits
+        self._misfit += _NEW_MISFIT * ((not fits) - self._misfit)
+        index = batch.add([each], whole=agrees and not excess and _is_exact(message, chunks))
+        for chunk in chunks:
+            batch.part(index, chunk.number, RequestPhase.PREFILL, prefill_work(chunk.tokens, chunk.context))
+            if chunk.unsure:
+                batch.unsure.append((chunk.number, chunk.unsure, chunk.tenant_unsure))
+        # Where many do not fit, the engine's clock is off, so that the others fit by chance.
+        return index if fits and self._is_clear else -1
 
     @property
     def _is_clear(self) -> bool:
@@ -354,6 +352,12 @@ class Membership:
         result: Bools = (stated == 0) | (abs(stated - contexts) <= most)
         return result
 
+    def _is_whole(self, some: slice) -> Bools:
+        """Whether iterations with decode have all of their requests and nothing else."""
+        counts, placed, _, _, alone = self._columns[:, some]
+        result: Bools = (placed == counts) & (alone > 0) & self._agreeing(some)
+        return result
+
     def _clear_run(self, at: int) -> int:
         """The number of iterations in a row from this one with decode that have all of their requests and nothing else.
 
@@ -362,8 +366,7 @@ class Membership:
         place = at - self._decodes_gone
         if self._runs is None or place >= self._runs_from + len(self._runs):
             some = slice(place, place + _AT_ONCE)
-            good = (self._columns[_PLACED, some] == self._columns[_COUNT, some]) & (self._columns[_ALONE, some] > 0)
-            good &= self._agreeing(some)
+            good = self._is_whole(some)
             bad = np.flatnonzero(~good | (np.diff(self._at[some], append=0) != 1))
             end = bad[np.searchsorted(bad, np.arange(len(good)))]
             self._runs, self._runs_from = (end + good[end] - np.arange(len(good))).tolist(), place

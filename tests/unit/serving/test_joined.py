@@ -283,3 +283,20 @@ def test_requests_that_the_engine_reports_need_no_spans() -> None:
         shares[use.tenant] += value  # type: ignore[attr-defined]
     assert set(shares) == {"big", "small", "other"}
     assert shares["big"] / sum(shares.values()) == pytest.approx(cost["big"] / sum(cost.values()), rel=0.03)
+
+
+def test_requests_that_a_client_aborts_hold_no_other_cost_back_until_the_deadline(served: Run) -> None:
+    """An aborted request has no span, and its tokens are in the iterations' counts."""
+    spans = [span for place, span in enumerate(served.spans) if place % 12]
+    aborted = {str(span.attributes["gen_ai.request.id"]) for span in served.spans[::12]}
+    engine = ServingEngine("tenant", deadline_ns=300 * S)
+    finished = play(engine, replace(served, spans=spans))
+    # The last requests have not ended.
+    assert engine.waiting < 0.1 * len(served.times)
+    assert len(finished) > 0.9 * len(spans)
+    off = errors(served, finished)
+    assert len(off) > 0.8 * len(finished)
+    assert off[len(off) // 2] < 0.035
+    assert off[-1] < 0.15
+    shared = sum(served.of_request[name] for name in aborted)
+    assert engine.account.unallocated[Unallocated.REQUEST] / 1e6 == pytest.approx(shared, rel=0.5)
