@@ -1,7 +1,7 @@
 """The same energy, shared out from an engine's own messages and from its requests' spans, as they arrive on a node."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +17,7 @@ from gpu_profile.serving.work import RequestPhase, WorkQuantity
 _S: Final = 10**9
 #: Messages arrive this much after an iteration, and up to some times the second value more; spans after their request.
 _DELAY_S, _JITTER_S, _SPAN_DELAY_S = 0.002, 0.001, 0.005
-_TENANT: Final = "tenant.id"
+_TENANT, _CACHED = "tenant.id", "gen_ai.usage.cached_tokens"
 #: The exporter's step, and its interval of the lists of processes, for which energy waits.
 _STEP_NS, _LISTS_NS = _S // 2, 5 * _S
 #: The exporter's default: `--serving-wait` less 5 s.
@@ -26,11 +26,13 @@ _DEADLINE_NS: Final = 55 * _S
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """By number of a request: its energy in J and half-width, NaN if it was refused. The rest is of the whole run."""
+    """By number of a request: its energy in J and half-width, NaN if it was refused. By tenant: its energy, and its
+    half-width as a share of that. The rest is of the whole run."""
 
     joules: Floats
     half_widths: Floats
     tenants: Floats
+    tenant_half_widths: Floats
     us_per_iteration: float
 
 
@@ -77,7 +79,7 @@ def spans(run: ServingRun) -> Iterator[tuple[int, int, dict[str, object]]]:
                 "gen_ai.request.id": str(number),
                 "gen_ai.usage.prompt_tokens": request.prompt,
                 "gen_ai.usage.completion_tokens": request.output,
-                "gen_ai.usage.cached_tokens": request.cached,
+                _CACHED: request.cached,
                 "gen_ai.latency.time_in_queue": request.scheduled_s - request.arrival_s,
                 "gen_ai.latency.time_to_first_token": request.first_token_s - request.arrival_s,
                 "gen_ai.latency.e2e": request.end_s - request.arrival_s,
@@ -85,13 +87,20 @@ def spans(run: ServingRun) -> Iterator[tuple[int, int, dict[str, object]]]:
             }  # fmt: skip
 
 
-def replay(run: ServingRun, seed: int) -> Replayed:
-    """All data of a run in the order of their arrival, and idle readings until the last request is settled."""
+def replay(
+    run: ServingRun, seed: int, some: Iterable[tuple[int, list[bytes]]] | None = None, *, cached: bool = True
+) -> Replayed:
+    """All data of a run in the order of their arrival, and idle readings until the last request is settled. `some` are
+    other messages than SGLang's. `cached`: spans have the cached tokens of their prompts."""
     engine, readings = ServingEngine(_TENANT, deadline_ns=_DEADLINE_NS), run.readings(seed=seed)
     last_ns, last_j = int(readings.times[-1]), float(readings.joules[-1])
     idle = [(last_ns + i * _S, last_j + i * run.idle_w) for i in range(1, 150)]
-    events: list[tuple[int, int, tuple[object, ...]]] = [(at, 0, (frames,)) for at, frames in messages(run, seed)]
-    events += [(at, 1, (start_ns, attributes)) for at, start_ns, attributes in spans(run)]
+    events: list[tuple[int, int, tuple[object, ...]]] = [
+        (at, 0, (frames,)) for at, frames in some or messages(run, seed)
+    ]
+    for at, start_ns, attributes in spans(run):
+        reported = {key: value for key, value in attributes.items() if cached or key != _CACHED}
+        events.append((at, 1, (start_ns, reported)))
     events += [(at, 2, (j,)) for at, j in [*zip(readings.times.tolist(), readings.joules.tolist(), strict=True), *idle]]
     events.sort(key=lambda each: each[:2])
     next_ns, finished, times, joules_at = events[0][0] + _STEP_NS, [], list[int](), list[float]()
@@ -119,4 +128,6 @@ def replay(run: ServingRun, seed: int) -> Replayed:
         sum(uj for (use, _), uj in engine.account.microjoules.items() if use == (f"t{place}", "")) / 1e6
         for place in range(max(request.tenant for request in run.requests) + 1)
     ])  # fmt: skip
-    return Replayed(joules, half_widths, tenants, spent_s / len(run.joules) * 1e6)
+    widths = [engine.account.half_width((f"t{place}", "")) for place in range(len(tenants))]
+    tenant_widths = np.array([np.nan if width is None else width for width in widths])
+    return Replayed(joules, half_widths, tenants, tenant_widths, spent_s / len(run.joules) * 1e6)

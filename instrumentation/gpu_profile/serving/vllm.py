@@ -5,13 +5,16 @@ address, as for `engine.PassSender`. Read for vLLM 0.11 to 0.15: `vllm/v1/metric
 `vllm/v1/metrics/stats.py`. The latter's classes are not a stable interface, so that each field may be missing.
 
 vLLM reports a prompt in the iteration in which its first token comes. The chunks before follow from the number of
-running requests and from the limit of tokens in an iteration. Durations and contexts are not reported.
+running requests and from the limit of tokens in an iteration. Durations and contexts are not reported. Versions before
+`prompt_token_stats` count cached tokens of a prompt as computed: these follow from the hits of the prefix cache, which
+come in the iteration that begins a prompt.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from gpu_profile.serving.engine import PassSender
@@ -26,6 +29,8 @@ else:
 
 #: The environment variable with the address. Without it, the plug-in does nothing.
 ADDRESS: Final = "GPU_PROFILE_SERVING"
+#: The most iterations that began prompts and wait for their ends.
+_MOST_BEGUN: Final = 10_000
 _log: Final = logging.getLogger(__name__)
 
 
@@ -35,7 +40,12 @@ class ServingStatLogger(_Base):
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
         self._sender: PassSender | None = None
         self._uncounted = 0
+        #: Prompts that have begun, by the iteration in which they did: their number and their cached tokens.
+        self._begun: deque[tuple[int, int]] = deque(maxlen=_MOST_BEGUN)
+        self._is_caching = False
         try:
+            cache = getattr(vllm_config, "cache_config", None)
+            self._is_caching = bool(getattr(cache, "enable_prefix_caching", False))
             self._limit = int(vllm_config.scheduler_config.max_num_batched_tokens or 0)
             if address := os.environ.get(ADDRESS):
                 self._sender = PassSender(address, str(getattr(vllm_config, "instance_id", "vllm")), engine_index)
@@ -53,6 +63,18 @@ class ServingStatLogger(_Base):
         if self._sender is None:
             return
         try:
+            if (
+                self._is_caching
+                and iteration_stats is not None
+                and not _reports_cached(scheduler_stats, iteration_stats)
+            ):
+                self._sender = None
+                _log.error(
+                    "%s: this vLLM does not report cached tokens, so that costs would be wrong: update it, or start it "
+                    "with --no-enable-prefix-caching",
+                    ADDRESS,
+                )
+                return
             scheduled = self.scheduled(scheduler_stats, iteration_stats)
             if scheduled["num_prefill_requests"] or scheduled["num_decode_requests"]:
                 self._sender.send(0, scheduled)
@@ -70,9 +92,15 @@ class ServingStatLogger(_Base):
         ended = len(_first(iteration_stats, ("finished_requests",), ()))
         sources = getattr(iteration_stats, "prompt_token_stats", None)
         computed = int(_first(sources, ("computed",), _first(iteration_stats, ("num_prompt_tokens",), 0)))
-        cached = int(_first(sources, ("cached_tokens",), 0))
         # Requests that run without a token from this iteration are in the midst of their prompts.
         unfinished = max(0, int(_first(scheduler_stats, ("num_running_reqs",), 0)) - decodes - firsts + ended)
+        cached = int(_first(sources, ("cached_tokens",), 0))
+        if sources is None:
+            least = computed - self._uncounted - max(0, self._limit - decodes) if self._limit else 0
+            cached = min(self._cached(scheduler_stats, firsts, least), max(0, computed - firsts))
+            computed -= cached
+            if not unfinished:
+                self._begun.clear()  # of requests that were aborted or interrupted
         before = min(self._uncounted, max(0, computed - firsts))
         tokens = computed - before
         self._uncounted -= before
@@ -85,6 +113,23 @@ class ServingStatLogger(_Base):
             "sum_prefill_kv_tokens": context if prefills else 0, "num_decode_requests": decodes,
         }  # fmt: skip
 
+    def _cached(self, scheduler_stats: Any, firsts: int, least: int) -> int:
+        """The cached tokens of the `firsts` prompts that end in an iteration, which have no room for more than all but
+        `least`. Prompts end in the order in which they begin."""
+        caching = getattr(scheduler_stats, "prefix_cache_stats", None)
+        if requests := int(_first(caching, ("requests",), 0)):
+            self._begun.append((requests, int(_first(caching, ("hits",), 0))))
+        cached = 0
+        while firsts and self._begun:
+            requests, hits = self._begun.popleft()
+            taken = min(requests, firsts)
+            # Those that began together are alike as far as the statistics show.
+            part = min(hits, max(hits * taken // requests, least - cached))
+            cached, firsts = cached + part, firsts - taken
+            if requests > taken:
+                self._begun.appendleft((requests - taken, hits - part))
+        return cached
+
     def log_engine_initialized(self) -> None:
         """Nothing to log."""
 
@@ -93,6 +138,15 @@ class ServingStatLogger(_Base):
 
     def record_sleep_state(self, is_awake: int, level: int) -> None:
         """Nothing to record."""
+
+
+def _reports_cached(scheduler_stats: Any, iteration_stats: Any) -> bool:
+    """Whether statistics have the cached tokens of prompts, in one of two ways."""
+    return (
+        hasattr(iteration_stats, "prompt_token_stats")
+        or scheduler_stats is None
+        or hasattr(scheduler_stats, "prefix_cache_stats")
+    )
 
 
 def _first(stats: Any, names: tuple[str, ...], default: Any) -> Any:

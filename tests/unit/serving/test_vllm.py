@@ -55,6 +55,40 @@ def test_the_older_fields_are_read_too() -> None:
     )
 
 
+def test_without_computed_tokens_cached_ones_follow_from_the_hits_of_the_prefix_cache() -> None:
+    logger = ServingStatLogger(CONFIG)
+
+    def iteration(running: int, prompts: tuple[int, ...], requests: int, hits: int) -> tuple[int, ...]:
+        caching = SimpleNamespace(requests=requests, queries=9999, hits=hits)
+        fields = SimpleNamespace(
+            num_prompt_tokens=sum(prompts), inter_token_latencies_iter=[0.01], finished_requests=[],
+            time_to_first_tokens_iter=[0.2] * len(prompts),
+        )  # fmt: skip
+        scheduler = SimpleNamespace(num_running_reqs=running, prefix_cache_stats=caching)
+        return tuple(logger.scheduled(scheduler, fields).values())
+
+    assert iteration(2, (300,), 1, 50) == (1, 250, 50, 1)
+    # A prompt of 3,000 tokens, of which 500 are cached: a chunk fills the iteration.
+    assert iteration(2, (), 1, 500) == (1, 2047, 0, 1)
+    assert iteration(2, (3000,), 0, 0) == (1, 453, 2547, 1)
+    # Its client aborts it: its hits are no later prompt's.
+    assert iteration(2, (), 1, 700) == (1, 2047, 0, 1)
+    assert iteration(1, (), 0, 0) == (0, 0, 0, 1)
+    assert iteration(2, (100,), 1, 40)[1:3] == (60, 40)
+
+
+def test_an_engine_that_hides_its_cached_tokens_reports_nothing_and_the_log_has_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(ADDRESS, f"unix://{tmp_path}/serving")
+    cache = SimpleNamespace(enable_prefix_caching=True)
+    logger = ServingStatLogger(SimpleNamespace(**vars(CONFIG), cache_config=cache))
+    logger.record(SimpleNamespace(num_running_reqs=1), SimpleNamespace(num_prompt_tokens=70))
+    logger.record(*stats(1, 1))
+    assert caplog.text.count("--no-enable-prefix-caching") == 1
+    assert max(map(len, caplog.messages)) <= 200
+
+
 def test_iterations_are_forwarded_and_an_idle_engine_sends_a_heartbeat(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
