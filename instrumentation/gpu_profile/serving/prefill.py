@@ -26,14 +26,15 @@ _MOST: Final = 20_000
 
 @dataclass(slots=True)
 class _Prompt:
-    """A request's prompt: the iteration that ended it, the tokens computed so far, and the cached tokens."""
+    """A request's prompt: the iteration that ended it, the tokens computed so far, which may be off by `unsure`, and
+    its cached tokens."""
 
     number: int
     request: ServedRequest
     at: int
     computed: int
     cached: int | None
-    sure: bool = True
+    unsure: int = 0
 
     @property
     def left(self) -> int:
@@ -193,8 +194,8 @@ class Prefilling:
             return
         for chunk in chunks:
             chunk.prompt.computed += chunk.tokens
-            chunk.prompt.sure &= not chunk.unsure
-            if chunk.prompt.at == at and chunk.prompt.sure:
+            chunk.prompt.unsure += chunk.unsure
+            if chunk.prompt.at == at and not chunk.prompt.unsure:
                 self._learn(chunk.prompt)
         self._prompts = [each for each in self._prompts if each.at > at]
         gone = bisect_left(self._at, at + 1)
@@ -236,9 +237,10 @@ def _shared(some: list[tuple[_Prompt, int]], at: int, computed: list[int], conte
 
 
 def _unsure(some: list[tuple[_Prompt, int]], computed: list[int], mine: list[bool]) -> int:
-    """By how many tokens the sum over some prompts may be off: each prompt has at least one."""
+    """By how many tokens the sum over some prompts may be off: each prompt has at least one. Where earlier parts are
+    unsure, so is what a prompt has left."""
     tokens, own = sum(computed), sum(each for each, of in zip(computed, mine, strict=True) if of)
-    most = sum(each for (_, each), of in zip(some, mine, strict=True) if of)
-    others = sum(each for _, each in some) - most
+    most = sum(each + prompt.unsure for (prompt, each), of in zip(some, mine, strict=True) if of)
+    others = sum(each + prompt.unsure for prompt, each in some) - most
     high = min(most, tokens - (len(some) - sum(mine)))
     return max(0, high - own, own - max(sum(mine), tokens - others))

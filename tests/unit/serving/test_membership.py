@@ -69,8 +69,11 @@ def test_each_request_is_in_its_own_iterations_with_its_own_tokens(conditions: d
     assert requests.sum() == all_parts(iterations).work[:, WorkQuantity.REQUESTS].sum()
 
 
-def test_without_reported_cached_tokens_iterations_leave_and_say_how_far_their_parts_may_be_off() -> None:
-    engine_run = run(12, seed=3, rate=6.0)
+@pytest.mark.parametrize(("rate", "budget"), [(6.0, 2048), (8.0, 1024)])
+def test_without_reported_cached_tokens_iterations_leave_and_say_how_far_their_parts_may_be_off(
+    rate: float, budget: int
+) -> None:
+    engine_run = run(12, seed=3, rate=rate, budget=budget)
     for span in engine_run.spans:
         del span.attributes["gen_ai.usage.cached_tokens"]
     membership, names, faults = placed(engine_run)
