@@ -118,9 +118,9 @@ UNALLOCATED_REASONS: Final[Mapping[str, ReasonText]] = {
         "the windows do not distinguish the tenants' work", "requests with other lengths or batch sizes; a longer time"
     ),
     "model_rejected": ReasonText(
-        "later windows contradict the estimated prices, as after a change of the language model; they are then "
-        "estimated anew",
-        "none after a change; else look for other work on the GPUs",
+        "windows contradict the estimated prices, as after a change of the language model, or of the clocks by a power "
+        "limit; they are then estimated anew",
+        "none after a change; else look for other work on the GPUs, and for limits that change",
     ),
     "unexplained": ReasonText(
         "a window's energy is far from the estimate", "none if it is rare; do other programs use the GPU?"

@@ -152,6 +152,10 @@ class EngineAccount:
             good = [reason is None for reason in reasons]
             model.keep(self._fresh_iterations, fresh, np.array([False, *good][self._kept : n], bool))
             self._kept, self._fresh_iterations = n, Iterations.none()
+            if model.refuted:
+                self._give_up(max(0, n - 1), Unallocated.REJECTED)
+                self._begin_anew()
+                return
         if model.ready:
             n = int(np.searchsorted(self._readings.times, complete_ns + model.lag.ns, side="right"))
             if n >= 2:
@@ -161,7 +165,7 @@ class EngineAccount:
             self._give_up_half()
         elif first := _first_kept(reasons):
             self._give_up(first)  # no model needs these windows
-        if model.locked and model.refuted:
+        if model.refuted:
             self._begin_anew()
 
     def _thin(self) -> None:
@@ -182,14 +186,14 @@ class EngineAccount:
             self.spoil(int(self._iterations.starts[0]), int(self._iterations.ends[n]), Unallocated.LOST)
             self._iterations = self._iterations.since(n + 1)
 
-    def _give_up(self, n: int) -> None:
+    def _give_up(self, n: int, why: Unallocated = Unallocated.NOT_YET) -> None:
         """Leave the first windows unallocated."""
         times, joules = self._readings.before(n + 1)
         whole = round(float(joules[-1]) * _UJ) - round(float(joules[0]) * _UJ)
         for reason, growth_j in zip(self._spoiled.by_window(times), np.diff(joules).tolist(), strict=True):
             if reason in WHOLE_TIMES or reason is Unallocated.IDLE:
                 whole -= self._add(reason, growth_j, whole)
-        self._add(Unallocated.NOT_YET, whole / _UJ, whole)
+        self._add(why, whole / _UJ, whole)
         self._drop(n)
 
     def _begin_anew(self) -> None:
@@ -230,8 +234,10 @@ class EngineAccount:
         terms = model.terms(some)
         shares, joules = rows(readings, model.lag.ns, CumulativeTerms.of(some.starts, some.ends, terms.values))
         reasons = self._spoiled.by_window(moments)
-        if add:
-            good = np.array([reason is None for reason in reasons])
+        good = np.array([reason is None for reason in reasons])
+        if not add:
+            model.test(shares[good], joules[good])
+        else:
             began = slice(int(np.searchsorted(some.starts, moments[0])), None)
             model.add(terms.values[began], some.seconds[began], shares[good], joules[good])
         parts = WindowParts.of(shares, joules, model.prices, reasons, self._spoiled.lost_s(moments))

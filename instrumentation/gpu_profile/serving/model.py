@@ -59,8 +59,8 @@ class CostModel:
 
     @property
     def refuted(self) -> bool:
-        """Whether windows contradict the model too much."""
-        return self._residuals.misfit > WIDEST_HALF_WIDTH
+        """Whether windows contradict the model too much, or show two clocks of the devices."""
+        return self._residuals.misfit > WIDEST_HALF_WIDTH or self.prices.clocks_changed
 
     @property
     def waiting(self) -> int:
@@ -128,13 +128,17 @@ class CostModel:
         predict the windows: a test on data that they do not depend on."""
         self._durations.add(values, seconds)
         self._square += float(((values @ self.prices.solution[1:]) ** 2).sum())
+        self.test(shares, joules)
+        self._equations.add(shares, joules)
+        if self._equations.n > _REFIT * self._fitted_n:
+            self.prices, self._fitted_n = Prices(self._equations, self._lag_offsets), self._equations.n
+
+    def test(self, shares: Floats, joules: Floats) -> None:
+        """Test the prices on later windows."""
         # Where the power outside iterations is unclear, windows with such time test nothing.
         tested = (shares[:, 0] <= LITTLE * (shares[:, 0] + shares[:, 1 + DURATION])) | self.prices.outside_is_clear
         residuals = joules - shares @ self.prices.solution
         self._residuals.add(shares[tested], joules[tested], residuals[tested])
-        self._equations.add(shares, joules)
-        if self._equations.n > _REFIT * self._fitted_n:
-            self.prices, self._fitted_n = Prices(self._equations, self._lag_offsets), self._equations.n
 
 
 #: The starts, ends and terms of no iterations.

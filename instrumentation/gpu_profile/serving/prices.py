@@ -20,6 +20,8 @@ LITTLE: Final = 0.01
 _FEWEST_BLOCKS: Final = 6
 #: The power outside iterations is clear from this half-width on, as a share of it.
 _OUTSIDE_WIDTH: Final = 0.1
+#: A price of time this many standard errors below 0 is none by chance.
+_SURELY: Final = 4.0
 _RIDGE: Final = 1e-9
 #: The latest iterations, which show whether others than the predicted ones run now, as of another language model.
 #: Above this misfit, old iterations fade.
@@ -75,6 +77,14 @@ class Prices:
     def outside_is_clear(self) -> bool:
         """Whether windows show the power outside iterations: an engine may not have been idle so far."""
         return 0 < Z95 * math.sqrt(max(0.0, float(self.covariance[0, 0]))) < _OUTSIDE_WIDTH * self.outside_w
+
+    @property
+    def clocks_changed(self) -> bool:
+        """Whether windows show that longer iterations with the same work cost less: other clocks, as after a change of
+        the power limit. Then no constant prices explain both, although a negative price of time seems to."""
+        error = math.sqrt(max(0.0, float(self._covariance[DURATION, DURATION])))
+        others = float(np.abs(self._offsets[:, DURATION]).max(initial=0.0))
+        return self.enough and float(self.solution[1 + DURATION]) + _SURELY * error + others < 0
 
     def half_width(self, terms: Floats, joules: float) -> float:
         """The half-width of the energy of a sum of terms, `terms[TERMS]`, in J."""

@@ -307,3 +307,38 @@ def test_iterations_without_any_reading_are_bounded(run: ServingRun) -> None:
         account.take(iterations._replace(starts=iterations.starts + shift, ends=iterations.ends + shift))
         account.settle(int(iterations.ends[-1]) + shift)
     assert account.waiting_parts <= 300_000 + len(iterations.parts.request)
+
+
+def after(first: ServingRun, second: ServingRun) -> ServingRun:
+    """Two runs of one engine in a row."""
+    numbered = second.iterations.parts._replace(request=second.iterations.parts.request + len(first.requests))
+    return first._replace(
+        iterations=Iterations.joined([first.iterations, second.iterations._replace(parts=numbered)]),
+        joules=np.concatenate((first.joules, second.joules)), requests=first.requests + second.requests,
+        true_j=np.concatenate((first.true_j, second.true_j)),
+    )  # fmt: skip
+
+
+def shifted(run: ServingRun, by_ns: int) -> ServingRun:
+    """A run that begins later."""
+    later = run.iterations._replace(starts=run.iterations.starts + by_ns, ends=run.iterations.ends + by_ns)
+    return run._replace(iterations=later, start_ns=run.start_ns + by_ns)
+
+
+@pytest.mark.parametrize("capped_first", [True, False])
+def test_a_power_limit_that_changes_before_prices_are_certain_gives_no_confident_errors(
+    run: ServingRun, capped_first: bool
+) -> None:
+    """Slower clocks make the same work longer and cheaper. A negative price of time explains both, with wrong shares."""
+    later_ns = int(run.iterations.ends[-1]) + 10_000_000
+    capped = replace(PHYSICS, power_cap_w=300.0)
+    if capped_first:
+        whole = after(simulate(capped, seconds=45, seed=4), shifted(run, 60 * 10**9))
+    else:
+        whole = after(run, simulate(capped, seconds=45, seed=4, start_ns=later_ns))
+    account = shared_out(whole)
+    assert all(account.half_width(tenant) is None for tenant in range(3))
+    assert account.unallocated[Unallocated.REJECTED] > 0
+    costs = [(account.cost(request), true_j) for request, true_j in enumerate(whole.true_j.tolist()) if true_j > 5]
+    given_ = [(cost, true_j) for cost, true_j in costs if cost is not None and cost.reason is None]
+    assert sum(abs(sum(cost.joules) - true_j) > 3 * cost.half_width_j for cost, true_j in given_) < 0.03 * len(costs)
