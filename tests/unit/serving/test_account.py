@@ -329,7 +329,7 @@ def shifted(run: ServingRun, by_ns: int) -> ServingRun:
 def test_a_power_limit_that_changes_before_prices_are_certain_gives_no_confident_errors(
     run: ServingRun, capped_first: bool
 ) -> None:
-    """Slower clocks make the same work longer and cheaper. A negative price of time explains both, with wrong shares."""
+    """Slower clocks make the same work longer and cheaper. A negative price of time explains both, wrongly."""
     later_ns = int(run.iterations.ends[-1]) + 10_000_000
     capped = replace(PHYSICS, power_cap_w=300.0)
     if capped_first:
