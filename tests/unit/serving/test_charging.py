@@ -40,7 +40,8 @@ def test_runs_cost_exactly_what_their_parts_cost(seed: int) -> None:
     prices = drawn.uniform(size=TERMS)
     apart = some._replace(parts=all_parts(some), runs=DecodeRuns.none())
     of_runs, of_parts = (
-        by_request(charged_parts(each, terms, prices, 2, *weights[:3], weights[3:])) for each in (some, apart)
+        by_request(charged_parts(each, terms, prices, 2, weights[0], weights[1], weights[2], weights[3:]))
+        for each in (some, apart)
     )
     assert of_runs.keys() == of_parts.keys()
     for request, sums in of_parts.items():
