@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from operator import methodcaller
 from typing import Final
 
 from gpu_profile.history.timeline import Ints
@@ -15,7 +16,7 @@ _MOST_DEEP: Final = 64
 MOST_NESTED: Final = 32
 #: Bytes of a trace's id at the start of a key. A key of this length contains no span id.
 _TRACE_ID: Final = 16
-_NO_ID: Final = bytes(8)
+_HAS_NO_ID: Final = methodcaller("endswith", bytes(8))
 
 
 class RecentSpans:
@@ -74,10 +75,13 @@ class Ancestry:
         i = number - recent.first
         return recent.executions[i], recent.starts[i], recent.ends[i]
 
-    def knows_any(self, spans: Sequence[bytes]) -> bool:
-        """Whether any of these spans arrived recently, with or without an execution."""
-        present = (self.recent.numbers, self._before.numbers, self.recent.skipped, self._before.skipped)
-        return not all(each.keys().isdisjoint(spans) for each in present)
+    def known(self, spans: Sequence[bytes]) -> Set[bytes]:
+        """The spans that arrived recently, with or without an execution: nearly always none."""
+        every = (self.recent.numbers, self._before.numbers, self.recent.skipped, self._before.skipped)
+        present = [each.keys() for each in every if each]
+        if all(keys.isdisjoint(spans) for keys in present):
+            return frozenset()
+        return {span for span in spans if any(span in keys for keys in present)}
 
     def add(
         self,
@@ -95,9 +99,10 @@ class Ancestry:
         recent.starts.frombytes(starts.tobytes())
         recent.ends.frombytes(ends.tobytes())
         recent.numbers.update(zip(spans, numbers, strict=True))
-        for span in spans:
-            if len(span) <= _TRACE_ID or span.endswith(_NO_ID):
-                del recent.numbers[span]
+        if any(map(_HAS_NO_ID, spans)) or min(map(len, spans), default=0) <= _TRACE_ID:
+            for span in spans:
+                if len(span) <= _TRACE_ID or _HAS_NO_ID(span):
+                    del recent.numbers[span]
         if recent.waiting:
             for number, span in zip(numbers, spans, strict=True):
                 for inside in recent.waiting.pop(span, ()):

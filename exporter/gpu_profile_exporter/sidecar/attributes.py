@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache
+from itertools import compress, repeat
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from gpu_profile.catalogue import attributes as names
-from gpu_profile.history.timeline import Ints
+from gpu_profile.history.rows import Floats, Ints
 from gpu_profile.protobuf import head, message, number, string
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.telemetry.enrichment import SHORTEST_S, AttributeValues, Enricher, RegionValues
@@ -26,7 +27,7 @@ _UNJOINED: Final = names.UNJOINED.name
 
 
 class SpanColumns(NamedTuple):
-    """The executions of a scope's spans with their times in ns. None for a span that stays unchanged.
+    """The executions of a request's spans with their times in ns. None for a span that stays unchanged.
 
     Many spans may share one execution, which then has no times.
     """
@@ -45,14 +46,14 @@ class SpanColumns(NamedTuple):
 
 
 class AddedAttributes(NamedTuple):
-    """Encoded attributes by scope and by span. `unjoined`: the number of spans that have only the reason for none."""
+    """Encoded attributes by span. `unjoined`: the number of spans that have only the reason for none."""
 
-    by_scope: list[list[bytes]]
+    by_span: list[bytes]
     unjoined: int
 
 
 class _RegionEncoding(NamedTuple):
-    """The values of a region, and the functions that encode them for an execution.
+    """The values of a region, and the function that encodes them for executions of these lengths in seconds.
 
     `own_ns`: executions from this length on may use their own samples. `unjoined`: whether it has no samples.
     """
@@ -60,7 +61,7 @@ class _RegionEncoding(NamedTuple):
     values: RegionValues
     own_ns: float
     unjoined: bool
-    encode: Callable[[float], bytes]
+    encode: Callable[[Floats], Iterable[bytes]]
 
 
 class Encoder:
@@ -74,39 +75,31 @@ class Encoder:
         self._region = region
         self._cache: dict[tuple[str, Hashable], _RegionEncoding] = {}
 
-    def added(self, scopes: Sequence[SpanColumns], *, own: bool = True) -> AddedAttributes:
+    def added(self, spans: SpanColumns, *, own: bool = True) -> AddedAttributes:
         """The attributes of many executions, b"" where there is none.
 
         Without `own`, only the values of their regions are used: a span's own samples cost a hundred times as much.
         """
-        by_scope: list[list[bytes]] = []
-        unjoined = 0
-        # Looked up once per request, because that costs as much as all the rest.
-        regions: dict[tuple[str, Hashable], _RegionEncoding] = {}
-        looked_up: dict[Execution, _RegionEncoding] = {}
-        for scope in scopes:
-            encodings: list[bytes] = []
-            lengths = (scope.ends - scope.starts).tolist()
-            for i, (execution, length_ns) in enumerate(zip(scope.executions, lengths, strict=True)):
-                if execution is None:
-                    encodings.append(b"")
-                    continue
-                encoding = looked_up.get(execution)
-                if encoding is None:
-                    key = execution.name, execution.device
-                    encoding = regions.get(key) or regions.setdefault(key, self._of_region(execution))
-                    looked_up[execution] = encoding
-                _, own_ns, without, encode = encoding
-                if own and length_ns >= own_ns:
-                    separate = execution.at(int(scope.starts[i]), int(scope.ends[i]))
-                    values = {**self._enricher.attributes(separate), _REGION: self._region(execution)}
-                    encodings.append(encoded(values))
-                    unjoined += _UNJOINED in values
-                else:
-                    unjoined += without
-                    encodings.append(encode(length_ns / NS_PER_S))
-            by_scope.append(encodings)
-        return AddedAttributes(by_scope, unjoined)
+        executions, lengths = spans.executions, spans.ends - spans.starts
+        by_span, unjoined = [b""] * len(executions), 0
+        for execution, rows in _rows_of(executions).items():
+            _, own_ns, without, encode = self._of_region(execution)
+            every = len(rows) == len(by_span)
+            chosen = lengths if every else lengths[rows]
+            if every:
+                by_span = list(encode(chosen / NS_PER_S))
+            else:
+                for i, encoding in zip(rows, encode(chosen / NS_PER_S), strict=True):
+                    by_span[i] = encoding
+            unjoined += without * len(rows)
+            if not own or chosen.max() < own_ns:
+                continue
+            for i in compress(rows, (chosen >= own_ns).tolist()):
+                separate = execution.at(int(spans.starts[i]), int(spans.ends[i]))
+                values = {**self._enricher.attributes(separate), _REGION: self._region(execution)}
+                by_span[i] = encoded(values)
+                unjoined += (_UNJOINED in values) - without
+        return AddedAttributes(by_span, unjoined)
 
     def _of_region(self, execution: Execution) -> _RegionEncoding:
         """The encoding of its region. Made once a second."""
@@ -121,20 +114,22 @@ class Encoder:
             cached = self._cache[key] = _RegionEncoding(shared, own_ns, not shared.pooled, encode)
         return cached
 
-    def _encoding(self, execution: Execution, shared: RegionValues) -> Callable[[float], bytes]:
-        """A function of an execution's length in seconds."""
+    def _encoding(self, execution: Execution, shared: RegionValues) -> Callable[[Floats], Iterable[bytes]]:
+        """A function of the lengths of executions in seconds."""
         fixed = self._shared(execution, shared)
         if not shared.devices:
-            return lambda _: fixed
+            return lambda lengths_s: repeat(fixed, len(lengths_s))
         head = fixed + _BEFORE_LENGTH
         if shared.power_w is None:
-            return lambda length_s: head + _DOUBLE.pack(length_s)
+            pack = struct.Struct(f"<{len(head)}sd").pack
+            return lambda lengths_s: map(pack, repeat(head), lengths_s.tolist())
         power_w, half_width = shared.power_w, shared.power_half_width
-        pack = struct.Struct(f"<{len(head)}sd{len(_BEFORE_ENERGY)}sd{len(_BEFORE_HALF_WIDTH)}sd").pack
+        pack_energy = struct.Struct(f"<{len(head)}sd{len(_BEFORE_ENERGY)}sd{len(_BEFORE_HALF_WIDTH)}sd").pack
 
-        def with_energy(length_s: float) -> bytes:
-            energy_j, half_width_j = power_w * length_s, half_width * length_s
-            return pack(head, length_s, _BEFORE_ENERGY, energy_j, _BEFORE_HALF_WIDTH, half_width_j)
+        def with_energy(lengths_s: Floats) -> Iterable[bytes]:
+            energies_j, half_widths_j = (lengths_s * power_w).tolist(), (lengths_s * half_width).tolist()
+            energy = repeat(_BEFORE_ENERGY), energies_j, repeat(_BEFORE_HALF_WIDTH), half_widths_j
+            return map(pack_energy, repeat(head), lengths_s.tolist(), *energy)
 
         return with_energy
 
@@ -145,6 +140,18 @@ class Encoder:
         if not shared.pooled:
             values[names.UNJOINED.name] = self._enricher.why_unjoined(execution)
         return encoded(values)
+
+
+def _rows_of(executions: Sequence[Execution | None]) -> dict[Execution, Sequence[int]]:
+    """The rows of each execution."""
+    distinct = dict.fromkeys(executions)
+    if len(distinct) == 1 and executions[0] is not None:  # nearly always
+        return {executions[0]: range(len(executions))}
+    rows: dict[Execution, list[int]] = {execution: [] for execution in distinct if execution is not None}
+    for i, execution in enumerate(executions):
+        if execution is not None:
+            rows[execution].append(i)
+    return dict(rows)
 
 
 def encoded(values: Mapping[str, AttributeValues]) -> bytes:

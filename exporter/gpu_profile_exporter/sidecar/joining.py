@@ -40,7 +40,7 @@ from gpu_profile_exporter.sidecar.region_metrics import (
     shown_region,
 )
 from gpu_profile_exporter.sidecar.span_fields import SpanFields
-from gpu_profile_exporter.sidecar.trace_request import Scope, TraceRequest
+from gpu_profile_exporter.sidecar.trace_request import TraceRequest
 
 if TYPE_CHECKING:
     from opentelemetry.proto.resource.v1.resource_pb2 import Resource
@@ -75,14 +75,13 @@ _IMPOSSIBLE: Final = "its times are impossible: they are reversed, in the future
 _SAMPLED_TRACE: Final = "not identifiable: its traces were sampled, so that other spans are missing"
 #: Most cached executions without times.
 _MOST_SHARED: Final = 4_096
-_NONE: Final = np.zeros(0, np.int64)
 
 
 class JoinedRequest(NamedTuple):
-    """A request with the executions of its spans, by scope. All samples for its spans arrive by `covered_ns`."""
+    """A request with the executions of its spans. All samples for its spans arrive by `covered_ns`."""
 
     request: TraceRequest
-    scopes: list[SpanColumns]
+    spans: SpanColumns
     covered_ns: int
 
 
@@ -180,75 +179,68 @@ class SpanJoin:
         """Add the spans of a request to the join."""
         now_ns = self._clock.now_ns()
         self._ancestry.expire(now_ns)
-        scopes: list[SpanColumns] = []
+        fields = SpanFields.of(request)
+        executions, joined = self._executions(request, fields)
+        newest: dict[str, int] = {}
+        for rows in fields.distinct(self._ancestry.known(fields.keys)):
+            newest |= self._take_rows(request, fields, executions, rows, now_ns)
+        starts, ends = fields.starts, fields.ends
+        self._regions.remember({name: (int(starts[i]), int(ends[i]), request.span(i)) for name, i in newest.items()})
+        for i in joined:
+            executions[i] = None
+        columns = SpanColumns(executions, starts, ends)
+        needed_ns = columns.last_long_ns()
+        lag_ns = nanoseconds(lag_s(self._sampler.driver)) if needed_ns else 0
+        return JoinedRequest(request, columns, needed_ns + lag_ns)
+
+    def _executions(self, request: TraceRequest, fields: SpanFields) -> tuple[list[Execution | None], list[int]]:
+        """The execution of each span, None where the rule does not select it; and the spans that are joined already."""
+        executions, joined = list[Execution | None](), list[int]()
         resource: Resource | None = None
         for scope in request.scopes:
             if scope.resource is not resource:
                 # Once for all scopes of a resource.
                 resource, attributes = scope.resource, scope.resource.attributes
                 service, devices = service_prefix(attributes), self._holders.devices_of(attributes, request.ends)
-            if scope.places:
-                scopes.append(self._take_scope(request.data, scope, service, devices, now_ns))
-            else:
-                scopes.append(SpanColumns([], _NONE, _NONE))
-        needed_ns = max((scope.last_long_ns() for scope in scopes), default=0)
-        lag_ns = nanoseconds(lag_s(self._sampler.driver)) if needed_ns else 0
-        return JoinedRequest(request, scopes, needed_ns + lag_ns)
-
-    def _take_scope(
-        self, data: bytes, scope: Scope, service: str, devices: tuple[str, ...] | str, now_ns: int
-    ) -> SpanColumns:
-        fields = SpanFields.of(scope)
-        executions, joined = self._executions(data, scope, fields, service, devices)
-        # A span may be sent twice in a request.
-        newest: dict[str, int] = {}
-        for first, end in fields.distinct():
-            newest |= self._take_rows(scope.spans, fields, executions, range(first, end), now_ns)
-        starts, ends = fields.starts, fields.ends
-        self._regions.remember({name: (int(starts[i]), int(ends[i]), scope.spans[i]) for name, i in newest.items()})
-        for i in joined:
-            executions[i] = None
-        return SpanColumns(executions, starts, ends)
-
-    def _executions(
-        self, data: bytes, scope: Scope, fields: SpanFields, service: str, devices: tuple[str, ...] | str
-    ) -> tuple[list[Execution | None], list[int]]:
-        """The execution of each span, None where the rule does not select it; and the spans that are joined already."""
-        choice, scope_name = self._choice, scope.name
-        pairs = list(zip(fields.kinds, fields.names, strict=True))
-        shared: dict[tuple[int, str], Execution | None] = {}
-        for kind, name in dict.fromkeys(pairs):
-            fits = choice.fits(_KINDS.get(kind, SpanKind.INTERNAL), scope_name, name)
-            shared[kind, name] = self._share(service + region_name(name), devices) if fits else None
-        executions, joined = list(map(shared.__getitem__, pairs)), list[int]()
-        # Text that is missing in the whole scope need not be searched in each span.
-        ours, names_device = (data.find(text, *scope.places.extent) >= 0 for text in (_OURS, _HW_ID))
-        gen_ai = None in executions and data.find(_GEN_AI, *scope.places.extent) >= 0
-        if not (ours or names_device or gen_ai):
-            return executions, joined
-        for i, (span, name) in enumerate(zip(scope.spans, fields.names, strict=True)):
-            if ours and _has(span, "gpu_profile."):
-                joined.append(i)
-            elif executions[i] is None and not (gen_ai and _has(span, "gen_ai.") and choice.allows(scope_name, name)):
+            first = len(executions)
+            rows = slice(first, first + len(scope.places))
+            pairs = list(zip(fields.kinds[rows], fields.names[rows], strict=True))
+            shared = {pair: self._selected(*pair, scope.name, service, devices) for pair in dict.fromkeys(pairs)}
+            executions += map(shared.__getitem__, pairs)
+            # Text that is missing in the whole scope need not be searched in each span.
+            ours, names_device = (request.data.find(text, *scope.places.extent) >= 0 for text in (_OURS, _HW_ID))
+            gen_ai = None in shared.values() and request.data.find(_GEN_AI, *scope.places.extent) >= 0
+            if not (ours or names_device or gen_ai):
                 continue
-            named = named_devices({pair.key: pair.value for pair in span.attributes}) if names_device else ()
-            executions[i] = self._share(service + region_name(name), named or devices)
+            for i, span in enumerate(scope.spans, first):
+                if ours and _has(span, "gpu_profile."):
+                    joined.append(i)
+                elif executions[i] is None and not (
+                    gen_ai and _has(span, "gen_ai.") and self._choice.allows(scope.name, span.name)
+                ):
+                    continue
+                named = named_devices({pair.key: pair.value for pair in span.attributes}) if names_device else ()
+                executions[i] = self._share(service + region_name(span.name), named or devices)
         return executions, joined
 
+    def _selected(
+        self, kind: int, name: bytes, scope: str, service: str, devices: tuple[str, ...] | str
+    ) -> Execution | None:
+        """The execution of the spans of this kind and name, if the rule selects them."""
+        text = name.decode()
+        if not self._choice.fits(_KINDS.get(kind, SpanKind.INTERNAL), scope, text):
+            return None
+        return self._share(service + region_name(text), devices)
+
     def _take_rows(
-        self, spans: Sequence[Span], fields: SpanFields, executions: list[Execution | None], rows: range, now_ns: int
+        self, request: TraceRequest, fields: SpanFields, executions: list[Execution | None], rows: range, now_ns: int
     ) -> dict[str, int]:
         """Add spans of different keys to the join. Replaces the executions and times that differ from the spans'.
 
         Returns the last one of each region.
         """
         starts, ends = fields.starts, fields.ends
-        if self._ancestry.knows_any(fields.keys[rows.start : rows.stop]):
-            if len(rows) > 1:  # one after the other: the first may be inside a span that the next one replaces
-                newest: dict[str, int] = {}
-                for i in rows:
-                    newest |= self._take_rows(spans, fields, executions, range(i, i + 1), now_ns)
-                return newest
+        if len(rows) == 1:
             i = rows[0]
             number = self._ancestry.find(fields.keys[i]) if executions[i] is not None else None
             row = None if number is None else self._ancestry.row(number)
@@ -265,7 +257,8 @@ class SpanJoin:
         for i in sorted(odd):
             execution = executions[i]
             if execution is not None:
-                possible, device, represents, starts[i], ends[i] = self._checked(spans[i], execution.device, now_ns)
+                checked = self._checked(request.span(i), execution.device, now_ns)
+                possible, device, represents, starts[i], ends[i] = checked
                 executions[i] = self._share(execution.name, device, represents=represents)
                 if not possible:
                     impossible.add(i)
@@ -277,27 +270,24 @@ class SpanJoin:
         return self._add_rows(fields, executions, rows, impossible)
 
     def _add_rows(
-        self,
-        fields: SpanFields,
-        executions: Sequence[Execution | None],
-        rows: Sequence[int],
-        impossible: Container[int],
+        self, fields: SpanFields, executions: Sequence[Execution | None], rows: range, impossible: Container[int]
     ) -> dict[str, int]:
         """Add new spans to the ancestry, and the possible ones to the join. Returns the last one of each region."""
         ancestry, keys, parents, starts, ends = self._ancestry, fields.keys, fields.parents, fields.starts, fields.ends
-        made = [execution for i in rows if (execution := executions[i]) is not None]
+        made = [execution for execution in executions[rows.start : rows.stop] if execution is not None]
+        chosen: Sequence[int] = rows
         if len(made) < len(rows):
             for i in rows:
                 if executions[i] is None:
                     ancestry.skip(keys[i], parents[i])
-            rows = [i for i in rows if executions[i] is not None]
-        if len(rows) < len(keys):
-            keys, parents = [keys[i] for i in rows], [parents[i] for i in rows]
-            starts, ends = starts[rows], ends[rows]
+            chosen = [i for i in rows if executions[i] is not None]
+        if len(chosen) < len(keys):
+            keys, parents = [keys[i] for i in chosen], [parents[i] for i in chosen]
+            starts, ends = starts[chosen], ends[chosen]
         numbers: Sequence[int] = ancestry.add(keys, parents, made, starts, ends)
         if impossible:
-            possible = [i not in impossible for i in rows]
-            rows, numbers = list(compress(rows, possible)), list(compress(numbers, possible))
+            possible = [i not in impossible for i in chosen]
+            chosen, numbers = list(compress(chosen, possible)), list(compress(numbers, possible))
             made = list(compress(made, possible))
             starts, ends = starts[possible], ends[possible]
         if numbers or ancestry.nested:
@@ -305,7 +295,7 @@ class SpanJoin:
             self._joiner.backlog.foreign.append(foreign)
             ancestry.nested = []
         newest: dict[str, int] = {}
-        for execution, i in dict(zip(made, rows, strict=True)).items():
+        for execution, i in dict(zip(made, chosen, strict=True)).items():
             newest[execution.name] = max(i, newest.get(execution.name, i))
         return newest
 
@@ -345,7 +335,7 @@ class SpanJoin:
 
     def added(self, joined: JoinedRequest) -> AddedAttributes:
         """The encoded attributes to add to each span."""
-        return self._encoder.added(joined.scopes, own=not self.hurried)
+        return self._encoder.added(joined.spans, own=not self.hurried)
 
     # ------------------------------------------------------------------ metrics
 

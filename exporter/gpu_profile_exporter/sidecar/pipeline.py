@@ -246,10 +246,10 @@ class SpanPipeline:
         request = joined.request
         try:
             added = self.join.added(joined)
-            passed = sum(scope.count(b"") for scope in added.by_scope)
+            passed = added.by_span.count(b"")
             if self._costs is not None:
-                self._costs.add(added.by_scope, tickets)
-            parts = request.parts(added.by_scope, _LARGEST)
+                self._costs.add(added.by_span, tickets)
+            parts = request.parts(request.by_scope(added.by_span), _LARGEST)
         except Exception as error:  # noqa: BLE001 - a defect must not lose spans
             if not self.join.counts["join errors"]:
                 _log.exception("received spans could not be joined: %s", error)

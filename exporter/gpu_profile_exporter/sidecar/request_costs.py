@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpu_profile_exporter.sidecar.attributes import encoded
@@ -19,9 +19,8 @@ _SCALARS: Final = frozenset({"string_value", "int_value", "double_value", "bool_
 
 
 class SpanTicket(NamedTuple):
-    """A span of a request, by the number of its scope and of itself, and the ticket for its cost."""
+    """A span of a request, by its number, and the ticket for its cost."""
 
-    scope: int
     span: int
     ticket: CostTicket
 
@@ -35,26 +34,28 @@ class RequestCosts:
     def take(self, request: TraceRequest) -> list[SpanTicket]:
         """Pass the requests among the spans on. Returns their tickets."""
         tickets: list[SpanTicket] = []
-        for number, scope in enumerate(request.scopes):
+        end = 0
+        for scope in request.scopes:
+            first, end = end, end + len(scope.places)
             if request.data.find(_GEN_AI, *scope.places.extent) < 0:
                 continue
             resource = _values(scope.resource.attributes)
             service = str(resource.get(_SERVICE, ""))
-            for i, span in enumerate(scope.spans):
+            for i, span in enumerate(scope.spans, first):
                 values = resource | _values(span.attributes)
                 ticket = self._serving.request(service, span.name, span.start_time_unix_nano, values)
                 if ticket is not None:
-                    tickets.append(SpanTicket(number, i, ticket))
+                    tickets.append(SpanTicket(i, ticket))
         return tickets
 
     def are_ready(self, tickets: Iterable[SpanTicket]) -> bool:
         """Whether no ticket waits any longer."""
         return all(each.ticket.is_ready for each in tickets)
 
-    def add(self, added: Sequence[list[bytes]], tickets: Iterable[SpanTicket]) -> None:
-        """Append the costs to the attributes of their spans: `added`, by scope and by span."""
-        for scope, span, ticket in tickets:
-            added[scope][span] += encoded(ticket.attributes())
+    def add(self, added: list[bytes], tickets: Iterable[SpanTicket]) -> None:
+        """Append the costs to the attributes of their spans: `added`, by span."""
+        for span, ticket in tickets:
+            added[span] += encoded(ticket.attributes())
 
 
 def _values(attributes: Iterable[KeyValue]) -> dict[str, object]:

@@ -6,8 +6,10 @@ and added attributes are new. OpenTelemetry's own classes parse the spans.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
+from itertools import accumulate, pairwise
 from operator import add, sub
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -102,9 +104,21 @@ class TraceRequest:
             Scope(resource, each.scope.name, each.spans, at) for (resource, each), at in zip(read, spans, strict=True)
         ]
 
+        #: The number of the first span of each scope, and the number of all spans.
+        self._firsts = [0, *accumulate(map(len, spans))]
+
     def __len__(self) -> int:
         """The number of spans."""
-        return sum(len(scope.places) for scope in self.scopes)
+        return self._firsts[-1]
+
+    def span(self, number: int) -> Span:
+        """A span by its number in the request."""
+        scope = bisect_right(self._firsts, number) - 1
+        return self.scopes[scope].spans[number - self._firsts[scope]]
+
+    def by_scope(self, rows: list[bytes]) -> list[list[bytes]]:
+        """Values by span, as one list for each scope."""
+        return [rows[first:end] for first, end in pairwise(self._firsts)]
 
     def with_attributes(self, added: Sequence[Sequence[bytes]]) -> bytes:
         """The request with encoded attributes (field 9 of a span) at the end of each span.

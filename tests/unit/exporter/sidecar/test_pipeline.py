@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ from gpu_profile_exporter.push.outcome import Accepted, PushFailed
 from gpu_profile_exporter.push.queue import BatchQueue
 from gpu_profile_exporter.push.sender import Sender
 from gpu_profile_exporter.sidecar import pipeline
-from gpu_profile_exporter.sidecar.attributes import AddedAttributes
+from gpu_profile_exporter.sidecar.attributes import AddedAttributes, SpanColumns
 from gpu_profile_exporter.sidecar.joining import JoinedRequest
 from gpu_profile_exporter.sidecar.pipeline import DEADLINE_S, SpanPipeline
 from gpu_profile_exporter.sidecar.trace_request import TraceRequest
@@ -42,13 +43,15 @@ class Join:
         self.fails = self.hurried = False
 
     def take(self, request: TraceRequest) -> JoinedRequest:
-        return JoinedRequest(request, [], self.clock.now_ns() + int(self.waits_s * 1e9))
+        return JoinedRequest(
+            request, SpanColumns([], *np.zeros((2, 0), np.int64)), self.clock.now_ns() + int(self.waits_s * 1e9)
+        )
 
     def added(self, joined: JoinedRequest) -> AddedAttributes:
         if self.fails:
             raise RuntimeError("a defect")
         unjoined = len(joined.request) * (self.gives == UNJOINED)
-        return AddedAttributes([[self.gives] * len(scope.places) for scope in joined.request.scopes], unjoined)
+        return AddedAttributes([self.gives] * len(joined.request), unjoined)
 
     def stop(self) -> None:
         """Nothing runs."""

@@ -1,0 +1,79 @@
+"""The columns of a request's spans are what OpenTelemetry's own classes read from each span."""
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from support.otlp_traces import add_attributes, request_of
+
+from gpu_profile.protobuf import fixed64, message, number, string
+from gpu_profile_exporter.sidecar.span_fields import SpanFields
+from gpu_profile_exporter.sidecar.trace_request import TraceRequest
+
+
+def _span(
+    trace: int, own: int, parent: int, state: str, name: str, kind: int, start: int, end: int, code: int | None,
+    retries: int | str | None,
+) -> Span:  # fmt: skip
+    span = Span(
+        trace_id=os.urandom(trace), span_id=os.urandom(own), parent_span_id=os.urandom(parent), trace_state=state,
+        name=name, kind=kind, start_time_unix_nano=start, end_time_unix_nano=end,  # type: ignore[arg-type]
+    )  # fmt: skip
+    if retries is not None:
+        add_attributes(span, {"retries": retries})
+    if code is not None:
+        span.status.CopyFrom(Status(code=code, message="why"))  # type: ignore[arg-type]
+    return span
+
+
+ids = st.sampled_from([8, 8, 8, 0, 1, 16])
+made = st.builds(
+    _span,
+    st.sampled_from([16, 16, 16, 0, 24]),
+    ids,
+    st.sampled_from([0, 8, 8, 3]),
+    st.sampled_from(["", "", "ot=th:8", "x" * 130]),
+    st.sampled_from(["GET /x", "", "Prüfung", "y" * 127, "z" * 128, "*" * 300]),
+    st.integers(0, 5),
+    st.sampled_from([0, 1, 10**18, (1 << 64) - 1]),
+    st.sampled_from([0, 2, 10**18 + 7, 1 << 63]),
+    st.sampled_from([None, 0, 1, 2, 2]),
+    st.sampled_from([None, 2, "x" * 40]),
+)
+#: A span's field may come anywhere in it, and unknown ones may come first.
+first = st.sampled_from(
+    [b"", b"", b"", number(90, 7), string(5, "early"), number(6, 3), fixed64(8, 9), message(4, b"p")]
+)
+
+
+@given(st.lists(st.tuples(first, made), min_size=1, max_size=9), st.sampled_from([1, 30]))
+def test_columns_are_the_fields_of_the_spans(spans: list[tuple[bytes, Span]], times: int) -> None:
+    encoded = [before + span.SerializeToString() for before, span in spans] * times
+    data = message(1, message(2, *(message(2, one) for one in encoded), string(3, "schema")))
+    parsed = [Span.FromString(one) for one in encoded]
+    fields = SpanFields.of(TraceRequest(data))
+    assert fields.kinds == [span.kind for span in parsed]
+    assert fields.names == [span.name.encode() for span in parsed]
+    assert fields.keys == [span.trace_id + span.span_id for span in parsed]
+    assert fields.parents == [span.parent_span_id and span.trace_id + span.parent_span_id for span in parsed]
+    assert fields.starts.view("u8").tolist() == [span.start_time_unix_nano for span in parsed]
+    assert fields.ends.view("u8").tolist() == [span.end_time_unix_nano for span in parsed]
+    assert sorted(fields.states) == [i for i, span in enumerate(parsed) if span.trace_state]
+    assert fields.failed == [i for i, span in enumerate(parsed) if span.status.code == 2]
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"), [(set(), [0, 1, 2, 3, 5]), ({b"c"}, [0, 1, 2, 3, 4, 5]), ({b"x"}, [0, 1, 2, 3, 5])]
+)
+def test_spans_that_came_before_or_come_twice_are_alone(known: set[bytes], expected: list[int]) -> None:
+    request = TraceRequest(request_of([Span(trace_id=key) for key in (b"a", b"b", b"a", b"c", b"d")]))
+    ranges = list(SpanFields.of(request).distinct(known))
+    assert [rows.start for rows in ranges] + [ranges[-1].stop] == expected
+
+
+def test_a_request_without_spans_has_empty_columns() -> None:
+    fields = SpanFields.of(TraceRequest(b""))
+    assert not fields.keys
+    assert list(fields.distinct(frozenset())) == []
