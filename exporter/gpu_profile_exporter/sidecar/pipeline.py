@@ -17,7 +17,7 @@ from gpu_profile_exporter.push.sender import Sender
 from gpu_profile_exporter.readings.readings import MetricReading
 from gpu_profile_exporter.sidecar.joining import JoinedRequest, SpanJoin
 from gpu_profile_exporter.sidecar.request_costs import RequestCosts, SpanTicket
-from gpu_profile_exporter.sidecar.trace_request import TraceRequest
+from gpu_profile_exporter.sidecar.trace_request import RequestPart, TraceRequest
 
 _log = logging.getLogger("gpu_profile_exporter")
 
@@ -55,15 +55,15 @@ class _WaitingRequest(NamedTuple):
 
 
 class _Ready(NamedTuple):
-    """A request with attributes. `parts`: (bytes, number of spans) to forward. `outcomes`: spans by outcome."""
+    """A request with attributes, in parts to forward. `outcomes`: spans by outcome."""
 
     held: _WaitingRequest
-    parts: list[tuple[bytes, int]]
+    parts: list[RequestPart]
     outcomes: Counter[str]
 
     @property
     def size(self) -> int:
-        return sum(len(content) for content, _ in self.parts)
+        return sum(part.size for part in self.parts)
 
 
 class SpanPipeline:
@@ -219,11 +219,12 @@ class SpanPipeline:
 
     def _send(self, together: list[_Ready]) -> None:
         """Pass requests to the sender. Requests that its disk queue rejects stay on disk and are sent later."""
-        parts = together[0].parts if len(together) == 1 else [part for one in together for part in one.parts]
+        parts = [part for one in together for part in one.parts]
         if len(together) > 1:
             # A request is a list of ResourceSpans, so concatenated requests are one request.
-            parts = [(b"".join(content for content, _ in parts), sum(spans for _, spans in parts))]
-        if all(self._offer(content, spans) for content, spans in parts):
+            pieces = [piece for part in parts for piece in part.pieces]
+            parts = [RequestPart(pieces, sum(part.size for part in parts), sum(part.spans for part in parts))]
+        if all(self._offer(b"".join(part.pieces), part.spans) for part in parts):
             for one in together:
                 self.outcomes.update(one.outcomes)
                 if one.held.record is not None and self._disk is not None:
@@ -241,8 +242,8 @@ class SpanPipeline:
 
     def _with_attributes(
         self, joined: JoinedRequest, tickets: list[SpanTicket]
-    ) -> tuple[list[tuple[bytes, int]], Counter[str]]:
-        """The request with attributes as (bytes, number of spans), in parts if it is too large; spans by outcome."""
+    ) -> tuple[list[RequestPart], Counter[str]]:
+        """The request with attributes, in parts if it is too large; spans by outcome."""
         request = joined.request
         try:
             added = self.join.added(joined)
@@ -254,7 +255,7 @@ class SpanPipeline:
             if not self.join.counts["join errors"]:
                 _log.exception("received spans could not be joined: %s", error)
             self.join.counts["join errors"] += 1
-            return [(request.data, len(request))], Counter(passed=len(request))
+            return [RequestPart([request.data], len(request.data), len(request))], Counter(passed=len(request))
         joined_n = len(request) - passed - added.unjoined
         return parts, Counter(joined=joined_n, unjoined=added.unjoined, passed=passed)
 

@@ -73,6 +73,21 @@ class Scope(NamedTuple):
     places: FieldPositions
 
 
+class _Pieces(NamedTuple):
+    """Bytes in pieces, and their number. They are joined once, at the end, because each join copies all spans."""
+
+    pieces: list[bytes]
+    size: int
+
+
+class RequestPart(NamedTuple):
+    """A request as bytes in pieces, of `size` bytes together, and the number of its spans."""
+
+    pieces: list[bytes]
+    size: int
+    spans: int
+
+
 class TraceRequest:
     """An ExportTraceServiceRequest. Raises ValueError for invalid bytes. `ends`: of its connection."""
 
@@ -126,16 +141,19 @@ class TraceRequest:
         `added` has one sequence per scope with one entry per span. An empty entry or sequence leaves the span or scope
         unchanged.
         """
-        if not any(map(any, added)):
-            return self.data
-        scopes = zip(self.scopes, added, strict=True)
-        return b"".join(_spliced(self.data, 0, len(self.data), self._resources(scopes)))
+        return b"".join(self._with(added).pieces)
 
-    def parts(self, added: Sequence[Sequence[bytes]], most: int) -> list[tuple[bytes, int]]:
-        """The request with these attributes as (bytes, number of spans), split into parts of about `most` bytes."""
-        whole = self.with_attributes(added)
-        if len(whole) <= most or len(self) < 2:
-            return [(whole, len(self))]
+    def _with(self, added: Sequence[Sequence[bytes]]) -> _Pieces:
+        if not any(map(any, added)):
+            return _Pieces([self.data], len(self.data))
+        scopes = zip(self.scopes, added, strict=True)
+        return _spliced(self.data, 0, len(self.data), self._resources(scopes))
+
+    def parts(self, added: Sequence[Sequence[bytes]], most: int) -> list[RequestPart]:
+        """The request with these attributes, split into parts of about `most` bytes."""
+        whole = self._with(added)
+        if whole.size <= most or len(self) < 2:
+            return [RequestPart(*whole, len(self))]
         sizes = [
             end - key + len(more)
             for scope, mores in zip(self.scopes, added, strict=True)
@@ -143,7 +161,7 @@ class TraceRequest:
                 scope.places.keys, scope.places.ends, mores or [b""] * len(scope.places), strict=True
             )
         ]
-        around = len(whole) - sum(sizes)  # every part repeats the bytes around the spans
+        around = whole.size - sum(sizes)  # every part repeats the bytes around the spans
         part, filled, number = [], 0, 0
         for size in sizes:
             if filled and filled + size + around > most:
@@ -152,8 +170,8 @@ class TraceRequest:
             part.append(number)
         return [self._part(added, part, i) for i in range(number + 1)]
 
-    def _part(self, added: Sequence[Sequence[bytes]], part: Sequence[int], number: int) -> tuple[bytes, int]:
-        """The request with the spans of part `number` only, and the number of its spans."""
+    def _part(self, added: Sequence[Sequence[bytes]], part: Sequence[int], number: int) -> RequestPart:
+        """The request with the spans of part `number` only."""
         data, at = self.data, 0
         kept: list[list[bytes | None]] = []
         for scope, mores in zip(self.scopes, added, strict=True):
@@ -170,11 +188,9 @@ class TraceRequest:
                 for around, (scope, more) in zip(inside, scopes, strict=False)
             ]
             resources.append((place, _message(_OF_RESOURCE, _spliced(data, place.content, place.end, grown))))
-        return b"".join(_spliced(data, 0, len(data), resources)), part.count(number)
+        return RequestPart(*_spliced(data, 0, len(data), resources), part.count(number))
 
-    def _resources(
-        self, scopes: Iterator[tuple[Scope, Sequence[bytes]]]
-    ) -> Iterator[tuple[FieldPosition, list[bytes]]]:
+    def _resources(self, scopes: Iterator[tuple[Scope, Sequence[bytes]]]) -> Iterator[tuple[FieldPosition, _Pieces]]:
         data = self.data
         for place, inside in self._places:
             grown = [
@@ -186,46 +202,49 @@ class TraceRequest:
                 yield place, _message(_OF_RESOURCE, _spliced(data, place.content, place.end, grown))
 
 
-def _scope_spans(
-    data: bytes, around: FieldPosition, places: FieldPositions, added: Sequence[bytes | None]
-) -> list[bytes]:
-    """The parts of the ScopeSpans with these attributes added to its spans. None removes the span."""
+def _scope_spans(data: bytes, around: FieldPosition, places: FieldPositions, added: Sequence[bytes | None]) -> _Pieces:
+    """The ScopeSpans with these attributes added to its spans. None removes the span."""
     keys, contents, ends = places.keys, places.contents, places.ends
     if ends and all(added) and keys[1:] == ends[:-1]:
         # As nearly always: without a loop in Python, which takes twice as long.
+        sizes = list(map(add, map(sub, ends, contents), map(len, added)))  # type: ignore[arg-type]
+        heads = list(map(_span_head, sizes))
         rows = [b""] * (3 * len(ends))
-        rows[::3] = map(_span_head, map(add, map(sub, ends, contents), map(len, added)))  # type: ignore[arg-type]
-        rows[1::3] = map(data.__getitem__, map(slice, contents, ends))
+        rows[::3] = heads
+        rows[1::3] = [data[content:end] for content, end in zip(contents, ends, strict=True)]
         rows[2::3] = added  # type: ignore[assignment]  # all of them are bytes
-        return _message(_NESTED, [data[around.content : keys[0]], *rows, data[ends[-1] : around.end]])
-    parts, start = list[bytes](), around.content
+        outside = keys[0] - around.content + around.end - ends[-1]
+        pieces = [data[around.content : keys[0]], *rows, data[ends[-1] : around.end]]
+        return _message(_NESTED, _Pieces(pieces, outside + sum(sizes) + sum(map(len, heads))))
+    pieces, start = list[bytes](), around.content
     for key, content, end, more in zip(keys, contents, ends, added, strict=True):
         if more == b"":
             continue
         if key > start:
-            parts.append(data[start:key])
+            pieces.append(data[start:key])
         if more is not None:
-            parts += _span_head(end - content + len(more)), data[content:end], more
+            pieces += _span_head(end - content + len(more)), data[content:end], more
         start = end
-    parts.append(data[start : around.end])
-    return _message(_NESTED, parts)
+    pieces.append(data[start : around.end])
+    return _message(_NESTED, _Pieces(pieces, sum(map(len, pieces))))
 
 
-def _message(field: int, parts: list[bytes]) -> list[bytes]:
-    """The parts of a message. Joined at the end only: each join copies all spans."""
-    return [head(field, sum(map(len, parts))), *parts]
+def _message(field: int, content: _Pieces) -> _Pieces:
+    before = head(field, content.size)
+    return _Pieces([before, *content.pieces], len(before) + content.size)
 
 
-def _spliced(data: bytes, start: int, end: int, replaced: Iterable[tuple[FieldPosition, list[bytes]]]) -> list[bytes]:
+def _spliced(data: bytes, start: int, end: int, replaced: Iterable[tuple[FieldPosition, _Pieces]]) -> _Pieces:
     """The bytes from `start` to `end`, with new messages at the replaced positions."""
-    parts = list[bytes]()
+    pieces, size = list[bytes](), end - start
     for place, message in replaced:
         if place.key > start:
-            parts.append(data[start : place.key])
-        parts += message
+            pieces.append(data[start : place.key])
+        pieces += message.pieces
+        size += message.size - (place.end - place.key)
         start = place.end
-    parts.append(data[start:end])
-    return parts
+    pieces.append(data[start:end])
+    return _Pieces(pieces, size)
 
 
 def places(data: bytes, at: int, end: int, field: int, most: int) -> FieldPositions:
@@ -237,7 +256,7 @@ def places(data: bytes, at: int, end: int, field: int, most: int) -> FieldPositi
 
 
 def _places(data: bytes, at: int, end: int, field: int, most: int) -> FieldPositions:
-    wanted, positions, number = field << 3 | _BYTES, FieldPositions(), 0
+    wanted, positions = field << 3 | _BYTES, FieldPositions()
     keys, contents, ends = positions.keys, positions.contents, positions.ends
     while at < end:
         start = at
@@ -255,15 +274,15 @@ def _places(data: bytes, at: int, end: int, field: int, most: int) -> FieldPosit
                 else:  # as of most spans
                     size += (high << 7) - 0x80
                     at += 1
-            content = at
-            at += size
             if key == wanted:
-                if number >= most:
+                if len(ends) >= most:
                     raise TooManyError(f"more than {MOST_MESSAGES} resources, scopes and items")
-                number += 1
                 keys.append(start)
-                contents.append(content)
+                contents.append(at)
+                at += size
                 ends.append(at)
+            else:
+                at += size
         else:
             at = _after(data, at, key)
     if at > end:

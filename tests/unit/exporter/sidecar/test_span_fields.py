@@ -15,11 +15,11 @@ from gpu_profile_exporter.sidecar.trace_request import TraceRequest
 
 def _span(
     trace: int, own: int, parent: int, state: str, name: str, kind: int, start: int, end: int, code: int | None,
-    retries: int | str | None,
+    retries: int | str | None, flags: int,
 ) -> Span:  # fmt: skip
     span = Span(
         trace_id=os.urandom(trace), span_id=os.urandom(own), parent_span_id=os.urandom(parent), trace_state=state,
-        name=name, kind=kind, start_time_unix_nano=start, end_time_unix_nano=end,  # type: ignore[arg-type]
+        name=name, kind=kind, start_time_unix_nano=start, end_time_unix_nano=end, flags=flags,  # type: ignore[arg-type]
     )  # fmt: skip
     if retries is not None:
         add_attributes(span, {"retries": retries})
@@ -41,6 +41,7 @@ made = st.builds(
     st.sampled_from([0, 2, 10**18 + 7, 1 << 63]),
     st.sampled_from([None, 0, 1, 2, 2]),
     st.sampled_from([None, 2, "x" * 40]),
+    st.sampled_from([0, 0x301]),
 )
 #: A span's field may come anywhere in it, and unknown ones may come first.
 first = st.sampled_from(

@@ -137,7 +137,9 @@ def test_a_request_in_parts_has_every_span_once_with_its_attributes_and_all_arou
     chosen = [[ADDED if data.draw(st.booleans()) else b"" for _ in scope.places] for scope in request.scopes]
     whole = request.with_attributes(chosen)
     most = data.draw(st.integers(1, max(2, len(whole) + 10)))
-    parts = request.parts(chosen, most)
+    whole_parts = request.parts(chosen, most)
+    parts = [(b"".join(part.pieces), part.spans) for part in whole_parts]
+    assert [len(part) for part, _ in parts] == [part.size for part in whole_parts]
     assert [one for part, _ in parts for one in spans_of(part)] == spans_of(whole)
     assert [len(spans_of(part)) for part, _ in parts] == [n for _, n in parts]
     for part, _ in parts:
