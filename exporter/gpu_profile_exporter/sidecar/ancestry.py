@@ -7,6 +7,8 @@ from collections.abc import Sequence, Set
 from operator import methodcaller
 from typing import Final
 
+import numpy as np
+
 from gpu_profile.history.timeline import Ints
 from gpu_profile.regions.execution import Execution
 
@@ -90,7 +92,7 @@ class Ancestry:
         executions: Sequence[Execution],
         starts: Ints,
         ends: Ints,
-    ) -> range:
+    ) -> Ints:
         """Add spans of different keys with their executions and times. Returns the numbers of their rows."""
         recent = self.recent
         first = recent.first + len(recent.executions)
@@ -111,7 +113,7 @@ class Ancestry:
             for number, parent in zip(numbers, parents, strict=True):
                 if parent:
                     self._find_parent(number, parent)
-        return numbers
+        return np.arange(numbers.start, numbers.stop)
 
     def skip(self, span: bytes, parent: bytes) -> None:
         """Add a span without an execution. Its children get its nearest ancestor's execution as parent."""

@@ -284,13 +284,12 @@ class SpanJoin:
         if len(chosen) < len(keys):
             keys, parents = [keys[i] for i in chosen], [parents[i] for i in chosen]
             starts, ends = starts[chosen], ends[chosen]
-        numbers: Sequence[int] = ancestry.add(keys, parents, made, starts, ends)
+        numbers = ancestry.add(keys, parents, made, starts, ends)
         if impossible:
             possible = [i not in impossible for i in chosen]
-            chosen, numbers = list(compress(chosen, possible)), list(compress(numbers, possible))
-            made = list(compress(made, possible))
-            starts, ends = starts[possible], ends[possible]
-        if numbers or ancestry.nested:
+            chosen, made = list(compress(chosen, possible)), list(compress(made, possible))
+            starts, ends, numbers = starts[possible], ends[possible], numbers[possible]
+        if made or ancestry.nested:
             foreign = ForeignExecutions(made, starts, ends, numbers, ancestry.nested)
             self._joiner.backlog.foreign.append(foreign)
             ancestry.nested = []

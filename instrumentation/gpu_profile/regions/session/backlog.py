@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from itertools import compress, islice
+from itertools import chain, compress, islice
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -51,7 +51,7 @@ class ForeignExecutions(NamedTuple):
     executions: Sequence[Execution]
     starts: Ints
     ends: Ints
-    numbers: Sequence[int]
+    numbers: Ints
     nested: Sequence[tuple[int, Execution]]
 
 
@@ -110,9 +110,9 @@ class Backlog:
 
     def _collect_foreign(self) -> EndedExecutions:
         blocks = [self.foreign.popleft() for _ in range(len(self.foreign))]
-        executions = [execution for block in blocks for execution in block.executions]
+        executions = list(chain.from_iterable(block.executions for block in blocks))
         starts, ends = (np.concatenate(column) for column in zip(*(block[1:3] for block in blocks), strict=True))
-        numbers = np.array([number for block in blocks for number in block.numbers], np.int64)
+        numbers = np.concatenate([block.numbers for block in blocks])
         names = {execution.device for execution in dict.fromkeys(executions)} - self.named - {None}
         self.named.update(islice(names, MOST_NAMES - len(self.named)))
         self._append(executions, starts, ends)

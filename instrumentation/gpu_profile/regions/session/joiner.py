@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from operator import itemgetter
 from typing import Final
 
 from gpu_profile.catalogue.samples import Device, Event
@@ -190,12 +191,12 @@ class Joiner:
         if not ended.executions:
             return
         self.last_end_ns = max(self.last_end_ns, int(ended.ends.max()))
-        last = {execution.device: i for i, execution in enumerate(ended.executions)}
+        # Rows that share an execution count once here.
+        rows = sorted(dict(zip(ended.executions, range(len(ended.executions)), strict=True)).items(), key=itemgetter(1))
+        last = {execution.device: i for execution, i in rows}
         where = {device: [each.uuid for each in self.placement.of(device)] for device in last}
         self.spinning.take_ends((uuid, int(ended.ends[i])) for device, i in last.items() for uuid in where[device])
-        marked = Counter(
-            (execution.name, execution.device) for execution in ended.executions if execution.stream is not None
-        )
+        marked = Counter((execution.name, execution.device) for execution, _ in rows if execution.stream is not None)
         for (name, device), times in self.verdicts.take(ended, where).items():
             for pool in (self.pools[uuid] for uuid in where[device] if uuid in self.pools):
                 pool.count(name, times, until_ns=self.last_end_ns, marked=marked[name, device])

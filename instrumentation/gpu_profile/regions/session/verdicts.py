@@ -7,6 +7,9 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Final
 
+import numpy as np
+
+from gpu_profile.history.timeline import Ints
 from gpu_profile.join.durations import DurationStats
 from gpu_profile.join.spinning import Spin
 from gpu_profile.join.summary import Durations, Judged, summarise, unfinished
@@ -24,6 +27,8 @@ _log = logging.getLogger("gpu_profile")
 
 #: Regions that are counted by name. Further ones count as `other`: a program may put a request's id into the name.
 MOST_NAMES: Final = 1_000
+#: Rows per execution from which on rows are grouped by their executions.
+_MANY: Final = 4
 
 
 class Verdicts:
@@ -164,14 +169,35 @@ class Verdicts:
         return list(self._judged.values())
 
 
-def _by_region(ended: EndedExecutions) -> dict[tuple[str, Hashable], tuple[list[Execution], list[int]]]:
+def _by_region(ended: EndedExecutions) -> dict[tuple[str, Hashable], tuple[Sequence[Execution], list[int]]]:
     """The rows by the name and the `device` of their executions, with their lengths in ns."""
+    executions, lengths = ended.executions, ended.ends - ended.starts
+    distinct = dict.fromkeys(executions)
+    if len(distinct) * _MANY < len(executions):
+        return _shared_by_region(executions, distinct, lengths)
     groups: dict[tuple[str, Hashable], tuple[list[Execution], list[int]]] = {}
-    for execution, length_ns in zip(ended.executions, (ended.ends - ended.starts).tolist(), strict=True):
+    for execution, length_ns in zip(executions, lengths.tolist(), strict=True):
         key = execution.name, execution.device
         group = groups.get(key)
         if group is None:
             group = groups[key] = [], []
         group[0].append(execution)
         group[1].append(length_ns)
-    return groups
+    return dict(groups)
+
+
+def _shared_by_region(
+    executions: Sequence[Execution], distinct: Iterable[Execution], lengths: Ints
+) -> dict[tuple[str, Hashable], tuple[Sequence[Execution], list[int]]]:
+    """The same for rows that share few executions: without a loop over the rows."""
+    keys: dict[tuple[str, Hashable], int] = {}
+    numbers = {each: keys.setdefault((each.name, each.device), len(keys)) for each in distinct}
+    if len(keys) == 1:
+        return dict.fromkeys(keys, (executions, lengths.tolist()))
+    which = np.fromiter(map(numbers.__getitem__, executions), np.int64, len(executions))
+    order = np.argsort(which, kind="stable")
+    parts = np.split(order, np.searchsorted(which[order], np.arange(1, len(keys))))
+    return {
+        key: ([executions[i] for i in rows.tolist()], lengths[rows].tolist())
+        for key, rows in zip(keys, parts, strict=True)
+    }

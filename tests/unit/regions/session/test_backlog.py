@@ -144,7 +144,7 @@ def test_rows_of_other_processes_share_an_execution_until_one_has_a_parent() -> 
     backlog, shared, failing = Backlog(), Execution("a", device=("GPU-0",)), Execution("b", device=("GPU-0",))
     failing.failed = True
     times = np.array([10, 20, 30]), np.array([15, 25, 35])
-    backlog.foreign.append(ForeignExecutions([shared, failing, shared], *times, range(5, 8), []))
+    backlog.foreign.append(ForeignExecutions([shared, failing, shared], *times, np.arange(5, 8), []))
     ended = backlog.collect(deque())
     assert [(e.name, e.start_ns, e.end_ns, e.failed) for e in ended.separate()] == [
         ("a", 10, 15, False),
@@ -156,7 +156,7 @@ def test_rows_of_other_processes_share_an_execution_until_one_has_a_parent() -> 
     inner.parent = outer
     assert len(backlog.remove_joined(15, latest_ns=100, abandoned_ns=0).executions) == 1
     gone = (5, shared.at(10, 15))
-    backlog.foreign.append(ForeignExecutions([], *(np.zeros(0, np.int64),) * 2, [], [gone, (6, outer), (7, inner)]))
+    backlog.foreign.append(ForeignExecutions([], *(np.zeros(0, np.int64),) * 3, [gone, (6, outer), (7, inner)]))
     assert not backlog.collect(deque()).executions
     assert taken(backlog, 0, 50) == [("b", 20, 25, None), ("a", 30, 35, "b")]
     assert [e.start_ns for e in backlog.all_executions()] == [20, 30]

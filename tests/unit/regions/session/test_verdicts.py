@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Mapping, Sequence
 
+import numpy as np
 from support.regions import BLANK, HUNGRY, NOTHING, PRODUCT, SUM, TALKING
 
 from gpu_profile.join.unmixing.region_columns import OTHER
@@ -131,3 +132,22 @@ def test_kernels_of_names_beyond_the_bound_are_one() -> None:
     for i in range(MOST_NAMES + 50):
         early.take_kernels(f"step {i}", HUNGRY)
     assert (len(early.kernels), early.kernels[OTHER].executions) == (MOST_NAMES + 1, 50)
+
+
+def test_rows_that_share_executions_count_like_rows_with_their_own() -> None:
+    shared = [Execution("a", device=("GPU-a",)), Execution("b"), Execution("a", device=("GPU-a",)), Execution("a")]
+    shared[2].failed = True
+    rows = [shared[i] for i in (0, 1, 0, 2, 3, 1, 0, 2, 3, 3) * 4]
+    starts = np.arange(len(rows)) * 1_000
+    together = EndedExecutions(rows, starts, starts + np.arange(len(rows)) * 7)
+    where = {("GPU-a",): ("GPU-a",), None: ()}
+    of_shared, of_each = (Verdicts({}, DEFAULT_THRESHOLDS) for _ in range(2))
+    each = EndedExecutions(list(together.separate()), together.starts, together.ends)
+    assert of_shared.take(together, where) == of_each.take(each, where)
+    for found in (of_shared, of_each):
+        found.count_calls()
+    assert of_shared.calls == of_each.calls
+    for name, durations in of_each.durations.items():
+        one = of_shared.durations[name]
+        assert (one.calls, one.errors, one.total_ns) == (durations.calls, durations.errors, durations.total_ns)
+        assert one.cumulative() == durations.cumulative()
