@@ -77,7 +77,7 @@ class Ancestry:
         i = number - recent.first
         return recent.executions[i], recent.starts[i], recent.ends[i]
 
-    def known(self, spans: Sequence[bytes]) -> Set[bytes]:
+    def arrived(self, spans: Sequence[bytes]) -> Set[bytes]:
         """The spans that arrived recently, with or without an execution: nearly always none."""
         every = (self.recent.numbers, self._before.numbers, self.recent.skipped, self._before.skipped)
         present = [each.keys() for each in every if each]

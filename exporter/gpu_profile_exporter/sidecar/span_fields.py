@@ -74,12 +74,12 @@ class SpanFields(NamedTuple):
                 failed.append(i)
         return fields._replace(states=states, failed=sorted(failed))
 
-    def distinct(self, known: Set[bytes]) -> Iterator[range]:
-        """Ranges of rows, nearly always one. Each row with a key in `known`, or with a repeated key, is alone."""
+    def distinct(self, arrived: Set[bytes]) -> Iterator[range]:
+        """Ranges of rows, nearly always one. Each row with a key in `arrived`, or with a repeated key, is alone."""
         n = len(self.keys)
         if len(set(self.keys)) < n:
-            known = known | {key for key, times in Counter(self.keys).items() if times > 1}
-        edges = {i + more for i, key in enumerate(self.keys) if key in known for more in (0, 1)} if known else set()
+            arrived = arrived | {key for key, times in Counter(self.keys).items() if times > 1}
+        edges = {i + more for i, key in enumerate(self.keys) if key in arrived for more in (0, 1)} if arrived else set()
         yield from starmap(range, pairwise(sorted({0, *edges, n})))
 
 

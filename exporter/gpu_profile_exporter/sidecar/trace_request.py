@@ -13,6 +13,8 @@ from itertools import accumulate, pairwise
 from operator import add, sub
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
+
 from gpu_profile.protobuf import head
 
 if TYPE_CHECKING:
@@ -27,6 +29,11 @@ _NESTED: Final = 2
 _VARINT, _FIXED64, _BYTES, _GROUP, _GROUP_END, _FIXED32 = range(6)
 #: The bytes before a span of so many bytes.
 _span_head: Final = cache(partial(head, _NESTED))
+
+#: The key and the length of a trace's id, with which encoders begin a span.
+_ID_HEAD: Final = b"\x0a\x10"
+#: Spans of more bytes than this are looked for together.
+_MANY_BYTES: Final = 4_096
 
 #: Most ResourceSpans, ScopeSpans and spans in a request. Each takes about 500 bytes of memory when parsed.
 MOST_MESSAGES: Final = 200_000
@@ -258,7 +265,13 @@ def places(data: bytes, at: int, end: int, field: int, most: int) -> FieldPositi
 def _places(data: bytes, at: int, end: int, field: int, most: int) -> FieldPositions:
     wanted, positions = field << 3 | _BYTES, FieldPositions()
     keys, contents, ends = positions.keys, positions.contents, positions.ends
+    many_from = at if field == _NESTED else end
     while at < end:
+        if at >= many_from and data[at + 3 : at + 5] == _ID_HEAD and end - at > _MANY_BYTES:
+            # Once more only where a part as large follows: each look reads all the rest.
+            many_from = at + (end - at) // 2
+            at = _like_first(data, at, end, most, positions)
+            continue
         start = at
         key = data[at]
         at += 1
@@ -288,6 +301,28 @@ def _places(data: bytes, at: int, end: int, field: int, most: int) -> FieldPosit
     if at > end:
         raise ValueError("it is cut off")
     return positions
+
+
+def _like_first(data: bytes, at: int, end: int, most: int, positions: FieldPositions) -> int:
+    """Add the spans of 128 to 16,383 bytes that follow each other from `at` on. Returns the end of the last one.
+
+    Together, by the bytes at which nearly all spans begin: the key of the trace's id and its length. One after the
+    other takes three times as long.
+    """
+    octets = np.frombuffer(data, np.uint8, end - at, at)
+    heads = np.flatnonzero((octets[3:-1] == _ID_HEAD[0]) & (octets[4:] == _ID_HEAD[1]))
+    low, high = octets[heads + 1].astype(np.int64), octets[heads + 2].astype(np.int64)
+    fits = (octets[heads] == (_NESTED << 3 | _BYTES)) & (low > 0x7F) & (high <= 0x7F)
+    heads, sizes = heads[fits], (low & 0x7F | high << 7)[fits]
+    ends = heads + 3 + sizes
+    # The part in which each begins at the end of the one before.
+    begins = np.concatenate(([0], ends[:-1])) if len(ends) else ends
+    broken = np.flatnonzero((begins != heads) | (ends > len(octets)))
+    n = min(int(broken[0]) if len(broken) else len(heads), most - len(positions))
+    positions.keys += (heads[:n] + at).tolist()
+    positions.contents += (heads[:n] + 3 + at).tolist()
+    positions.ends += (ends[:n] + at).tolist()
+    return positions.ends[-1] if n > 0 else at
 
 
 def _after(data: bytes, at: int, key: int) -> int:

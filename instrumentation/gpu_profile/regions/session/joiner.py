@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from operator import itemgetter
+from operator import attrgetter
 from typing import Final
 
 from gpu_profile.catalogue.samples import Device, Event
@@ -42,6 +42,7 @@ _ANCHOR_S: Final = 1.0
 STREAM_S: Final = 60.0
 #: Executions that may wait for the join. Of any more, the oldest count in calls and durations only.
 MOST_PENDING: Final = 200_000
+_DEVICE, _STREAM = attrgetter("device"), attrgetter("stream")
 
 
 class Joiner:
@@ -191,12 +192,13 @@ class Joiner:
         if not ended.executions:
             return
         self.last_end_ns = max(self.last_end_ns, int(ended.ends.max()))
-        # Rows that share an execution count once here.
-        rows = sorted(dict(zip(ended.executions, range(len(ended.executions)), strict=True)).items(), key=itemgetter(1))
-        last = {execution.device: i for execution, i in rows}
+        # Without a loop in Python, as here come all executions.
+        last = dict(zip(map(_DEVICE, ended.executions), range(len(ended.executions)), strict=True))
         where = {device: [each.uuid for each in self.placement.of(device)] for device in last}
         self.spinning.take_ends((uuid, int(ended.ends[i])) for device, i in last.items() for uuid in where[device])
-        marked = Counter((execution.name, execution.device) for execution, _ in rows if execution.stream is not None)
+        marked: Counter[tuple[str, Hashable]] = Counter()
+        if any(map(_STREAM, ended.executions)):
+            marked.update((e.name, e.device) for e in ended.executions if e.stream is not None)
         for (name, device), times in self.verdicts.take(ended, where).items():
             for pool in (self.pools[uuid] for uuid in where[device] if uuid in self.pools):
                 pool.count(name, times, until_ns=self.last_end_ns, marked=marked[name, device])

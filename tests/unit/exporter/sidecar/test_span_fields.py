@@ -66,11 +66,11 @@ def test_columns_are_the_fields_of_the_spans(spans: list[tuple[bytes, Span]], ti
 
 
 @pytest.mark.parametrize(
-    ("known", "expected"), [(set(), [0, 1, 2, 3, 5]), ({b"c"}, [0, 1, 2, 3, 4, 5]), ({b"x"}, [0, 1, 2, 3, 5])]
+    ("arrived", "expected"), [(set(), [0, 1, 2, 3, 5]), ({b"c"}, [0, 1, 2, 3, 4, 5]), ({b"x"}, [0, 1, 2, 3, 5])]
 )
-def test_spans_that_came_before_or_come_twice_are_alone(known: set[bytes], expected: list[int]) -> None:
+def test_spans_that_came_before_or_come_twice_are_alone(arrived: set[bytes], expected: list[int]) -> None:
     request = TraceRequest(request_of([Span(trace_id=key) for key in (b"a", b"b", b"a", b"c", b"d")]))
-    ranges = list(SpanFields.of(request).distinct(known))
+    ranges = list(SpanFields.of(request).distinct(arrived))
     assert [rows.start for rows in ranges] + [ranges[-1].stop] == expected
 
 

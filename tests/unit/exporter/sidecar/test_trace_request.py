@@ -161,3 +161,15 @@ def test_spans_of_several_scopes_stay_with_their_resource() -> None:
     assert [len(scope.resource.attributes) for scope in request.scopes] == [2, 1]
     found = ExportTraceServiceRequest.FromString(request.with_attributes([[], [ADDED]]))
     assert [len(r.scope_spans[0].spans[0].attributes) for r in found.resource_spans] == [0, 1]
+
+
+@pytest.mark.parametrize("pattern", [b"", b"\x12\x90\x01\x0a\x10"])
+@pytest.mark.parametrize("lengths", [[150] * 60, [150, 10, 150, 17_000, 300, 0] * 12, [10] * 200])
+def test_spans_of_every_size_are_found(lengths: list[int], pattern: bytes) -> None:
+    spans = [span("x" * n, 1, 2).SerializeToString() + message(93, pattern) for n in lengths]
+    data = message(1, message(2, message(1, string(1, "app")), *(message(2, one) for one in spans), string(3, "url")))
+    request = TraceRequest(data)
+    (scope,) = request.scopes
+    assert [data[place.content : place.end] for place in scope.places] == spans
+    assert [place.key for place in scope.places][1:] == [place.end for place in scope.places][:-1]
+    assert [request.span(i).name for i in range(len(request))] == ["x" * n for n in lengths]

@@ -140,7 +140,7 @@ def test_rows_that_share_executions_count_like_rows_with_their_own() -> None:
     rows = [shared[i] for i in (0, 1, 0, 2, 3, 1, 0, 2, 3, 3) * 4]
     starts = np.arange(len(rows)) * 1_000
     together = EndedExecutions(rows, starts, starts + np.arange(len(rows)) * 7)
-    where = {("GPU-a",): ("GPU-a",), None: ()}
+    where: Mapping[Hashable, Sequence[str]] = {("GPU-a",): ("GPU-a",), None: ()}
     of_shared, of_each = (Verdicts({}, DEFAULT_THRESHOLDS) for _ in range(2))
     each = EndedExecutions(list(together.separate()), together.starts, together.ends)
     assert of_shared.take(together, where) == of_each.take(each, where)
