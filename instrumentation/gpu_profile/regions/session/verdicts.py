@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -27,8 +28,9 @@ _log = logging.getLogger("gpu_profile")
 
 #: Regions that are counted by name. Further ones count as `other`: a program may put a request's id into the name.
 MOST_NAMES: Final = 1_000
-#: Rows per execution from which on rows are grouped by their executions.
-_MANY: Final = 4
+#: The optional values of an execution, and an execution without any.
+_EXTRAS: Final = attrgetter("items", "failed", "represents", "operation")
+_NO_EXTRAS: Final = None, False, 1, None
 
 
 class Verdicts:
@@ -65,7 +67,9 @@ class Verdicts:
                 self.durations[name] = DurationStats()
             stats, omitted, special = self.durations[name], 0, False
             stats.add_many(lengths)
-            for execution, times in Counter(executions).items():
+            # Nearly always false for executions of their own. A loop over all of them would take twice as long.
+            extras = not executions[0].end_ns or list(map(_EXTRAS, executions)).count(_NO_EXTRAS) < calls
+            for execution, times in Counter(executions).items() if extras else ():
                 if execution.items is not None:
                     stats.add_items(execution.items)
                 stats.errors += execution.failed * execution.represents * times
@@ -172,9 +176,8 @@ class Verdicts:
 def _by_region(ended: EndedExecutions) -> dict[tuple[str, Hashable], tuple[Sequence[Execution], list[int]]]:
     """The rows by the name and the `device` of their executions, with their lengths in ns."""
     executions, lengths = ended.executions, ended.ends - ended.starts
-    distinct = dict.fromkeys(executions)
-    if len(distinct) * _MANY < len(executions):
-        return _shared_by_region(executions, distinct, lengths)
+    if executions and not executions[0].end_ns:  # as of executions that rows share
+        return _shared_by_region(executions, lengths)
     groups: dict[tuple[str, Hashable], tuple[list[Execution], list[int]]] = {}
     for execution, length_ns in zip(executions, lengths.tolist(), strict=True):
         key = execution.name, execution.device
@@ -187,11 +190,11 @@ def _by_region(ended: EndedExecutions) -> dict[tuple[str, Hashable], tuple[Seque
 
 
 def _shared_by_region(
-    executions: Sequence[Execution], distinct: Iterable[Execution], lengths: Ints
+    executions: Sequence[Execution], lengths: Ints
 ) -> dict[tuple[str, Hashable], tuple[Sequence[Execution], list[int]]]:
     """The same for rows that share few executions: without a loop over the rows."""
     keys: dict[tuple[str, Hashable], int] = {}
-    numbers = {each: keys.setdefault((each.name, each.device), len(keys)) for each in distinct}
+    numbers = {each: keys.setdefault((each.name, each.device), len(keys)) for each in dict.fromkeys(executions)}
     if len(keys) == 1:
         return dict.fromkeys(keys, (executions, lengths.tolist()))
     which = np.fromiter(map(numbers.__getitem__, executions), np.int64, len(executions))
