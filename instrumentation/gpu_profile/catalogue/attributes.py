@@ -104,6 +104,11 @@ OPERATION_COMPUTE: Final = _span(
     "double",
     "FLOPs per second over the machine's ceiling for the precision; a lower bound beside `flops.at_least`",
 )
+OPERATION_CEILING: Final = _span(
+    "gpu_profile.operation.ceiling",
+    "double",
+    "Compute ceiling of the machine for the operation's precisions, in FLOP/s",
+)
 OPERATION_MEMORY: Final = _span(
     "gpu_profile.operation.memory.ratio", "double", "Bytes per second over the machine's ceiling"
 )

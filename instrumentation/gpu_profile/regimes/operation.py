@@ -29,6 +29,7 @@ _ATTRIBUTES: Final[Mapping[str, names.Attribute]] = {
     "bytes": names.OPERATION_BYTES,
     "precision": names.OPERATION_PRECISION,
     "compute": names.OPERATION_COMPUTE,
+    "ceiling": names.OPERATION_CEILING,
     "memory": names.OPERATION_MEMORY,
     "overhead": names.OPERATION_OVERHEAD,
     "intensity": names.OPERATION_INTENSITY,
@@ -47,7 +48,8 @@ class RegionOperation:
     FLOPs if `flops` is None; `compute` is then a lower bound. `precision` names the format of the arithmetic as in data
     sheets, empty if unknown. `compute` and `memory` are the reached shares of the ceilings over the whole time,
     overhead included. `overhead` is the share of the time for launching. `growth` is the extra time of twice the size,
-    as a share of the time of once. `n` is the number of timed runs. `certainty` reduces the confidence of a verdict if
+    as a share of the time of once. `ceiling` is the compute ceiling of its precisions in FLOP/s. `n` is the number of
+    timed runs. `certainty` reduces the confidence of a verdict if
     the ceilings are uncertain.
     """
 
@@ -62,6 +64,7 @@ class RegionOperation:
     reason: str = ""
     at_least: int | None = None
     certainty: float | None = None
+    ceiling: float | None = None
 
     @property
     def intensity(self) -> float | None:
@@ -132,6 +135,9 @@ class RegionOperations:
             self._partial = self._partial or operation.flops is None
         if operation.flops is not None:
             self._sum("flops", operation.flops, ns)
+            if operation.ceiling is not None and operation.ceiling > 0:
+                self._sum("below", operation.flops, ns)
+                self._sum("least_s", operation.flops / operation.ceiling, ns)
         if operation.bytes is not None:
             self.bytes = (self.bytes or 0) + operation.bytes
             self._sum("bytes", operation.bytes, ns)
@@ -178,6 +184,19 @@ class RegionOperations:
             self._sums.get(key, (0.0, 0)) for key in ("flops", "bytes", "both")
         )
         return flops / moved if moved and flops_ns == bytes_ns == both_ns else None
+
+    @property
+    def ceiling(self) -> float | None:
+        """The compute ceiling in FLOP/s of the executions with one: their FLOPs over the least time for these."""
+        flops, _ = self._sums.get("below", (0.0, 0))
+        least_s, _ = self._sums.get("least_s", (0.0, 0))
+        return flops / least_s if least_s else None
+
+    @property
+    def utilization(self) -> float | None:
+        """The FLOPs over those that the ceiling allows in the same executions' whole time (MFU)."""
+        least_s, ns = self._sums.get("least_s", (0.0, 0))
+        return least_s * NS_PER_S / ns if least_s else None
 
     def _per_s(self, key: str) -> float | None:
         total, ns = self._sums.get(key, (0.0, 0))

@@ -46,7 +46,8 @@ class Position:
     `flops_per_s` and `bytes_per_s`: achieved rates. `roof`: the ceiling of the memory or cache that its bytes come
     from; `residency` is the name of that memory or cache. `ridge` (FLOP/B) and `attainable` (FLOP/s) belong to this
     roof and to the operation's own mixture of precisions. `certainty` is below 1 if the ceilings are uncertain: the
-    part of the calibration in which no other program used the processor.
+    part of the calibration in which no other program used the processor. `ceiling`: the compute ceiling of the
+    operation's precisions, in FLOP/s.
     """
 
     work: Work
@@ -64,6 +65,7 @@ class Position:
     attainable: float | None = None
     certainty: float = 1.0
     reasons: Mapping[str, str] = field(default_factory=dict)
+    ceiling: float | None = None
 
     @property
     def bandwidth(self) -> float | None:
@@ -87,6 +89,7 @@ class Position:
             growth=None if self.growth is None else max(0.0, self.growth),
             n=self.times.n,
             certainty=None if self.certainty == 1.0 else self.certainty,
+            ceiling=self.ceiling,
             reason=next(iter(self.reasons.values()), ""),
         )
 
@@ -157,6 +160,7 @@ def place(
         ridge=rate / roof.value if rate is not None and roof is not None else None,
         attainable=attainable,
         certainty=1.0 - ceilings.waited if ceilings.doubt else 1.0,
+        ceiling=rate,
         reasons=reasons,
     )
 
