@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -12,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.analysis.causes import RankGpu
+from gpu_profile.analysis.clocks.alignment import NodeClocks, aligned, aligned_collectives, node_clocks
 from gpu_profile.analysis.devices import UNSAMPLED, DeviceUse, device_use, devices_of, sampled, timeline_of
-from gpu_profile.analysis.ranks import RegionRanks, by_rank, missing
+from gpu_profile.analysis.rank_costs import RankCollectives
+from gpu_profile.analysis.ranks import RankSources, RegionRanks, by_rank, missing
 from gpu_profile.analysis.runs import DeviceWork, RecordedWork, Runs, gather
 from gpu_profile.catalogue.samples import Device, Event
 from gpu_profile.errors import UsageError, few
@@ -25,6 +27,7 @@ from gpu_profile.join.unmixing.activities import Activities
 from gpu_profile.join.unmixing.expected import DevicePrior
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.recording import ProcessInfo, Recording
+from gpu_profile.recording.nccl_inspector import Collective
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Regime, Thresholds, Verdict, classify
 from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.regimes.kernel_work import KernelWorks
@@ -86,6 +89,8 @@ class Analysis:
     ranks: tuple[RegionRanks, ...] = ()
     #: The changes of regions' regimes, in the order of time.
     changes: tuple[RegionChange, ...] = ()
+    #: The clocks of the job's nodes. All times are by the reference's.
+    clocks: NodeClocks = field(default_factory=NodeClocks)
 
     @property
     def simulated(self) -> bool:
@@ -98,13 +103,20 @@ class Analysis:
 
 
 def analyse(
-    recording: Recording, *, thresholds: Thresholds = DEFAULT_THRESHOLDS, devices: Sequence[str] = ()
+    recording: Recording,
+    *,
+    thresholds: Thresholds = DEFAULT_THRESHOLDS,
+    devices: Sequence[str] = (),
+    collectives: Sequence[Collective] = (),
 ) -> Analysis:
     """Join, pool and judge a recording.
 
     `devices`: UUIDs of the devices on which executions ran that name none. Default: the devices that their process
     expected, else the recording's first GPU. UsageError if the recording has no samples of one of the `devices`.
+    `collectives`: those of the recorded processes, from NCCL Inspector.
     """
+    clocks = node_clocks(recording, collectives)
+    recording = aligned(recording, clocks)
     impossible: list[str] = []
     timelines = {
         device.uuid: timeline_of(device, recording.samples[device.uuid], impossible) for device in devices_of(recording)
@@ -141,6 +153,14 @@ def analyse(
     start_ns, end_ns = _extent(uses, work)
     if absent := missing(recording.processes, work.runs):
         notes.append(absent)
+    called = RankCollectives(aligned_collectives(collectives, clocks), recording.processes) if collectives else None
+    if called is not None and called.foreign:
+        notes.append(f"{called.foreign:,} collectives are of processes without a rank in the recording: left out")
+    notes += clocks.job.notes
+    sources = RankSources(
+        clocks, partial(_rank_gpus, work, regions, timelines), partial(_rank_summaries, work, regions), called
+    )
+    ranks = by_rank(work.runs, sources, notes)
     return Analysis(
         start_ns,
         end_ns,
@@ -151,22 +171,28 @@ def analyse(
         tuple(sorted(recording.events, key=lambda event: event.t_ns)),
         tuple(notes),
         recording.lost_bytes,
-        by_rank(work.runs, partial(_rank_gpus, work, regions, timelines)),
+        ranks,
         tuple(sorted(changes, key=lambda each: each.change.t_ns)),
+        clocks,
     )
 
 
-def _rank_gpus(
-    work: RecordedWork, regions: Sequence[RegionUse], timelines: Mapping[str, Timeline], region: str
-) -> dict[int, RankGpu]:
-    """The GPUs of a region's ranks, as far as each rank has one of its own that was sampled."""
+def _rank_summaries(work: RecordedWork, regions: Sequence[RegionUse], region: str) -> dict[int, RegionSummary]:
+    """A region on its ranks' GPUs, as far as each rank has one of its own."""
     summaries = {use.summary.device.uuid: use.summary for use in regions if use.summary.region == region}
     own = {rank: next(iter(uuids)) for rank, uuids in work.rank_devices.items() if rank >= 0 and len(uuids) == 1}
     shared = {uuid for uuid, n in Counter(own.values()).items() if n > 1}
+    return {rank: summaries[uuid] for rank, uuid in own.items() if uuid not in shared and uuid in summaries}
+
+
+def _rank_gpus(
+    work: RecordedWork, regions: Sequence[RegionUse], timelines: Mapping[str, Timeline], region: str, runs: Runs
+) -> dict[int, RankGpu]:
+    """The GPUs of a region's ranks that were sampled. `runs` are the compared executions."""
     return {
-        rank: RankGpu.of(summaries[uuid], timelines[uuid], work.runs[region], rank)
-        for rank, uuid in own.items()
-        if uuid not in shared and uuid in summaries and uuid in timelines
+        rank: RankGpu.of(summary, timelines[summary.device.uuid], runs, rank)
+        for rank, summary in _rank_summaries(work, regions, region).items()
+        if summary.device.uuid in timelines
     }
 
 

@@ -8,9 +8,9 @@ from typing import Final
 
 from gpu_profile.analysis.comparison import Comparison, Difference
 from gpu_profile.analysis.gate import Gate, Outcome
-from gpu_profile.analysis.text import MORE, SIMULATED, listed, quantity, section, signed
+from gpu_profile.analysis.text import MORE, SIMULATED, listed, quantity, section
 from gpu_profile.join.remedies import remedy
-from gpu_profile.report.table import UNKNOWN, fitted_table, folded
+from gpu_profile.report.table import UNKNOWN, fitted_table, folded, signed
 from gpu_profile.units import percent, si
 
 COLUMNS: Final = ("region", "per call", "A", "B", "change", "interval", "difference")

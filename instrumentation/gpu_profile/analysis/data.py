@@ -10,7 +10,7 @@ from gpu_profile.analysis.comparison import Comparison, Difference
 from gpu_profile.analysis.comparison_text import summary
 from gpu_profile.analysis.devices import DeviceUse
 from gpu_profile.analysis.gate import Gate, Outcome
-from gpu_profile.analysis.ranks import RegionRanks
+from gpu_profile.analysis.rank_data import of_clocks, of_ranks
 from gpu_profile.analysis.text import reasons
 from gpu_profile.join.region_watch import RegionChange
 from gpu_profile.regimes import Regime, Verdict
@@ -49,6 +49,7 @@ def of_analysis(analysis: Analysis) -> Value:
         "devices": [_device(use) for use in analysis.devices],
         "regions": [of_region(use) for use in analysis.regions],
         "ranks": [of_ranks(each) for each in analysis.ranks],
+        "clocks": of_clocks(analysis.clocks),
         "events": [
             {"device": e.device, "t_ns": e.t_ns, "kind": e.kind, "code": e.code, "message": e.message}
             for e in analysis.events
@@ -92,26 +93,6 @@ def _device(use: DeviceUse) -> Value:
         "power_w": use.power_w,
         "unattributed_j": use.unattributed_j,
         "unattributed_half_width_j": use.unattributed_half_width_j,
-    }
-
-
-def of_ranks(compared: RegionRanks) -> Value:
-    """One region on several ranks."""
-    return {
-        "region": compared.region,
-        "least_s": compared.fastest.mean_s,
-        "mean_s": compared.mean_s,
-        "most_s": compared.slowest.mean_s,
-        "slowest": compared.slowest.rank,
-        "excess": compared.excess,
-        "differ": compared.differ,
-        "late": None
-        if compared.late is None
-        else {"cause": compared.late.cause, "facts": compared.late.facts or None, "since_ns": compared.late.since_ns},
-        "ranks": [
-            {"rank": use.rank, "calls": use.calls, "total_s": use.total_s, "mean_s": use.mean_s, "p95_s": use.p95_s}
-            for use in compared.ranks
-        ],
     }
 
 
@@ -168,6 +149,8 @@ def _operations(operations: RegionOperations) -> Value:
         "flops_per_s": operations.flops_per_s,
         "bytes_per_s": operations.bytes_per_s,
         "intensity": operations.intensity,
+        "utilization": operations.utilization,
+        "ceiling_flops_per_s": operations.ceiling,
         "precision": operations.precision or None,
         "coverage": evidence.coverage,
         **{key: evidence.get(key) for key in ("busy", "compute", "memory", "growth")},

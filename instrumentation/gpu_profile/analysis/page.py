@@ -7,11 +7,14 @@ from html import escape
 from typing import Any, Final
 
 from gpu_profile.analysis.account import Analysis, RegionUse
+from gpu_profile.analysis.clocks.alignment import aligned
+from gpu_profile.analysis.clocks.clock_text import clock_lines
 from gpu_profile.analysis.conclusion import conclusion
 from gpu_profile.analysis.devices import DeviceUse
 from gpu_profile.analysis.drawing import timeline
 from gpu_profile.analysis.labels import labels
 from gpu_profile.analysis.lanes import HOST, Lanes, by_rank, by_region, on_devices, on_host
+from gpu_profile.analysis.rank_text import rank_lines
 from gpu_profile.analysis.text import (
     DEVICE_COLUMNS,
     about,
@@ -19,7 +22,6 @@ from gpu_profile.analysis.text import (
     happened,
     headline,
     quantity,
-    rank_lines,
     reasons,
     region_table,
 )
@@ -96,6 +98,7 @@ def render_page(analysis: Analysis, *, title: str, recording: Recording | None =
         *_ranks(analysis),
         *_why(analysis, number),
         *_devices(analysis),
+        *page.items("Clocks of the nodes", clock_lines(analysis.clocks)),
         *page.items("What happened", happened(analysis)),
         *page.items("Missing results", reasons(analysis)),
     ]
@@ -106,6 +109,7 @@ def _lanes(analysis: Analysis, recording: Recording | None) -> list[Lanes]:
     if recording is None:
         alone = by_region(analysis)
         return [] if alone is None else [alone]
+    recording = aligned(recording, analysis.clocks)
     lanes = on_devices(recording, analysis)
     if any(each.marked for each in lanes):
         for rank, spans in by_rank(recording).items():

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from gpu_profile.analysis.account import Analysis
+from gpu_profile.analysis.clocks.alignment import aligned
 from gpu_profile.analysis.devices import DeviceUse
 from gpu_profile.analysis.drawing import stretches
 from gpu_profile.analysis.labels import labels
@@ -56,6 +57,7 @@ def perfetto_trace(recording: Recording, analysis: Analysis) -> bytes:
 
 def perfetto_packets(recording: Recording, analysis: Analysis) -> Iterator[bytes]:
     """The trace packet by packet, in file order."""
+    recording = aligned(recording, analysis.clocks)
     trace = _AnalysisTrace(analysis)
     yield perfetto.clocks(analysis.start_ns)
     parents = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import sqrt
 from statistics import median
 from typing import Final
@@ -11,13 +11,21 @@ from typing import Final
 import numpy as np
 
 from gpu_profile.analysis.causes import LateCause, Lateness, RankGpu, lateness, since
+from gpu_profile.analysis.clocks.alignment import NodeClocks
+from gpu_profile.analysis.clocks.arrivals import Arrivals, arrivals
+from gpu_profile.analysis.clocks.jobs import ranks_text
+from gpu_profile.analysis.rank_costs import RankCollectives, RankCosts, job_costs, rank_costs
 from gpu_profile.analysis.runs import Runs
+from gpu_profile.join.summary import RegionSummary
 from gpu_profile.recording import ProcessInfo
+from gpu_profile.units import NS_PER_S, si
 
-#: Ranks whose mean times differ by less than this share count as equal.
+#: Ranks count as equal if their mean times differ by less than this share.
 NEAR: Final = 0.05
 #: The least distance of the fastest and the slowest rank, in standard errors: 95 % of equal ranks are closer.
 _SURE: Final = 1.96
+#: The largest job of which the missing ranks are listed.
+_MOST_NAMED: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +41,7 @@ class RankUse:
     mean_s: float
     p95_s: float
     error_s: float | None
+    costs: RankCosts = field(default_factory=RankCosts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +50,10 @@ class RegionRanks:
 
     region: str
     ranks: tuple[RankUse, ...]
-    #: Why the slowest one is late. None unless they differ.
+    #: Why the slowest one is late. None unless they differ, and where ranks wait for one another.
     late: Lateness | None = None
+    #: The last rank to enter, where ranks wait for one another. There the slowest rank has waited longest.
+    arrivals: Arrivals | None = None
 
     @property
     def fastest(self) -> RankUse:
@@ -53,6 +64,11 @@ class RegionRanks:
     def slowest(self) -> RankUse:
         """The rank with the greatest mean time."""
         return max(self.ranks, key=lambda use: use.mean_s)
+
+    @property
+    def costs(self) -> RankCosts:
+        """The costs of an execution on all ranks."""
+        return job_costs(use.costs for use in self.ranks)
 
     @property
     def mean_s(self) -> float:
@@ -75,19 +91,82 @@ class RegionRanks:
         return high.mean_s - low.mean_s > _SURE * sqrt(low.error_s**2 + high.error_s**2)
 
 
-def by_rank(
-    runs: Mapping[str, Runs], gpus: Callable[[str], Mapping[int, RankGpu]] = lambda _: {}
-) -> tuple[RegionRanks, ...]:
-    """The regions that ran on two ranks or more, in the order of `runs`.
+@dataclass(frozen=True, slots=True)
+class RankSources:
+    """Where the comparison takes facts of ranks from, beside their executions.
 
-    `gpus` returns the GPUs of a region's ranks, as far as each rank has its own.
+    `gpus` and `summaries` are by rank, for ranks with a GPU of their own.
     """
-    regions = (RegionRanks(region, tuple(_uses(mine))) for region, mine in runs.items())
-    return tuple(
-        replace(each, late=_late(each, runs[each.region], gpus(each.region))) if each.differ else each
-        for each in regions
-        if len(each.ranks) > 1
-    )
+
+    clocks: NodeClocks = field(default_factory=NodeClocks)
+    gpus: Callable[[str, Runs], Mapping[int, RankGpu]] = lambda _region, _runs: {}
+    summaries: Callable[[str], Mapping[int, RegionSummary]] = lambda _region: {}
+    collectives: RankCollectives | None = None
+
+
+def by_rank(runs: Mapping[str, Runs], sources: RankSources, notes: list[str]) -> tuple[RegionRanks, ...]:
+    """The regions that ran on two ranks or more, in the order of `runs`. `notes` gets a line about short recordings."""
+    result: list[RegionRanks] = []
+    short: dict[str, tuple[int, str]] = {}
+    for name, whole in runs.items():
+        mine, unequal = shared_time(whole, sources.clocks.one_clock)
+        uses = tuple(_uses(mine))
+        if len(uses) < 2:
+            continue
+        if unequal:
+            short[name] = sum(use.calls for use in uses), unequal
+        summaries = sources.summaries(name)
+        costs = {use.rank: rank_costs(whole, use.rank, summaries.get(use.rank), sources.collectives) for use in uses}
+        region = RegionRanks(name, tuple(replace(use, costs=costs[use.rank]) for use in uses))
+        met = arrivals(name, mine, sources.clocks) if len(uses) > 1 else None
+        if met is not None:
+            # In it, the rank that takes longest has waited longest.
+            region = replace(region, arrivals=met)
+        elif region.differ:
+            region = replace(region, late=_late(region, mine, sources.gpus(name, mine)))
+        result.append(region)
+    if short:
+        name = max(short, key=lambda name: short[name][0])
+        notes.append(f"{name}: {short[name][1]}")
+    return tuple(result)
+
+
+def shared_time(runs: Runs, one_clock: bool) -> tuple[Runs, str]:
+    """The executions in the time that all ranks recorded, and a line about the ranks with fewer than others.
+
+    Ranks with less than half of the usual time are left out. All executions count if ranks have equally many, or if
+    their times cannot be compared.
+    """
+    if runs.ranks is None:
+        return runs, ""
+    ranks, counts = np.unique(runs.ranks[runs.ranks >= 0], return_counts=True)
+    if len(ranks) < 2 or len(set(counts.tolist())) == 1:
+        return runs, ""
+    spans = {
+        rank: (int(own.min()), int(own.max()))
+        for rank in ranks.tolist()
+        for own in [runs.starts_ns[runs.ranks == rank]]
+    }
+    usual = median([last - first for first, last in spans.values()])
+    kept = dict(spans)
+    while len(kept) > 2 and _both(kept) < usual / 2:
+        del kept[min(kept, key=lambda rank: kept[rank][1] - kept[rank][0])]
+    most = int(counts.max())
+    fewer = [rank for rank, count in zip(ranks.tolist(), counts.tolist(), strict=True) if count < most]
+    line = f"{ranks_text(fewer)} recorded fewer than the {most:,} executions of the others: cut off, late or restarted"
+    if not one_clock or _both(kept) < usual / 2:
+        return runs, line
+    first, last = max(edges[0] for edges in kept.values()), min(edges[1] for edges in kept.values())
+    within = np.isin(runs.ranks, list(kept)) & (runs.starts_ns >= first) & (runs.starts_ns <= last)
+    left_out = [rank for rank in spans if rank not in kept]
+    without = f", without {ranks_text(left_out)}" if left_out else ""
+    line += f"; compared over the {si((last - first) / NS_PER_S, 's')} that ranks have in common{without}"
+    arrays = ("starts_ns", "ends_ns", "on_starts_ns", "on_ends_ns", "joined_ns", "ranks")
+    return runs._replace(**{name: getattr(runs, name)[within] for name in arrays}), line
+
+
+def _both(spans: Mapping[int, tuple[int, int]]) -> int:
+    return min(last for _, last in spans.values()) - max(first for first, _ in spans.values())
 
 
 def _late(region: RegionRanks, runs: Runs, gpus: Mapping[int, RankGpu]) -> Lateness:
@@ -119,4 +198,6 @@ def missing(processes: Sequence[ProcessInfo], runs: Mapping[str, Runs]) -> str:
     size = max((process.world_size or 0 for process in processes if process.rank in there), default=0)
     if len(there) >= size or size < 2:
         return ""
-    return f"{len(there)} of {size} ranks are in the recording: the others ran elsewhere or recorded no region"
+    absent = [rank for rank in range(min(size, _MOST_NAMED)) if rank not in there]
+    which = f" ({ranks_text(absent)})" if size <= _MOST_NAMED else ""
+    return f"{len(there)} of {size} ranks are in the recording: the others ran elsewhere or recorded no region{which}"

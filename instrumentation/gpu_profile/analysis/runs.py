@@ -27,6 +27,8 @@ LATEST_NS: Final = 1 << 62
 
 #: No rank is this high.
 _MOST_RANKS: Final = 1 << 31
+#: In place of a rank: all of them. An unknown rank is -1.
+_ALL: Final = -2
 
 
 class Runs(NamedTuple):
@@ -37,7 +39,7 @@ class Runs(NamedTuple):
     `items` is None unless every execution reported its own: a partial sum has no matching time. `items_sum` is the sum
     of the reported ones. `failed` is None unless the recording says of every execution whether it failed. `ranks` are
     the ranks of their processes, -1 if unknown, and None if all are. `operations` and `kernels` are the work that
-    profilers recorded in them; None without records.
+    profilers recorded in them; None without records. `rank_work` has both by rank.
     """
 
     starts_ns: Ints
@@ -51,6 +53,7 @@ class Runs(NamedTuple):
     ranks: Ints | None = None
     operations: RegionOperations | None = None
     kernels: KernelWorks | None = None
+    rank_work: Mapping[int, tuple[RegionOperations | None, KernelWorks | None]] | None = None
 
     @property
     def durations_s(self) -> Floats:
@@ -111,7 +114,7 @@ def gather(spans: Sequence[SpanRecord], first: str, *, devices: Sequence[str] = 
     on_starts, on_ends, joined = ([0] * len(possible) for _ in range(3))
     broken = 0
     for key, span in enumerate(possible):
-        marked = _marked(span) if span.device_intervals else None
+        marked = device_marks(span) if span.device_intervals else None
         if marked:
             on_starts[key] = min(place.start_ns for place in marked.values())
             on_ends[key] = max(place.end_ns for place in marked.values())
@@ -150,7 +153,10 @@ def gather(spans: Sequence[SpanRecord], first: str, *, devices: Sequence[str] = 
         own = ranks[mine]
         ranked = own if (own >= 0).any() else None
         profiled = _profiled(spans_of_it, ended - began)
-        work.runs[tuple(number)[column]] = Runs(starts, ends, began, ended, there, *outcomes, ranked, *profiled)
+        by_rank = {rank: each for rank, each in profiled.items() if rank >= 0}
+        work.runs[tuple(number)[column]] = Runs(
+            starts, ends, began, ended, there, *outcomes, ranked, *profiled[_ALL], by_rank
+        )
     return work
 
 
@@ -223,7 +229,7 @@ def _parents(spans: Sequence[SpanRecord], notes: list[str]) -> list[int]:
     return result
 
 
-def _marked(span: SpanRecord) -> dict[str, Interval]:
+def device_marks(span: SpanRecord) -> dict[str, Interval]:
     """The span's interval on each device that it names."""
     intervals: dict[str, Interval] = {}
     for each in span.device_intervals:
@@ -251,17 +257,30 @@ def _outcomes(spans: Sequence[SpanRecord]) -> tuple[Floats | None, float | None,
     )
 
 
-def _profiled(spans: Sequence[SpanRecord], lengths_ns: Ints) -> tuple[RegionOperations | None, KernelWorks | None]:
-    """The last two fields of `Runs`: `operations` and `kernels`."""
-    operations, kernels = RegionOperations(), KernelWorks()
+def _profiled(
+    spans: Sequence[SpanRecord], lengths_ns: Ints
+) -> dict[int, tuple[RegionOperations | None, KernelWorks | None]]:
+    """The fields `operations` and `kernels` of `Runs`, of all executions and by rank."""
+    sums: dict[int, tuple[RegionOperations, KernelWorks]] = {_ALL: (RegionOperations(), KernelWorks())}
+    whole: Counter[int] = Counter()
     for span, length_ns in zip(spans, lengths_ns.tolist(), strict=True):
+        rank = _rank(span.rank)
+        whole[rank] += length_ns
         if span.attributes:
-            if (operation := RegionOperation.of_attributes(span.attributes)) is not None:
-                operations.add(operation, length_ns)
-            if (work := KernelWork.of_attributes(span.attributes)) is not None:
-                kernels.add(work)
-    operations.whole_ns = int(lengths_ns.sum())
-    return operations if operations.n else None, kernels if kernels.executions else None
+            operation, work = RegionOperation.of_attributes(span.attributes), KernelWork.of_attributes(span.attributes)
+            if operation is None and work is None:
+                continue
+            for operations, kernels in (sums[_ALL], sums.setdefault(rank, (RegionOperations(), KernelWorks()))):
+                if operation is not None:
+                    operations.add(operation, length_ns)
+                if work is not None:
+                    kernels.add(work)
+    whole[_ALL] = whole.total()
+    result: dict[int, tuple[RegionOperations | None, KernelWorks | None]] = {}
+    for rank, (operations, kernels) in sums.items():
+        operations.whole_ns = whole[rank]
+        result[rank] = operations if operations.n else None, kernels if kernels.executions else None
+    return result
 
 
 def _rank(rank: int | None) -> int:

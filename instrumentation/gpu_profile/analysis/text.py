@@ -6,21 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from gpu_profile.analysis.account import Analysis, RegionUse
-from gpu_profile.analysis.causes import Lateness
+from gpu_profile.analysis.clocks.clock_text import clock_lines
 from gpu_profile.analysis.conclusion import conclusion
 from gpu_profile.analysis.devices import DeviceUse
 from gpu_profile.analysis.labels import labels
-from gpu_profile.analysis.ranks import RegionRanks
+from gpu_profile.analysis.rank_text import rank_lines
 from gpu_profile.join.remedies import remedy
 from gpu_profile.regimes import Regime, Verdict
 from gpu_profile.regimes.kernel_work import KernelWorks
 from gpu_profile.regimes.operation import RegionOperations
 from gpu_profile.regions.session.changes import clock_time
-from gpu_profile.report import REGION_COLUMNS, region_row, text_table
+from gpu_profile.report import REGION_COLUMNS, region_row
 from gpu_profile.report.table import (
     REGIME,
     TWO_JOULES,
     UNKNOWN,
+    counted,
     fitted_table,
     folded,
     printable,
@@ -43,7 +44,7 @@ _MOST_NAMES: Final = 6
 #: Columns that a narrow terminal omits, the first first.
 _SPARE: Final = (
     *("p95", "busy time", "items/s", "on GPU", "FLOP/B", "B/s", "per kernel", "energy", "J/item", "FLOP/s", "kernels"),
-    "host wait",
+    *("host wait", "MFU"),
 )
 #: Columns of profiled operations.
 _OPERATIONS: Final[Mapping[str, Callable[[RegionOperations | None], float | None]]] = {
@@ -59,8 +60,6 @@ _KERNELS: Final[Mapping[str, Callable[[KernelWorks], str]]] = {
 }
 #: Throttling for less of a region's time than this share is not reported.
 _HELD_DOWN: Final = 0.01
-#: With more ranks, a table shows the extremes only.
-_MOST_RANKS: Final = 8
 
 
 def quantity(value: float | None, unit: str) -> str:
@@ -75,17 +74,13 @@ def headline(analysis: Analysis) -> str:
     drivers = sorted({process.driver for process in analysis.processes if process.driver})
     parts = [
         si(length, "s"),
-        _count(len(analysis.processes), "process", "processes"),
-        _count(len(analysis.devices), "device", "devices"),
-        _count(calls, "execution", "executions") + " of " + _count(len(analysis.runs), "region", "regions"),
+        counted(len(analysis.processes), "process", "processes"),
+        counted(len(analysis.devices), "device", "devices"),
+        counted(calls, "execution", "executions") + " of " + counted(len(analysis.runs), "region", "regions"),
     ]
     if drivers:
         parts.append("read through " + ", ".join(drivers))
     return ", ".join(parts)
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"
 
 
 def _covered(use: DeviceUse) -> str:
@@ -122,6 +117,8 @@ def region_columns(uses: Sequence[RegionUse]) -> tuple[str, ...]:
     operations = tuple(
         column for column, value in _OPERATIONS.items() if any(value(u.operations) is not None for u in uses)
     )
+    reached = any(use.operations is not None and use.operations.utilization is not None for use in uses)
+    operations += ("MFU",) if reached else ()
     kernels = tuple(_KERNELS) if any(use.kernels is not None for use in uses) else ()
     first, calls, mean, p95, *rest = REGION_COLUMNS
     return (first, "device", calls, *failed, mean, p95, *there, *rest[:-1], *items, *operations, *kernels, REGIME)
@@ -142,9 +139,17 @@ def region_cells(use: RegionUse, label: str, columns: Sequence[str]) -> tuple[st
         # A ratio has no prefix.
         shown = "" if rate is None else f"{rate:.3g}" if column == "FLOP/B" else si(rate, "").strip()
         cells[column] = shown or UNKNOWN
+    cells["MFU"] = utilization_cell(use.operations)
     for column, cell in _KERNELS.items():
         cells[column] = UNKNOWN if use.kernels is None else cell(use.kernels)
     return tuple(cells[column] for column in columns)
+
+
+def utilization_cell(operations: RegionOperations | None) -> str:
+    """The share of the compute ceiling that is reached (MFU), with the ceiling beside it."""
+    if operations is None or operations.utilization is None or operations.ceiling is None:
+        return UNKNOWN
+    return f"{percent(operations.utilization)} of {si(operations.ceiling, 'FLOP/s')}"
 
 
 def region_table(analysis: Analysis) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -252,6 +257,7 @@ def render(analysis: Analysis, *, width: int | None = None) -> str:
         rows = (device_row(use, names[use.device.uuid]) for use in analysis.devices)
         parts.append(fitted_table(DEVICE_COLUMNS, rows, _SPARE_OF_DEVICES, width=width, left=2, more=MORE))
     parts += _regions(analysis, width)
+    parts += section("Clocks of the nodes", clock_lines(analysis.clocks), width)
     parts += section("What happened", happened(analysis), width)
     parts += _conclusion(analysis, width)
     parts += section("What to do next", advice(analysis), width)
@@ -265,6 +271,7 @@ def render_regions(analysis: Analysis, *, width: int | None = None) -> str:
     If the table would be wider than `width` characters, it omits the least important columns.
     """
     parts = _regions(analysis, width)
+    parts += section("Clocks of the nodes", clock_lines(analysis.clocks), width)
     parts += _conclusion(analysis, width)
     parts += section("What to do next", advice(analysis), width)
     parts += section("Missing results", reasons(analysis, regions_only=True), width)
@@ -299,52 +306,6 @@ def _joules_differ(use: RegionUse) -> bool:
     if own is None or each is None or not use.summary.executions:
         return False
     return si(own / use.summary.executions, "J") != si(each, "J")
-
-
-def rank_lines(regions: Sequence[RegionRanks], start_ns: int = 0) -> list[str]:
-    """Mean times by rank of the regions in which ranks differ, how many do not, and why the slowest are: lines.
-
-    `start_ns` is the recording's beginning.
-    """
-    if not regions:
-        return []
-    ranks = sorted({use.rank for each in regions for use in each.ranks})
-    apart = [each for each in regions if each.differ]
-    side_by_side = len(ranks) <= _MOST_RANKS
-    between = [f"rank {rank}" for rank in ranks] if side_by_side else ["least"]
-    columns = ("region", *between, "mean", *(() if side_by_side else ("most",)), "slowest", "than the fastest")
-    lines = [_table_title(len(ranks), len(regions), len(apart))]
-    if apart:
-        lines += ["", text_table(columns, (_rank_row(each, ranks if side_by_side else ()) for each in apart))]
-    return lines + [_late_line(each, each.late, start_ns) for each in apart if each.late and each.late.facts]
-
-
-def _late_line(region: RegionRanks, late: Lateness, start_ns: int) -> str:
-    since = "" if late.since_ns is None else f", since {si((late.since_ns - start_ns) / NS_PER_S, 's')}"
-    cause = str(late.cause).replace("_", " ")
-    return f"{region.region}: rank {region.slowest.rank} is late{since}. Cause: {cause}; {late.facts}"
-
-
-def _table_title(ranks: int, regions: int, apart: int) -> str:
-    if not apart:
-        return f"{ranks} ranks: each of {_count(regions, 'region takes', 'regions takes')} as long on one as on another"
-    rest = f"; {_count(regions - apart, 'other is', 'others are')} alike" if regions > apart else ""
-    return f"{ranks} ranks, mean time per call of {_count(apart, 'region that differs', 'regions that differ')}{rest}"
-
-
-def _rank_row(region: RegionRanks, ranks: Sequence[int]) -> tuple[str, ...]:
-    by_rank = {use.rank: si(use.mean_s, "s") for use in region.ranks}
-    low, high = si(region.fastest.mean_s, "s"), si(region.slowest.mean_s, "s")
-    means = [by_rank.get(rank, UNKNOWN) for rank in ranks] if ranks else [low]
-    most = () if ranks else (high,)
-    return (
-        region.region,
-        *means,
-        si(region.mean_s, "s"),
-        *most,
-        f"rank {region.slowest.rank}",
-        signed(region.excess) if region.excess < 1 else f"{1 + region.excess:.1f} ×",
-    )
 
 
 def section(title: str, lines: Sequence[str], width: int | None = None) -> list[str]:
@@ -384,8 +345,3 @@ def render_verdicts(before: Analysis, after: Sequence[Verdict], *, width: int | 
         f"{changed} of {len(rows)} verdicts changed",
     ]
     return "\n\n".join(part for part in parts if part)
-
-
-def signed(ratio: float) -> str:
-    """A change as a percentage with its sign."""
-    return f"{ratio * 100:+.1f} %"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,7 @@ from gpu_profile.errors import UsageError, few
 if TYPE_CHECKING:
     from gpu_profile.analysis import Analysis, Comparison
     from gpu_profile.recording import Recording
+    from gpu_profile.recording.nccl_inspector import Collective
 
 #: Exit codes of `compare` if a condition holds, and if none does but one cannot be judged.
 HOLDS_CODE: Final = 1
@@ -42,12 +43,25 @@ def _read(directory: Path) -> Recording:
     return recording
 
 
-def _analysis(recording: Recording, devices: tuple[str, ...]) -> Analysis:
+def _analysis(recording: Recording, devices: tuple[str, ...], collectives: Sequence[Collective] = ()) -> Analysis:
     from gpu_profile.analysis import analyse
     from gpu_profile.cli.outcome import no_collection
 
     with no_collection(), Progress(f"joining {len(recording.spans):,} executions"):
-        return analyse(recording, devices=devices)
+        return analyse(recording, devices=devices, collectives=collectives)
+
+
+def _collectives(path: Path | None) -> Sequence[Collective]:
+    """The collectives in NCCL Inspector's files. Their problems go to stderr."""
+    if path is None:
+        return ()
+    from gpu_profile.recording.nccl_inspector import read_inspector
+
+    with Progress(f"reading {path}"):
+        files = read_inspector(path)
+    for problem in files.problems:
+        click.echo(f"gpu-profile: {problem}", err=True)
+    return files.collectives
 
 
 def _write(target: str, data: bytes) -> None:
@@ -63,9 +77,17 @@ def _write(target: str, data: bytes) -> None:
 @_html
 @click.option("--csv", metavar="PATH", help="Write the table of regions as CSV.")
 @click.option("--trace", metavar="PATH", help="Write a trace for ui.perfetto.dev.")
+@click.option("--nccl", type=_RECORDING, metavar="PATH", help="NCCL Inspector's verbose files of the recorded ranks.")
 @_device
 def analyze(
-    recording: Path, *, as_json: bool, html: str | None, csv: str | None, trace: str | None, devices: tuple[str, ...]
+    recording: Path,
+    *,
+    as_json: bool,
+    html: str | None,
+    csv: str | None,
+    trace: str | None,
+    nccl: Path | None,
+    devices: tuple[str, ...],
 ) -> None:
     """Print the regions, devices, energy and verdicts of a RECORDING."""
     from gpu_profile.analysis.data import of_analysis
@@ -76,8 +98,8 @@ def analyze(
     from gpu_profile.report.as_json import to_json
     from gpu_profile.report.table import terminal_width
 
-    source = _read(recording)
-    analysis = _analysis(source, devices)
+    source, collectives = _read(recording), _collectives(nccl)
+    analysis = _analysis(source, devices, collectives)
     title = recording.name or str(recording)
     files: list[tuple[str | None, Callable[[], bytes]]] = [
         (html, lambda: render_page(analysis, title=title, recording=source).encode("utf-8", "xmlcharrefreplace")),

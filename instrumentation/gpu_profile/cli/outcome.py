@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gpu_profile.analysis import Analysis, analyse
-from gpu_profile.analysis.data import SCHEMA_VERSION, of_ranks, of_region
+from gpu_profile.analysis.data import SCHEMA_VERSION, of_region
+from gpu_profile.analysis.rank_data import of_ranks
 from gpu_profile.analysis.text import render_regions
 from gpu_profile.catalogue.samples import Device, Interval
 from gpu_profile.cli.devices import label

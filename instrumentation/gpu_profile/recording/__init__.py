@@ -6,6 +6,7 @@ Read in this order:
 - `records`: facts as JSON: processes, spans, device intervals. `columns`: samples as compressed arrays.
 - `writer`: appends whole records. `reader`: reads all intact records, reports the damage, and repairs.
 - `rank`: a process's place in a launched job.
+- `nccl_inspector`: collectives from the files of another program, NCCL Inspector.
 
 Imports the catalogue's values and the units. To add a fact, add a class to `records` and a number to
 `format.RecordType`; old readers skip unknown numbers. A change of an existing fact needs a new `VERSION`, and a test

@@ -60,7 +60,8 @@ class Recording:
     """The content of a directory of recorded files.
 
     `samples` maps a device's UUID to a mapping from the signal's key to its columns. `lost_bytes` counts the bytes
-    outside all intact records. `problems` has one line for each missing part, with file and place.
+    outside all intact records. `problems` has one line for each missing part, with file and place. `device_hosts` maps
+    a device's UUID to the host of the process that recorded it.
     """
 
     processes: tuple[ProcessInfo, ...]
@@ -71,6 +72,7 @@ class Recording:
     notes: tuple[Mapping[str, Any], ...]
     lost_bytes: int = 0
     problems: tuple[str, ...] = ()
+    device_hosts: Mapping[str, str] = field(default_factory=dict)
 
 
 class Cut(NamedTuple):
@@ -106,6 +108,7 @@ def read_recording(directory: str | os.PathLike[str], *, since_ns: int = 0) -> R
         tuple(content.notes),
         content.lost_bytes,
         tuple(dict.fromkeys([*content.problems, *content.unended()])),
+        content.device_hosts,
     )
 
 
@@ -218,6 +221,7 @@ class _RecordingContent:
     spans: list[SpanRecord] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     notes: list[Mapping[str, Any]] = field(default_factory=list)
+    device_hosts: dict[str, str] = field(default_factory=dict)
     lost_bytes: int = 0
     problems: list[str] = field(default_factory=list)
     #: PIDs of files without an end mark: of processes that still write, and of processes that are gone.
@@ -262,13 +266,21 @@ class _RecordingContent:
                 self._lost(f"{path}: byte {record.start}: malformed record of {size} bytes skipped ({reason})", size)
         self._gap(path, at, len(data), "the file is cut off or damaged there")
         if process is not None:
-            self.processes.append(replace(process, end_ns=end_ns))
-            if (rank := process.rank) is not None:
-                self.spans[first_span:] = [span._replace(rank=rank) for span in self.spans[first_span:]]
+            self._written_by(replace(process, end_ns=end_ns), path, first_span)
         else:
             self.problems.append(f"{path}: byte {HEADER_SIZE}: no record of the process that wrote the file")
         if end_ns is None and process is not None:
             (self.writing if _is_written(path) else self.gone).append(process.pid)
+
+    def _written_by(self, process: ProcessInfo, path: Path, first_span: int) -> None:
+        """Add the process that wrote a file, and note it in the file's spans and devices."""
+        if (rank := process.rank) is not None:
+            place = len(self.processes)
+            self.spans[first_span:] = [span._replace(rank=rank, process=place) for span in self.spans[first_span:]]
+        self.processes.append(process)
+        for (device, _), blocks in self.blocks.items():
+            if path in blocks:
+                self.device_hosts.setdefault(device, process.host)
 
     def _gap(self, path: Path, start: int, end: int, why: str = "damaged") -> None:
         if end > start:

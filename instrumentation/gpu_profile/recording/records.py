@@ -54,7 +54,8 @@ class SpanRecord(NamedTuple):
     `end_ns` are the host's. `items` is the number of units of work, None if not reported. `failed`: an exception ended
     it; None if not recorded. `devices` are the UUIDs of the devices in its join by the host's clock. `assumed`: it
     named none, and its process guessed them. `rank` is its process's: the file has it with the process, and the reader
-    fills it in. Attributes come back as from JSON: tuples as lists.
+    fills it in, with `process`, the process's place in `Recording.processes`. Attributes come back as from JSON:
+    tuples as lists.
     """
 
     name: str
@@ -72,6 +73,7 @@ class SpanRecord(NamedTuple):
     devices: tuple[str, ...] = ()
     assumed: bool = False
     rank: int | None = None
+    process: int | None = None
 
 
 def to_fields(fact: ProcessInfo | SpanRecord | Device | Event) -> dict[str, Any]:

@@ -133,6 +133,8 @@ def test_json_has_the_operations_and_null_where_there_are_none() -> None:
         "flops_per_s": 2.4e11,
         "bytes_per_s": 2e9,
         "intensity": 120.0,
+        "utilization": None,
+        "ceiling_flops_per_s": None,
         "precision": "bf16",
         "coverage": 1.0,
         "busy": pytest.approx(0.95),

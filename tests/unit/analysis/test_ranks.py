@@ -7,11 +7,15 @@ from support.analysis import T0, Run
 
 from gpu_profile.analysis import Analysis, analyse
 from gpu_profile.analysis.data import of_analysis
-from gpu_profile.analysis.text import rank_lines, render, render_regions
+from gpu_profile.analysis.rank_text import rank_lines
+from gpu_profile.analysis.text import render, render_regions
 from gpu_profile.recording import ProcessInfo, Recording, SpanRecord
 from gpu_profile.report.as_json import to_json
 
 MS = 1_000_000
+UNMEASURED = dict.fromkeys(
+    ("communication_s", "exposed_s", "waiting_s", "collectives", "utilization", "ceiling_flops_per_s", "energy_j")
+)
 
 
 def job(means_ms: dict[int, list[float]], region: str = "step", *, size: int | None = None) -> Recording:
@@ -82,7 +86,8 @@ def test_a_rank_that_takes_many_times_as_long_is_told_as_a_multiple() -> None:
 
 def test_ranks_that_recorded_nothing_are_told() -> None:
     notes = analysed({0: [10], 1: [10]}, size=4).notes
-    assert "2 of 4 ranks are in the recording: the others ran elsewhere or recorded no region" in notes
+    line = "2 of 4 ranks are in the recording: the others ran elsewhere or recorded no region (ranks 2-3)"
+    assert line in notes
     assert not any("ranks are in the recording" in note for note in analysed({0: [10], 1: [10]}).notes)
 
 
@@ -112,9 +117,18 @@ def test_the_json_has_every_rank_of_every_region() -> None:
             "excess": close(21 / 11 - 1),
             "differ": True,
             "late": {"cause": "unknown", "facts": None, "since_ns": None},
+            "waiting": None,
+            "per_call": UNMEASURED,
             "ranks": [
-                {"rank": 0, "calls": 2, "total_s": close(0.022), "mean_s": close(0.011), "p95_s": close(0.0119)},
-                {"rank": 1, "calls": 2, "total_s": close(0.042), "mean_s": close(0.021), "p95_s": close(0.0219)},
+                {
+                    "rank": rank,
+                    "calls": 2,
+                    "total_s": close(2 * mean_s),
+                    "mean_s": close(mean_s),
+                    "p95_s": close(mean_s + 0.0009),
+                    "per_call": UNMEASURED,
+                }
+                for rank, mean_s in ((0, 0.011), (1, 0.021))
             ],
         }
     ]

@@ -1,0 +1,136 @@
+"""Recordings of nodes with wrong clocks, analysed as a user would."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.analysis import T0, Run
+from support.clocks import ClockJob
+
+from gpu_profile.analysis import analyse
+from gpu_profile.analysis.clocks.alignment import aligned, node_clocks
+from gpu_profile.analysis.clocks.clock_text import clock_lines
+from gpu_profile.analysis.data import of_analysis
+from gpu_profile.analysis.page import render_page
+from gpu_profile.analysis.text import render
+from gpu_profile.catalogue.samples import Device, Event
+from gpu_profile.recording import Recording, SpanRecord
+from gpu_profile.recording.nccl_inspector import read_inspector
+from gpu_profile.report.as_json import to_json
+
+HOUR_MS = 3_600_000.0
+STRAGGLING = ClockJob([0, 1830, -2 * HOUR_MS], straggler=3, straggles_ms=40)
+
+
+def spread_ms(recording: Recording, region: str = "all-reduce") -> float:
+    """The largest distance of the ends of one collective."""
+    ends: dict[str, list[int]] = {}
+    for span in recording.spans:
+        if span.name == region:
+            ends.setdefault(span.id.rpartition("-")[2], []).append(span.end_ns)
+    return max(max(each) - min(each) for each in ends.values()) / 1e6
+
+
+def test_all_times_are_by_one_clock_and_the_offsets_are_reported() -> None:
+    recording = STRAGGLING.recording()
+    analysis = analyse(recording)
+    assert spread_ms(recording) > 7_000_000
+    assert spread_ms(aligned(recording, analysis.clocks)) < 3
+    assert analysis.end_ns - analysis.start_ns < 60e9
+    text = render(analysis)
+    assert "clock of node-1 (ranks 2-3) is 1.830 s ±4" in text
+    assert "ms ahead of node-0's, by all-reduce" in text
+    assert "clock of node-2 (ranks 4-5) is 2 h 0 min 0.000 s ±4" in text
+    assert "behind node-0's, by all-reduce; set it with NTP or PTP" in text
+    assert "is 1.830 s" in render_page(analysis, title="job", recording=recording)
+    clocks = json.loads(to_json(of_analysis(analysis)))["clocks"]
+    assert clocks["reference"] == "node-0"
+    first = clocks["nodes"][0]
+    assert first["ahead_low_s"] < 1.83 < first["ahead_high_s"]
+    assert (first["ranks"], first["by"], first["stepped"]) == ([2, 3], "all-reduce", False)
+
+
+def test_the_rank_that_the_others_wait_for_is_named_across_nodes() -> None:
+    analysis = analyse(STRAGGLING.recording())
+    (waiting,) = [each for each in analysis.ranks if each.arrivals is not None and each.region == "all-reduce"]
+    assert waiting.arrivals is not None
+    assert (waiting.arrivals.rank, waiting.arrivals.late) == (3, True)
+    assert waiting.arrivals.late_s == pytest.approx(0.04, abs=0.004)
+    assert waiting.arrivals.half_width_s < 0.01
+    # Its own time there is the shortest, and that is no cause.
+    assert waiting.fastest.rank == 3
+    assert waiting.late is None
+    assert "all-reduce: the ranks wait in it for rank 3, the last of 120 times in " in render(analysis)
+
+
+def test_a_rank_that_becomes_late_is_late_since_then() -> None:
+    job = ClockJob([0, 1830], straggler=None, steps=120, jitter_ms=1)
+    late = ClockJob([0, 1830], straggler=2, straggles_ms=50, steps=60, jitter_ms=1)
+    shift = job.exits[:, :60].max()
+    for name in ("starts", "entries", "exits"):
+        getattr(job, name)[:, 60:] = getattr(late, name) + shift
+    (waiting,) = [each for each in analyse(job.recording()).ranks if each.region == "all-reduce"]
+    assert waiting.arrivals is not None
+    assert waiting.arrivals.since_ns == pytest.approx(T0 + shift * 1e6, abs=1.5e9)
+
+
+def test_nccl_inspector_compares_clocks_without_a_region_of_collectives(tmp_path: Path) -> None:
+    collectives = read_inspector(STRAGGLING.inspector(tmp_path)).collectives
+    recording = STRAGGLING.recording(("compute",))
+    assert clock_lines(analyse(recording).clocks)[0].endswith("as ranks wait in no region")
+    clocks = node_clocks(recording, collectives)
+    assert "±4.4 ms ahead of node-0's, by NCCL's collectives" in clock_lines(clocks)[0]
+
+
+def test_clocks_that_agree_share_a_line() -> None:
+    lines = clock_lines(node_clocks(ClockJob([0, 0.1, -0.1]).recording()))
+    assert len(lines) == 1
+    assert lines[0].startswith("clocks of node-1, node-2 agree with node-0's within ")
+
+
+def test_clocks_that_cannot_be_compared_are_reported_and_times_are_kept() -> None:
+    recording = ClockJob([0, 1830], synchronous=False).recording()
+    clocks = node_clocks(recording)
+    why = "no region keeps their ranks in step: mark a collective as a region, or give --nccl"
+    line = f"clock of node-1 (ranks 2-3) cannot be compared with node-0's: {why}. Its times are as recorded"
+    assert clock_lines(clocks) == [line]
+    assert aligned(recording, clocks) is recording
+    assert json.loads(to_json(of_analysis(analyse(recording))))["clocks"]["nodes"][0]["ahead_s"] is None
+
+
+def test_one_node_has_nothing_to_compare() -> None:
+    analysis = analyse(ClockJob([0]).recording())
+    assert clock_lines(analysis.clocks) == []
+    assert json.loads(to_json(of_analysis(analysis)))["clocks"] is None
+    (waiting,) = [each.arrivals for each in analysis.ranks if each.region == "all-reduce"]
+    assert waiting is not None
+    assert waiting.half_width_s == 0
+
+
+def test_samples_and_events_of_a_node_follow_its_clock() -> None:
+    recording = STRAGGLING.recording()
+    run = Run(calls=2).recording()
+    device = Device("GPU-1")
+    columns = run.samples["GPU-a"]
+    sampled = replace(
+        recording,
+        devices=(device,),
+        samples={"GPU-1": columns},
+        device_hosts={"GPU-1": "node-1"},
+        events=(Event("GPU-1", T0, "xid", 79, ""),),
+    )
+    clocks = node_clocks(sampled)
+    moved = aligned(sampled, clocks)
+    for key, column in columns.items():
+        ahead = column.t_end - moved.samples["GPU-1"][key].t_end
+        assert abs(ahead - 1.83e9).max() < 1e6
+    assert moved.events[0].t_ns - T0 == pytest.approx(-1.83e9, abs=1e6)
+    assert moved.processes[2].start_ns - sampled.processes[2].start_ns == pytest.approx(-1.83e9, abs=1e6)
+
+
+def test_impossible_times_do_not_matter() -> None:
+    recording = STRAGGLING.recording()
+    wrong = SpanRecord("step", -5, 1 << 63, rank=0, process=0)
+    moved = analyse(replace(recording, spans=(wrong, *recording.spans)))
+    assert clock_lines(moved.clocks) == clock_lines(analyse(recording).clocks)
