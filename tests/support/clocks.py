@@ -55,6 +55,11 @@ class ClockJob:
             (times_ms * (1 + drifts[self.clocks, None]) + np.array(self.offsets_ms)[self.clocks, None]) * MS
         )
 
+    @property
+    def base_ns(self) -> int:
+        """The time by the first node's clock at which recordings begin."""
+        return T0
+
     def meetings(self) -> Meetings:
         """The collectives."""
         ranks = np.arange(len(self.clocks))

@@ -1,15 +1,16 @@
 """Why a rank takes longer than the others in a region: from its GPU beside the others' GPUs. Pure.
 
 Most of the late rank's excess is either time of its GPU or time without work there. In the first case a difference of
-the GPU is the cause: a power limit, clocks that the driver holds down, lower clocks. In the second it is the host, or a
-slow link to it. Without a difference, the cause is unknown: the rank may have more work.
+the GPU is the cause: a power limit, clocks that the driver holds down, lower clocks. These act by the clock, so the
+lower clock must explain the longer time. In the second case it is the host, or a slow link to it. Without a difference,
+the cause is unknown: the rank may have more work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from statistics import median
 from typing import Final
 
@@ -58,16 +59,26 @@ class LateCause(StrEnum):
     UNKNOWN = "unknown"
 
 
+class _Place(Enum):
+    """Where a rank loses its time."""
+
+    GPU = auto()
+    HOST = auto()
+    UNCERTAIN = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class RankGpu:
     """A rank's GPU during a region. None: not measured. `throttled`: shares of the region's time, by reason.
 
-    `busy` is the share of the region's time in which the GPU worked, with a half-width. The rest are means over the
+    `busy` is the share of the region's time in which the GPU worked, with a half-width; `bounded` is the same from the
+    readings of all the time between the executions. The rest are means over the
     region's time: `clock_hz` is the clock of the multiprocessors, `generation` and `lanes` are the PCIe link's.
     """
 
     busy: float | None = None
     busy_half_width: float = 0.0
+    bounded: tuple[float, float] | None = None
     clock_hz: float | None = None
     power_limit_w: float | None = None
     generation: float | None = None
@@ -81,13 +92,12 @@ class RankGpu:
         own = runs.ranks == rank
         starts, ends = runs.on_starts_ns[own], runs.on_ends_ns[own]
         means = {signal: _mean(timeline, signal, starts, ends) for signal in _COMPARED}
-        busy, half_width = summary.busy, summary.busy_half_width
-        if busy is None or half_width is None:
-            busy, half_width = _busy_bounds(timeline, starts, ends) or (None, 0.0)
+        half_width = summary.busy_half_width
         flags = [value for signal in _REMAPPING if (value := _mean(timeline, signal, starts, ends)) is not None]
         return cls(
-            busy=busy,
-            busy_half_width=half_width,
+            busy=None if half_width is None else summary.busy,
+            busy_half_width=half_width or 0.0,
+            bounded=_busy_bounds(timeline, starts, ends),
             clock_hz=means[CLOCK_SM],
             power_limit_w=means[POWER_LIMIT],
             generation=means[PCIE_GENERATION],
@@ -111,21 +121,45 @@ class Lateness:
 
 def lateness(late: RankGpu, others: Sequence[RankGpu], late_s: float, others_s: float) -> tuple[LateCause, str]:
     """The cause, and the facts in words. `late_s` and `others_s` are mean times of an execution."""
-    on_gpu, off_gpu = _place(late, others, late_s, others_s)
-    differences = list(_differences(late, others))
-    if off_gpu:
-        waits, link = f"its GPU has no work for {percent(1 - (late.busy or 0.0), 0)} of the time", _link(late, others)
+    place, share, longer = _place(late, others, late_s, others_s)
+    differences = list(_differences(late, others, longer))
+    if place is _Place.HOST:
+        waits, link = f"its GPU has no work for {percent(1 - share, 0)} of the time", _link(late, others)
         return (LateCause.LINK, f"{link}; {waits}") if link else (LateCause.HOST, waits)
-    if on_gpu:
-        longer = "its GPU works longer at the others' clock: it may have more work"
-        return differences[0] if differences else (LateCause.UNKNOWN, longer)
+    if place is _Place.GPU:
+        if differences:
+            return differences[0]
+        rest = [facts for _, facts in _differences(late, others, None)]
+        why = f"it may have more work; {'; '.join(rest)}, too little for that" if rest else "it may have more work"
+        clock = "" if rest else " at the others' clock"
+        return LateCause.UNKNOWN, f"its GPU works longer{clock}: {why}"
     # A difference is a cause only where the time is lost.
     where = "it is uncertain whether its GPU or its host takes longer"
     return LateCause.UNKNOWN, "; ".join([where, *(facts for _, facts in differences)])
 
 
-def _differences(late: RankGpu, others: Sequence[RankGpu]) -> Iterator[tuple[LateCause, str]]:
-    """The differences that slow the GPU down, causes before their effects."""
+def _differences(late: RankGpu, others: Sequence[RankGpu], longer: float | None) -> Iterator[tuple[LateCause, str]]:
+    """The differences that slow the GPU down, causes before their effects.
+
+    With the share by which the GPU works `longer`, those by clocks only if the clock explains most of that.
+    """
+    if longer is None or _clock_explains(late, others, longer):
+        yield from _clock_differences(late, others)
+    if late.remapping and not any(each.remapping for each in others):
+        yield LateCause.MEMORY, "rows of its memory are to be remapped"
+    if link := _link(late, others):
+        yield LateCause.LINK, link
+
+
+def _clock_explains(late: RankGpu, others: Sequence[RankGpu], longer: float) -> bool:
+    """Whether a GPU works that much longer by its clock. Without clocks that is possible."""
+    present = [each.clock_hz for each in others if each.clock_hz is not None]
+    if late.clock_hz is None or not present or late.clock_hz <= 0:
+        return True
+    return median(present) / late.clock_hz - 1 >= MOST * longer
+
+
+def _clock_differences(late: RankGpu, others: Sequence[RankGpu]) -> Iterator[tuple[LateCause, str]]:
     limit = _lower(late.power_limit_w, [each.power_limit_w for each in others])
     if limit is not None and late.power_limit_w is not None:
         own, typical = si(late.power_limit_w, "W"), si(late.power_limit_w / limit, "W")
@@ -138,10 +172,6 @@ def _differences(late: RankGpu, others: Sequence[RankGpu]) -> Iterator[tuple[Lat
         yield cause, "; ".join(filter(None, (held, clocks)))
     if clocks:
         yield LateCause.CLOCK, clocks
-    if late.remapping and not any(each.remapping for each in others):
-        yield LateCause.MEMORY, "rows of its memory are to be remapped"
-    if link := _link(late, others):
-        yield LateCause.LINK, link
 
 
 def _link(late: RankGpu, others: Sequence[RankGpu]) -> str:
@@ -155,16 +185,31 @@ def _link(late: RankGpu, others: Sequence[RankGpu]) -> str:
     return ""
 
 
-def _place(late: RankGpu, others: Sequence[RankGpu], late_s: float, others_s: float) -> tuple[bool, bool]:
-    """Whether most of the excess is certainly time of the GPU, and whether most is certainly time without its work."""
-    measured = [each for each in others if each.busy is not None]
+def _place(
+    late: RankGpu, others: Sequence[RankGpu], late_s: float, others_s: float
+) -> tuple[_Place, float, float | None]:
+    """Where most of the excess certainly is, the late GPU's busy share, and by which share that GPU works longer.
+
+    Shares are comparable by one method only. Bounds go first: the estimate assumes that a GPU works evenly during an
+    execution.
+    """
     excess_s = late_s - others_s
-    if late.busy is None or not measured or excess_s <= 0:
-        return False, False
-    typical = median([each.busy or 0.0 for each in measured])
-    part = (late.busy * late_s - typical * others_s) / excess_s
-    error = (late.busy_half_width * late_s + median([each.busy_half_width for each in measured]) * others_s) / excess_s
-    return part - error > MOST, part + error < 1 - MOST
+    for shares in ([each.bounded for each in (late, *others)], [_estimate(each) for each in (late, *others)]):
+        own, beside = shares[0], [each for each in shares[1:] if each is not None]
+        if own is None or not beside or excess_s <= 0:
+            continue
+        typical = median([share for share, _ in beside])
+        part = (own[0] * late_s - typical * others_s) / excess_s
+        error = (own[1] * late_s + median([half for _, half in beside]) * others_s) / excess_s
+        if part - error > MOST:
+            return _Place.GPU, own[0], own[0] * late_s / (typical * others_s) - 1 if typical > 0 else None
+        if part + error < 1 - MOST:
+            return _Place.HOST, own[0], None
+    return _Place.UNCERTAIN, 0.0, None
+
+
+def _estimate(gpu: RankGpu) -> tuple[float, float] | None:
+    return None if gpu.busy is None else (gpu.busy, gpu.busy_half_width)
 
 
 def _lower(value: float | None, others: Iterable[float | None]) -> float | None:

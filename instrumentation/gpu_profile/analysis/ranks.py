@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from gpu_profile.analysis.causes import LateCause, Lateness, RankGpu, lateness, since
+from gpu_profile.analysis.chance import normal_quantile
 from gpu_profile.analysis.clocks.alignment import NodeClocks
 from gpu_profile.analysis.clocks.arrivals import Arrivals, arrivals
 from gpu_profile.analysis.clocks.jobs import ranks_text
@@ -22,8 +23,8 @@ from gpu_profile.units import NS_PER_S, si
 
 #: Ranks count as equal if their mean times differ by less than this share.
 NEAR: Final = 0.05
-#: The least distance of the fastest and the slowest rank, in standard errors: 95 % of equal ranks are closer.
-_SURE: Final = 1.96
+#: The probability that the fastest and the slowest of equal ranks differ.
+_CHANCE: Final = 0.05
 #: The largest job of which the missing ranks are listed.
 _MOST_NAMED: Final = 100_000
 
@@ -88,7 +89,9 @@ class RegionRanks:
             return False
         if low.error_s is None or high.error_s is None:
             return True
-        return high.mean_s - low.mean_s > _SURE * sqrt(low.error_s**2 + high.error_s**2)
+        # The extremes of many ranks are far apart by chance: they are the most different of all pairs.
+        pairs = len(self.ranks) * (len(self.ranks) - 1) / 2
+        return high.mean_s - low.mean_s > normal_quantile(_CHANCE / pairs) * sqrt(low.error_s**2 + high.error_s**2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,12 @@ def test_a_job_whose_ranks_are_alike_has_no_cause() -> None:
     [
         # Throttling of all of them is no cause of one being late.
         (RankGpu(busy=0.8, clock_hz=1.7e9, throttled={"sw_power_cap": 0.9}), 1.2, LateCause.UNKNOWN),
-        (RankGpu(busy=0.8, clock_hz=1.6e9, throttled={"sync_boost": 0.99}), 1.2, LateCause.THROTTLED),
+        (RankGpu(busy=0.8, clock_hz=1.5e9, throttled={"sync_boost": 0.99}), 1.2, LateCause.THROTTLED),
+        # A clock that is lower by a twentieth makes nothing longer by a half; nor does a limit without a lower clock.
+        (RankGpu(busy=0.8, clock_hz=1.6e9, throttled={"sync_boost": 0.99}), 1.5, LateCause.UNKNOWN),
+        (RankGpu(busy=0.8, clock_hz=1.7e9, power_limit_w=500.0), 1.5, LateCause.UNKNOWN),
+        # A share by another method is not comparable.
+        (RankGpu(bounded=(0.5, 0.01)), 1.6, LateCause.UNKNOWN),
         # A lower link is no cause of a longer computation if the clock is.
         (RankGpu(busy=0.85, clock_hz=1.2e9, lanes=8.0), 1.4, LateCause.CLOCK),
         # A lower limit is no cause of waiting for the host.

@@ -143,3 +143,10 @@ def test_a_narrow_terminal_gets_a_narrower_table_of_regions() -> None:
     assert max(map(len, table)) <= 100
     assert table[0].split()[:3] == ["region", "device", "calls"]
     assert "regime" in table[0]
+
+
+def test_the_extremes_of_many_equal_ranks_do_not_differ() -> None:
+    for seed in range(5):
+        (found,) = analysed({rank: noisy(10, seed=100 * seed + rank) for rank in range(64)}).ranks
+        assert found.excess > 0.1
+        assert not found.differ
