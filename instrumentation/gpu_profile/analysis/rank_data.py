@@ -23,6 +23,7 @@ def of_ranks(compared: RegionRanks) -> Value:
         "late": None
         if compared.late is None
         else {"cause": compared.late.cause, "facts": compared.late.facts or None, "since_ns": compared.late.since_ns},
+        "waits": compared.waits,
         "waiting": None if compared.arrivals is None else _arrivals(compared.arrivals),
         "per_call": _costs(compared.costs),
         "ranks": [

@@ -109,8 +109,8 @@ def _rank_row(region: RegionRanks, ranks: Sequence[int]) -> tuple[str, ...]:
         *means,
         si(region.mean_s, "s"),
         *most,
-        f"rank {region.slowest.rank}" if region.arrivals is None else UNKNOWN,
-        _excess(region) if region.arrivals is None else "they wait in it",
+        UNKNOWN if region.waits else f"rank {region.slowest.rank}",
+        "they wait in it" if region.waits else _excess(region),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import sqrt
@@ -13,7 +14,7 @@ import numpy as np
 from gpu_profile.analysis.causes import LateCause, Lateness, RankGpu, lateness, since
 from gpu_profile.analysis.chance import normal_quantile
 from gpu_profile.analysis.clocks.alignment import NodeClocks
-from gpu_profile.analysis.clocks.arrivals import Arrivals, arrivals
+from gpu_profile.analysis.clocks.arrivals import Arrivals, arrivals, region_meetings
 from gpu_profile.analysis.clocks.jobs import ranks_text
 from gpu_profile.analysis.rank_costs import RankCollectives, RankCosts, job_costs, rank_costs
 from gpu_profile.analysis.runs import Runs
@@ -25,6 +26,8 @@ from gpu_profile.units import NS_PER_S, si
 NEAR: Final = 0.05
 #: The probability that the fastest and the slowest of equal ranks differ.
 _CHANCE: Final = 0.05
+#: Names of regions in which ranks wait, even if too few executions show it.
+_COLLECTIVE: Final = re.compile(r"all.?reduce|all.?gather|reduce.?scatter|all.?to.?all|barrier|nccl", re.IGNORECASE)
 #: The largest job of which the missing ranks are listed.
 _MOST_NAMED: Final = 100_000
 
@@ -51,9 +54,11 @@ class RegionRanks:
 
     region: str
     ranks: tuple[RankUse, ...]
-    #: Why the slowest one is late. None unless they differ, and where ranks wait for one another.
+    #: Why the slowest one is late. None unless they differ, and where ranks wait.
     late: Lateness | None = None
-    #: The last rank to enter, where ranks wait for one another. There the slowest rank has waited longest.
+    #: Whether the ranks wait for one another in it. The slowest rank has then waited longest.
+    waits: bool = False
+    #: The last rank to enter, where ranks wait and their clocks can be compared.
     arrivals: Arrivals | None = None
 
     @property
@@ -121,10 +126,12 @@ def by_rank(runs: Mapping[str, Runs], sources: RankSources, notes: list[str]) ->
         summaries = sources.summaries(name)
         costs = {use.rank: rank_costs(whole, use.rank, summaries.get(use.rank), sources.collectives) for use in uses}
         region = RegionRanks(name, tuple(replace(use, costs=costs[use.rank]) for use in uses))
-        met = arrivals(name, mine, sources.clocks) if len(uses) > 1 else None
-        if met is not None:
-            # In it, the rank that takes longest has waited longest.
-            region = replace(region, arrivals=met)
+        met = region_meetings(name, mine, sources.clocks)
+        if met is not None and met.waits:
+            last = arrivals(met, int(mine.starts_ns[0]), sources.clocks)
+            region = replace(region, waits=True, arrivals=last)
+        elif _COLLECTIVE.search(name):
+            region = replace(region, waits=True)
         elif region.differ:
             region = replace(region, late=_late(region, mine, sources.gpus(name, mine)))
         result.append(region)

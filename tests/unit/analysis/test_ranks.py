@@ -117,6 +117,7 @@ def test_the_json_has_every_rank_of_every_region() -> None:
             "excess": close(21 / 11 - 1),
             "differ": True,
             "late": {"cause": "unknown", "facts": None, "since_ns": None},
+            "waits": False,
             "waiting": None,
             "per_call": UNMEASURED,
             "ranks": [

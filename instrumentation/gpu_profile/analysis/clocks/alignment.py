@@ -42,7 +42,10 @@ class NodeClock:
 
 @dataclass(frozen=True, slots=True)
 class NodeClocks:
-    """The clocks of a job's nodes beside the `reference`'s, the node of the lowest rank. Empty for one node."""
+    """The clocks of a job's nodes beside the `reference`'s. Empty for one node.
+
+    The reference is the node of the lowest rank, unless its recordings have less than half of the most executions.
+    """
 
     reference: str = ""
     nodes: tuple[NodeClock, ...] = ()
@@ -65,6 +68,10 @@ def node_clocks(recording: Recording, collectives: Sequence[Collective] = ()) ->
     hosts = list(dict.fromkeys(job.hosts[rank] for rank in sorted(job.hosts)))
     if len(hosts) < 2:
         return NodeClocks(job=job)
+    # A node whose recordings are cut off has few meetings with the others.
+    enough = max(job.executions.values()) / 2
+    first = next(host for host in hosts if job.executions[host] >= enough)
+    hosts.sort(key=lambda host: host != first)
     number = {host: i for i, host in enumerate(hosts)}
     base = min((span.start_ns for span in usable(recording.spans)), default=0)
     left_out: dict[int, str] = {}

@@ -38,10 +38,9 @@ class Arrivals:
     since_ns: int | None = None
 
 
-def arrivals(region: str, runs: Runs, clocks: NodeClocks) -> Arrivals | None:
-    """The last rank of a region by one clock for all; None if ranks do not wait in it, or if clocks are unknown."""
-    met = region_meetings(region, runs, clocks)
-    if met is None or not clocks.one_clock or not met.waits:
+def arrivals(met: Meetings, base_ns: int, clocks: NodeClocks) -> Arrivals | None:
+    """The last rank in meetings that are relative to `base_ns`; None if the ranks' clocks cannot be compared."""
+    if not clocks.one_clock:
         return None
     entries = met.entries[:, np.isfinite(met.entries).all(axis=0)]
     if entries.shape[1] < 1:
@@ -54,7 +53,7 @@ def arrivals(region: str, runs: Runs, clocks: NodeClocks) -> Arrivals | None:
     half_ns = _half_width(rank, clocks)
     late = last[row] > max(_OFTEN, 2 / len(met.ranks) if len(met.ranks) > 3 else _OFTEN) and delay_ns > half_ns
     begin = _begin(late_ns[row], delay_ns) if late else None
-    since_ns = None if begin is None else int(runs.starts_ns[0]) + round(float(entries[row, begin]))
+    since_ns = None if begin is None else base_ns + round(float(entries[row, begin]))
     return Arrivals(
         rank, float(last[row]), entries.shape[1], delay_ns / NS_PER_S, half_ns / NS_PER_S, bool(late), since_ns
     )

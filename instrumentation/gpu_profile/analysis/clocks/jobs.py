@@ -23,6 +23,8 @@ class Job:
 
     attempts: Mapping[int, int] = field(default_factory=dict)
     hosts: Mapping[int, str] = field(default_factory=dict)
+    #: The executions on each of its hosts.
+    executions: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -70,7 +72,10 @@ def job_of(recording: Recording) -> Job:
             f"{ranks_text(again)} ran in several processes, one after another: a restart, or several runs; "
             "their executions count together"
         )
-    return Job(attempts, hosts, tuple(notes))
+    counts = Counter[str]()
+    for place in jobs[0]:
+        counts[processes[place].host] += executions[place]
+    return Job(attempts, hosts, counts, tuple(notes))
 
 
 def _fits(place: int, job: Sequence[int], processes: Sequence[ProcessInfo], ends: Mapping[int, int]) -> bool:

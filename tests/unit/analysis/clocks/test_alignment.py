@@ -134,3 +134,26 @@ def test_impossible_times_do_not_matter() -> None:
     wrong = SpanRecord("step", -5, 1 << 63, rank=0, process=0)
     moved = analyse(replace(recording, spans=(wrong, *recording.spans)))
     assert clock_lines(moved.clocks) == clock_lines(analyse(recording).clocks)
+
+
+def test_a_node_that_was_cut_off_is_no_reference() -> None:
+    clocks = node_clocks(STRAGGLING.recording(kept={0: slice(0, 6), 1: slice(0, 6)}))
+    assert clocks.reference == "node-1"
+    assert {node.host: node.offset is None for node in clocks.nodes} == {"node-0": True, "node-2": False}
+
+
+def test_ranks_wait_in_a_region_though_their_clocks_are_unknown() -> None:
+    recording = STRAGGLING.recording()
+    away = [span for span in recording.spans if span.rank in {0, 3}]
+    short = [span for span in recording.spans if span.rank == 4 and span.id.endswith(("-1", "-2"))]
+    analysis = analyse(replace(recording, spans=(*away, *short)))
+    assert not analysis.clocks.one_clock
+    (region,) = [each for each in analysis.ranks if each.region == "all-reduce"]
+    assert (region.waits, region.arrivals, region.late) == (True, None, None)
+
+
+def test_a_few_executions_of_a_collective_by_name_have_no_late_rank() -> None:
+    recording = STRAGGLING.recording(kept={rank: slice(0, 4) for rank in range(6)})
+    (region,) = [each for each in analyse(recording).ranks if each.region == "all-reduce"]
+    assert region.differ
+    assert (region.waits, region.late) == (True, None)
