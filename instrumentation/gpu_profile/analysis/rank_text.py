@@ -16,7 +16,7 @@ from gpu_profile.units import NS_PER_S, percent, si
 #: With more ranks, a table shows the extremes only.
 _MOST_RANKS: Final = 8
 #: The most regions with a table of costs. The JSON has all.
-_MOST_COSTS: Final = 4
+_MOST_COSTS: Final = 3
 #: Columns of costs, and the cell of a rank's costs in each.
 _COSTS: Final[Mapping[str, Callable[[RankCosts], str]]] = {
     "communication": lambda costs: _time(costs.communication_s),

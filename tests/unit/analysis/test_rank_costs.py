@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.analysis import EMPTY, MS, T0
+from support.analysis import EMPTY, GPU, MS, T0, B, Run
 from support.clocks import ClockJob
 from support.ranks import late_job
 from support.regions import PRODUCT, TALKING
@@ -65,6 +65,22 @@ def test_energy_of_a_step_is_the_sum_of_the_ranks_if_all_have_it() -> None:
         energy_j=5.0, exposed_s=1.5
     )
     assert job_costs([RankCosts(energy_j=2.0), RankCosts()]) == RankCosts()
+    run = Run(calls=14).recording()
+    spans = [
+        span._replace(
+            rank=rank,
+            trace_id=f"{rank:032x}",
+            device_intervals=tuple(mark._replace(device=device.uuid) for mark in span.device_intervals),
+        )
+        for rank, device in enumerate((GPU, B))
+        for span in run.spans
+    ]
+    both = replace(run, devices=(GPU, B), samples=dict.fromkeys(("GPU-a", "GPU-b"), run.samples["GPU-a"]))
+    analysis = analyse(replace(both, spans=tuple(spans), processes=two_ranks().processes))
+    (forward,) = [each for each in analysis.ranks if each.region == "forward"]
+    (alone,) = {use.summary.call_energy_j for use in analysis.of("forward")}
+    assert alone is not None
+    assert forward.costs.energy_j == pytest.approx(2 * alone)
     # A GPU without energy readings has none: never 0.
     (step,) = analyse(late_job(LateCause.HOST, ranks=2, steps=4)).ranks
     assert [use.costs.energy_j for use in step.ranks] == [None, None]
