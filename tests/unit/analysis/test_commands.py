@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.analysis import Run, analysed
+from support.clocks import ClockJob
 
 from gpu_profile.cli import run
 from gpu_profile.recording import VERSION, RecordingWriter, SpanRecord
@@ -41,6 +42,19 @@ def test_analyze_prints_regions_and_devices(recorded: Callable[[str], str], caps
     assert re.search(r"^forward +0 +60 .* COMPUTE_BOUND +\d+ %$", out, re.MULTILINE)
 
 
+def test_collectives_of_nccl_inspector_are_read_beside_the_recording(
+    recorded: Callable[[str], str], capsys: Capture, tmp_path: Path
+) -> None:
+    folder = ClockJob([0], steps=8).inspector(tmp_path / "inspector")
+    with (folder / "node-0-pid100.log").open("a") as file:
+        file.write("cut o")
+    assert run(["analyze", recorded("a"), "--nccl", str(folder), "--csv", str(tmp_path / "a.csv")]) == 0
+    line = "gpu-profile: node-0-pid100.log: 1 records left out: no JSON: cut off or damaged"
+    assert capsys.readouterr().err.splitlines()[0] == line
+    assert run(["analyze", recorded("a"), "--nccl", str(tmp_path / "none")]) == 2
+    assert "none: cannot be read: No such file or directory" in capsys.readouterr().err
+
+
 def test_the_json_is_valid_and_says_null_for_what_is_not_known(recorded: Callable[[str], str], capsys: Capture) -> None:
     assert run(["analyze", recorded("a"), "--json"]) == 0
 
@@ -58,6 +72,7 @@ def test_the_json_is_valid_and_says_null_for_what_is_not_known(recorded: Callabl
         "devices",
         "regions",
         "ranks",
+        "clocks",
         "events",
         "changes",
         "untold",
