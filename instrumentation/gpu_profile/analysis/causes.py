@@ -59,7 +59,7 @@ class LateCause(StrEnum):
     UNKNOWN = "unknown"
 
 
-class _Place(Enum):
+class _LostTime(Enum):
     """Where a rank loses its time."""
 
     GPU = auto()
@@ -123,10 +123,10 @@ def lateness(late: RankGpu, others: Sequence[RankGpu], late_s: float, others_s: 
     """The cause, and the facts in words. `late_s` and `others_s` are mean times of an execution."""
     place, share, longer = _place(late, others, late_s, others_s)
     differences = list(_differences(late, others, longer))
-    if place is _Place.HOST:
+    if place is _LostTime.HOST:
         waits, link = f"its GPU has no work for {percent(1 - share, 0)} of the time", _link(late, others)
         return (LateCause.LINK, f"{link}; {waits}") if link else (LateCause.HOST, waits)
-    if place is _Place.GPU:
+    if place is _LostTime.GPU:
         if differences:
             return differences[0]
         rest = [facts for _, facts in _differences(late, others, None)]
@@ -187,7 +187,7 @@ def _link(late: RankGpu, others: Sequence[RankGpu]) -> str:
 
 def _place(
     late: RankGpu, others: Sequence[RankGpu], late_s: float, others_s: float
-) -> tuple[_Place, float, float | None]:
+) -> tuple[_LostTime, float, float | None]:
     """Where most of the excess certainly is, the late GPU's busy share, and by which share that GPU works longer.
 
     Shares are comparable by one method only. Bounds go first: the estimate assumes that a GPU works evenly during an
@@ -202,10 +202,10 @@ def _place(
         part = (own[0] * late_s - typical * others_s) / excess_s
         error = (own[1] * late_s + median([half for _, half in beside]) * others_s) / excess_s
         if part - error > MOST:
-            return _Place.GPU, own[0], own[0] * late_s / (typical * others_s) - 1 if typical > 0 else None
+            return _LostTime.GPU, own[0], own[0] * late_s / (typical * others_s) - 1 if typical > 0 else None
         if part + error < 1 - MOST:
-            return _Place.HOST, own[0], None
-    return _Place.UNCERTAIN, 0.0, None
+            return _LostTime.HOST, own[0], None
+    return _LostTime.UNCERTAIN, 0.0, None
 
 
 def _estimate(gpu: RankGpu) -> tuple[float, float] | None:

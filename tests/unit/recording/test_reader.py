@@ -138,10 +138,12 @@ def test_a_launchers_words_on_the_process_come_back_with_it_and_its_spans(
         monkeypatch.setenv(name, value)
     with RecordingWriter(tmp_path, now_ns=Now()) as writer:
         writer.span(SpanRecord("step", T, T + 1))
+        writer.sample("GPU-1", power(7))
     recording = read_recording(tmp_path)
     (process,) = recording.processes
     assert (process.rank, process.local_rank, process.world_size) == (3, 1, 4)
-    assert [span.rank for span in recording.spans] == [3]
+    assert [(span.rank, span.process) for span in recording.spans] == [(3, 0)]
+    assert recording.device_hosts == {"GPU-1": process.host}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from gpu_profile.analysis.clocks.estimate import ClockOffset, estimate
-from gpu_profile.analysis.clocks.jobs import Job, job_of, only_processes, owner
+from gpu_profile.analysis.clocks.jobs import Job, SpanOwners, job_of
 from gpu_profile.analysis.clocks.meetings import Meetings, meetings
 from gpu_profile.analysis.clocks.steps import steps
 from gpu_profile.analysis.runs import LATEST_NS, device_marks, usable
@@ -108,11 +108,11 @@ def _executions(
     recording: Recording, job: Job, number: Mapping[str, int], base: int, left_out: dict[int, str]
 ) -> list[Meetings | None]:
     """The executions of each region on the ranks, attempt by attempt, by the device's clock where it marked them."""
-    only = only_processes(recording.processes)
+    owners = SpanOwners(recording.processes)
     runs: dict[str, dict[int, dict[int, list[tuple[int, int]]]]] = {}
     clocks: dict[tuple[int, int], int] = {}
     for span in usable(recording.spans):
-        place = owner(span, only)
+        place = owners.of(span)
         if place is None or span.rank is None or (attempt := job.attempts.get(place)) is None:
             continue
         marks = device_marks(span).values()
@@ -174,20 +174,20 @@ def _collectives(
 
 def aligned(recording: Recording, clocks: NodeClocks) -> Recording:
     """The recording with all times by the reference's clock. Spans of other jobs lose their rank."""
-    offsets, job, only = clocks.offsets, clocks.job, only_processes(recording.processes)
-    others = {rank for process in recording.processes for rank in [process.rank]} if clocks.job.attempts else set()
-    foreign = any(owner(span, only) not in job.attempts for span in recording.spans if span.rank in others)
+    offsets, job, owners = clocks.offsets, clocks.job, SpanOwners(recording.processes)
+    others = set(range(len(recording.processes))) - set(job.attempts) if job.attempts else set()
+    foreign = bool(others) and any(owners.of(span) in others for span in recording.spans)
     if not offsets and not foreign:
         return recording
     host_of = {place: process.host for place, process in enumerate(recording.processes)}
-    devices = _device_hosts(recording, host_of, only)
+    devices = _device_hosts(recording, host_of, owners)
     spans: list[SpanRecord] = [*recording.spans]
     places: dict[int | None, list[int]] = {}
     for i, span in enumerate(spans):
         if 0 <= span.start_ns <= span.end_ns < LATEST_NS:
-            places.setdefault(owner(span, only), []).append(i)
+            places.setdefault(owners.of(span), []).append(i)
     for place, mine in places.items():
-        if place is not None and place not in job.attempts:
+        if place in others:
             for i in mine:
                 spans[i] = spans[i]._replace(rank=None)
         elif place is not None and (offset := offsets.get(host_of[place])) is not None:
@@ -229,21 +229,20 @@ def _collective(collective: Collective, offset: ClockOffset) -> Collective:
     return collective._replace(launched_ns=launched, start_ns=start, end_ns=end)
 
 
-def _device_hosts(recording: Recording, host_of: Mapping[int, str], only: Mapping[int, int]) -> dict[str, str]:
+def _device_hosts(recording: Recording, host_of: Mapping[int, str], owners: SpanOwners) -> dict[str, str]:
     """The host of each device: of the process that recorded it, else of the executions on it."""
     hosts = dict(recording.device_hosts)
     for span in recording.spans:
-        if (place := owner(span, only)) is not None and not span.assumed:
+        if (place := owners.of(span)) is not None and not span.assumed:
             for uuid in (*(mark.device for mark in span.device_intervals), *span.devices):
                 hosts.setdefault(uuid, host_of[place])
     return hosts
 
 
 def _marks(marks: tuple[DeviceInterval, ...], offset: ClockOffset) -> tuple[DeviceInterval, ...]:
-    if not marks:
-        return marks
-    edges = offset.by_reference(np.array([(mark.start_ns, mark.end_ns) for mark in marks], np.int64)).tolist()
-    return tuple(mark._replace(start_ns=start, end_ns=end) for mark, (start, end) in zip(marks, edges, strict=True))
+    return tuple(
+        mark._replace(start_ns=_time(mark.start_ns, offset), end_ns=_time(mark.end_ns, offset)) for mark in marks
+    )
 
 
 def _columns(columns: Columns, offset: ClockOffset) -> Columns:
@@ -258,5 +257,8 @@ def _process(process: ProcessInfo, offset: ClockOffset | None) -> ProcessInfo:
 
 
 def _time(t_ns: int, offset: ClockOffset) -> int:
+    """A time by the reference's clock; an impossible one stays."""
+    if not 0 <= t_ns < LATEST_NS:
+        return t_ns
     times: Ints = offset.by_reference(np.array([t_ns], np.int64))
     return int(times[0])

@@ -28,24 +28,30 @@ class Job:
     notes: tuple[str, ...] = ()
 
 
-def owner(span: SpanRecord, only: Mapping[int, int]) -> int | None:
-    """The place of a span's process. `only` has the ranks of one process, and its place."""
-    return span.process if span.process is not None else only.get(-1 if span.rank is None else span.rank)
+class SpanOwners:
+    """The processes that ran a recording's spans: those that a span names, or the only one of its rank."""
 
+    def __init__(self, processes: Sequence[ProcessInfo]) -> None:
+        times = Counter(process.rank for process in processes)
+        self._count = len(processes)
+        self._only = {
+            each.rank: i for i, each in enumerate(processes) if each.rank is not None and times[each.rank] == 1
+        }
 
-def only_processes(processes: Sequence[ProcessInfo]) -> dict[int, int]:
-    """The place of the process of each rank that has only one."""
-    times = Counter(process.rank for process in processes)
-    return {each.rank: i for i, each in enumerate(processes) if each.rank is not None and times[each.rank] == 1}
+    def of(self, span: SpanRecord) -> int | None:
+        """The place of the span's process in the recording; None if it is unknown."""
+        if span.process is None:
+            return None if span.rank is None else self._only.get(span.rank)
+        return span.process if 0 <= span.process < self._count else None
 
 
 def job_of(recording: Recording) -> Job:
     """The job with the most executions. Processes with one rank at one time are of different jobs."""
-    processes, only = recording.processes, only_processes(recording.processes)
+    processes, owners = recording.processes, SpanOwners(recording.processes)
     ends: dict[int, int] = {}
     executions = Counter[int]()
     for span in recording.spans:
-        if (place := owner(span, only)) is not None and place < len(processes):
+        if span.rank is not None and (place := owners.of(span)) is not None:
             executions[place] += 1
             ends[place] = max(ends.get(place, 0), span.end_ns)
     jobs: list[list[int]] = []

@@ -15,7 +15,7 @@ from gpu_profile.analysis.data import of_analysis
 from gpu_profile.analysis.page import render_page
 from gpu_profile.analysis.text import render
 from gpu_profile.catalogue.samples import Device, Event
-from gpu_profile.recording import Recording, SpanRecord
+from gpu_profile.recording import DeviceInterval, Recording, SpanRecord
 from gpu_profile.recording.nccl_inspector import read_inspector
 from gpu_profile.report.as_json import to_json
 
@@ -131,8 +131,14 @@ def test_samples_and_events_of_a_node_follow_its_clock() -> None:
 
 def test_impossible_times_do_not_matter() -> None:
     recording = STRAGGLING.recording()
-    wrong = SpanRecord("step", -5, 1 << 63, rank=0, process=0)
-    moved = analyse(replace(recording, spans=(wrong, *recording.spans)))
+    mark = DeviceInterval("GPU-1", 0, -7, 1 << 70)
+    wrong = [
+        SpanRecord("step", -5, 1 << 63, rank=2, process=2),
+        SpanRecord("step", T0, T0 + 9, rank=2, process=2, device_intervals=(mark,)),
+    ]
+    event = Event("GPU-1", 1 << 70, "xid", 79, "")
+    moved = analyse(replace(recording, spans=(*wrong[:1], *recording.spans), events=(event,)))
+    aligned(replace(recording, spans=(*wrong, *recording.spans), events=(event,)), moved.clocks)
     assert clock_lines(moved.clocks) == clock_lines(analyse(recording).clocks)
 
 

@@ -86,3 +86,10 @@ def test_missing_ranks_are_listed() -> None:
 def test_ranks_are_listed_in_runs() -> None:
     assert ranks_text([3]) == "rank 3"
     assert ranks_text([9, 0, 1, 2]) == "ranks 0-2, 9"
+
+
+def test_a_process_that_the_recording_lacks_owns_nothing() -> None:
+    recording = LATE.recording(("all-reduce",))
+    spans = [span._replace(process=99 if i % 2 else -1) for i, span in enumerate(recording.spans)]
+    assert job_of(replace(recording, spans=tuple(spans))).attempts == {}
+    assert job_of(replace(recording, processes=())).attempts == {}
