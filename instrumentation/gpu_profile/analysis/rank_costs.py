@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from statistics import fmean
 from typing import Final
 
 import numpy as np
@@ -119,9 +120,19 @@ def rank_costs(runs: Runs, rank: int, summary: RegionSummary | None, collectives
 def job_costs(ranks: Iterable[RankCosts]) -> RankCosts:
     """The costs of all ranks: the sum of energies, the means of the rest. None where a rank has none."""
     every = list(ranks)
+    means = _combined(every, fmean)
+    return replace(means, energy_j=None if means.energy_j is None else means.energy_j * len(every))
+
+
+def extreme_costs(ranks: Iterable[RankCosts]) -> tuple[RankCosts, RankCosts]:
+    """The least and the most of each cost. None where a rank has none."""
+    every = list(ranks)
+    return _combined(every, min), _combined(every, max)
+
+
+def _combined(ranks: Sequence[RankCosts], combine: Callable[[Sequence[float]], float]) -> RankCosts:
     values: dict[str, float | None] = {}
     for each in fields(RankCosts):
-        own = [getattr(costs, each.name) for costs in every]
-        whole = bool(own) and all(value is not None for value in own)
-        values[each.name] = (sum(own) if each.name == "energy_j" else sum(own) / len(own)) if whole else None
+        own = [getattr(costs, each.name) for costs in ranks]
+        values[each.name] = combine(own) if own and all(value is not None for value in own) else None
     return RankCosts(**values)

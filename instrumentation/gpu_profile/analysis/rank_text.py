@@ -7,7 +7,7 @@ from typing import Final
 
 from gpu_profile.analysis.causes import Lateness
 from gpu_profile.analysis.clocks.arrivals import Arrivals
-from gpu_profile.analysis.rank_costs import RankCosts
+from gpu_profile.analysis.rank_costs import RankCosts, extreme_costs
 from gpu_profile.analysis.ranks import RegionRanks
 from gpu_profile.report import text_table
 from gpu_profile.report.table import UNKNOWN, counted, signed
@@ -71,11 +71,13 @@ def _total_s(region: RegionRanks) -> float:
 
 
 def _cost_lines(region: RegionRanks) -> list[str]:
-    """A table of one region's costs, with the columns that any rank has; of many ranks the job's only."""
+    """A table of one region's costs, with the columns that any rank has; of many ranks the extremes only."""
     shown = [use for use in region.ranks if use.costs.measured]
     if not shown:
         return []
-    rows = [(f"rank {use.rank}", use.costs) for use in shown] if len(shown) <= _MOST_RANKS else []
+    rows = [(f"rank {use.rank}", use.costs) for use in shown]
+    if len(rows) > _MOST_RANKS:
+        rows = [*zip(("least", "most"), extreme_costs(use.costs for use in region.ranks), strict=True)]
     job = region.costs
     rows += [("job", job)] if job.measured else []
     cells = {name: [cell(costs) for _, costs in rows] for name, cell in _COSTS.items()}

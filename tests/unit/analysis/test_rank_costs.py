@@ -14,7 +14,7 @@ from support.regions import PRODUCT, TALKING
 from gpu_profile.analysis import analyse
 from gpu_profile.analysis.causes import LateCause
 from gpu_profile.analysis.data import of_analysis
-from gpu_profile.analysis.rank_costs import RankCosts, job_costs
+from gpu_profile.analysis.rank_costs import RankCosts, extreme_costs, job_costs
 from gpu_profile.analysis.rank_text import rank_lines
 from gpu_profile.analysis.text import render
 from gpu_profile.recording import ProcessInfo, Recording, SpanRecord
@@ -108,6 +108,16 @@ def test_waiting_is_unknown_where_files_of_ranks_are_missing(tmp_path: Path) -> 
     step = next(each for each in analysis.ranks if each.region == "step")
     assert [use.costs.waiting_s for use in step.ranks] == [None] * 4
     assert [use.costs.collectives for use in step.ranks] == [pytest.approx(1.0)] * 3 + [None]
+
+
+def test_of_many_ranks_the_extremes_are_shown(tmp_path: Path) -> None:
+    job = ClockJob([0], per_node=9, steps=12)
+    analysis = analyse(job.recording(("step",)), collectives=read_inspector(job.inspector(tmp_path)).collectives)
+    lines = "\n".join(rank_lines(analysis.ranks)).splitlines()
+    assert [line.split()[0] for line in lines[-3:]] == ["least", "most", "job"]
+    waits = [use.costs.waiting_s for use in analysis.ranks[0].ranks]
+    least, most = extreme_costs(use.costs for use in analysis.ranks[0].ranks)
+    assert (least.waiting_s, most.waiting_s) == (min(filter(None, waits)), max(filter(None, waits)))
 
 
 def test_collectives_of_other_processes_are_counted_and_left_out(tmp_path: Path) -> None:
