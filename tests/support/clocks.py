@@ -121,7 +121,7 @@ class ClockJob:
                     "coll": "AllReduce", "coll_sn": step, "coll_msg_size_bytes": 1 << 20, "coll_exec_time_us": 4000,
                     "coll_timing_source": "kernel_gpu", "coll_algobw_gbs": 277.2, "coll_busbw_gbs": 485.1,
                     "event_trace_ts": {
-                        "coll_start_ts": -(-start // 1000), "coll_stop_ts": start // 1000, "kernel_events": [kernel],
+                        "coll_start_ts": start // 1000 + 3, "coll_stop_ts": start // 1000, "kernel_events": [kernel],
                     },
                 }  # fmt: skip
                 lines.append(({} if version == "v4.3" else whose) | {"coll_perf": perf})
