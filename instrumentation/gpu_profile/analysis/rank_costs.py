@@ -40,8 +40,13 @@ class RankCosts:
 
     @property
     def measured(self) -> bool:
-        """Whether there is any."""
+        """Whether there is any value."""
         return any(getattr(self, each.name) is not None for each in fields(self))
+
+    @property
+    def some(self) -> bool:
+        """Whether any value is above 0."""
+        return any(getattr(self, each.name) for each in fields(self))
 
 
 class RankCollectives:

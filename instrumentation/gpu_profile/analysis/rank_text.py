@@ -73,7 +73,8 @@ def _total_s(region: RegionRanks) -> float:
 def _cost_lines(region: RegionRanks) -> list[str]:
     """A table of one region's costs, with the columns that any rank has; of many ranks the extremes only."""
     shown = [use for use in region.ranks if use.costs.measured]
-    if not shown:
+    # A table of zeros is no news: the JSON has it.
+    if not any(use.costs.some for use in shown):
         return []
     rows = [(f"rank {use.rank}", use.costs) for use in shown]
     if len(rows) > _MOST_RANKS:

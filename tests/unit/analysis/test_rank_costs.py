@@ -97,7 +97,10 @@ def test_collectives_of_nccl_inspector_belong_to_the_region_that_called_them(tmp
     waits = [each.waiting_s for each in per_rank]
     assert waits[3] == pytest.approx(0, abs=0.002)
     assert all(wait is not None and 0.03 < wait < 0.05 for wait in waits[:3])
-    assert "all-reduce, per call" in render(analysis)
+    assert costs["compute"].collectives == 0
+    text = render(analysis)
+    assert "all-reduce, per call" in text
+    assert "compute, per call" not in text
     assert per_rank[0].exposed_s is None
 
 
