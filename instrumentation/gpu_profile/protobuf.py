@@ -1,6 +1,6 @@
-"""The protobuf wire format, as far as OTLP and Perfetto need it. Imports nothing of gpu-profile.
+"""The protobuf wire format, as far as OTLP, Perfetto and pprof need it. Imports nothing of gpu-profile.
 
-It is written by hand because both need only a dozen kinds of message, with numbers that never change. That avoids the
+It is written by hand because each needs only a dozen kinds of message, with numbers that hardly change. That avoids the
 package protobuf, which programs so often need in another version, and the memory for its descriptors. The tests read
 the output with OpenTelemetry's and Perfetto's own classes.
 """

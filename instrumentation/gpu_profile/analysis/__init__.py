@@ -14,8 +14,9 @@ Read in this order:
 - `costs`: the costs of an LLM server's benchmarks, compared in the same way.
 - Views of an `Analysis`: `text`, `data` (JSON), `tables` (CSV), `page` (HTML), `perfetto` (a trace), `figure`
   (matplotlib). The last three draw executions on `lanes`. `rank_text` and `rank_data` show the ranks. `drawing` is the
-  page's timeline. `labels` has the devices' short names; `conclusion` puts the result into sentences. `views` has the
-  public `analyse` for notebooks. Views of a `Comparison`: `comparison_text`, `comparison_page`.
+  page's timeline. `profile` has the values by `call_paths`, with `kernel_times`. `labels` has the devices' short names;
+  `conclusion` puts the result into sentences. `views` has the public `analyse` for notebooks. Views of a `Comparison`:
+  `comparison_text`, `comparison_page`.
 
 Imports `report`, the join, the regimes, the recording and the catalogue; neither a driver nor a session. To add a view,
 write a module with a function from `Analysis`, and an option in `cli/analysis.py`. The function takes its form from

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from gpu_profile.analysis.account import Analysis
-from gpu_profile.analysis.runs import gather, usable
+from gpu_profile.analysis.runs import RecordedWork, gather, usable
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.activities import Activities
@@ -63,17 +63,23 @@ def by_rank(recording: Recording) -> dict[int | None, list[SpanRecord]]:
 def on_devices(recording: Recording, analysis: Analysis) -> list[Lanes]:
     """The executions on each device, by the device's clock if it was marked, else by the host's."""
     devices = {use.device.uuid: use.device for use in analysis.devices}
-    # An execution without a device ran where the analysis placed it, and the analysis has no regions elsewhere.
-    joined = {use.summary.device.uuid for use in analysis.regions}
-    first = next(iter(devices), "")
-    chosen = () if first in joined or not joined else tuple(uuid for uuid in devices if uuid in joined)
-    work = gather(recording.spans, first, devices=chosen).devices
+    work = as_joined(recording, analysis).devices
     order = [*(uuid for uuid in devices if uuid in work), *(uuid for uuid in work if uuid not in devices)]
     return [
         _lanes("", devices.get(uuid, Device(uuid)), ran.activities, ran.regions, marked=any(ran.marked.values()))
         for uuid in order
         for ran in [work[uuid]]
     ]
+
+
+def as_joined(recording: Recording, analysis: Analysis) -> RecordedWork:
+    """The executions on the devices on which the analysis joined them."""
+    devices = [use.device.uuid for use in analysis.devices]
+    # An execution without a device ran where the analysis placed it, and the analysis has no regions elsewhere.
+    joined = {use.summary.device.uuid for use in analysis.regions}
+    first = next(iter(devices), "")
+    chosen = () if first in joined or not joined else tuple(uuid for uuid in devices if uuid in joined)
+    return gather(recording.spans, first, devices=chosen)
 
 
 def by_region(analysis: Analysis) -> Lanes | None:

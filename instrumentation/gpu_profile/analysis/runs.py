@@ -70,10 +70,12 @@ class Runs(NamedTuple):
 class DeviceWork:
     """The executions on one device: activities in order of their start, and counts by region.
 
-    The activities' `columns` are indices into `regions`. `marked` counts the executions with the device's own interval.
+    The activities' `columns` are indices into `regions`, and `keys` are their indices into the `usable` spans. `marked`
+    counts the executions with the device's own interval.
     """
 
     activities: Activities
+    keys: Ints
     regions: tuple[str, ...]
     executions: Mapping[str, int]
     marked: Mapping[str, int]
@@ -81,7 +83,11 @@ class DeviceWork:
 
 @dataclass(slots=True)
 class RecordedWork:
-    """All executions, by region and by device (UUID; empty without any device), with notes on unusable spans."""
+    """All executions, by region and by device (UUID; empty without any device), with notes on unusable spans.
+
+    For each of the `usable` spans, `around` has the index of the one that it ran inside, -1 for none, and `columns` the
+    index of its region in `runs`.
+    """
 
     runs: dict[str, Runs] = field(default_factory=dict)
     devices: dict[str, DeviceWork] = field(default_factory=dict)
@@ -90,6 +96,8 @@ class RecordedWork:
     rank_devices: dict[int, set[str]] = field(default_factory=dict)
     #: Executions that name no device, by the devices that they are assumed to have run on.
     unplaced: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    around: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    columns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 def gather(spans: Sequence[SpanRecord], first: str, *, devices: Sequence[str] = ()) -> RecordedWork:
@@ -137,8 +145,8 @@ def gather(spans: Sequence[SpanRecord], first: str, *, devices: Sequence[str] = 
     if broken:
         work.notes.append(f"device intervals of {broken:,} executions end before they start: the host's were used")
     number = {region: i for i, region in enumerate(dict.fromkeys(names.values()))}
-    columns = np.array([number[names[span.name]] for span in possible], np.int64)
-    within = np.array(parents, np.int64)
+    work.columns = columns = np.array([number[names[span.name]] for span in possible], np.int64)
+    work.around = within = np.array(parents, np.int64)
     for uuid, ran in places.items():
         work.devices[uuid] = _device_work(np.array(ran, np.int64), columns, tuple(number), within)
     hosts = [span.start_ns for span in possible], [span.end_ns for span in possible]
@@ -175,6 +183,7 @@ def _device_work(places: Ints, columns: Ints, regions: tuple[str, ...], within: 
     executions, own = (dict(zip(regions, count, strict=True)) for count in counts)
     return DeviceWork(
         Activities(starts, ends, here[parents], columns[keys]),
+        keys,
         regions,
         {region: executions[region] for region in regions if executions[region]},
         own,

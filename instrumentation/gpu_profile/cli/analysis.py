@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from gpu_profile import __version__
 from gpu_profile.cli.options import Finite
 from gpu_profile.cli.output import Output
 from gpu_profile.cli.progress import Progress
@@ -78,6 +79,8 @@ def _write(target: str, data: bytes) -> None:
 @click.option("--csv", metavar="PATH", help="Write the table of regions as CSV.")
 @click.option("--trace", metavar="PATH", help="Write a trace for ui.perfetto.dev.")
 @click.option("--nccl", type=_RECORDING, metavar="PATH", help="NCCL Inspector's verbose files of the recorded ranks.")
+@click.option("--pprof", "pprof_path", metavar="PATH", help="Write a profile for pprof: GPU time, energy, kernel time.")
+@click.option("--otlp-profiles", "otlp_path", metavar="PATH", help="Write the same profile as an OTLP message.")
 @_device
 def analyze(
     recording: Path,
@@ -87,15 +90,20 @@ def analyze(
     csv: str | None,
     trace: str | None,
     nccl: Path | None,
+    pprof_path: str | None,
+    otlp_path: str | None,
     devices: tuple[str, ...],
 ) -> None:
     """Print the regions, devices, energy and verdicts of a RECORDING."""
     from gpu_profile.analysis.data import of_analysis
     from gpu_profile.analysis.page import render_page
     from gpu_profile.analysis.perfetto import perfetto_trace
+    from gpu_profile.analysis.profile import profile_of
     from gpu_profile.analysis.tables import regions_csv
     from gpu_profile.analysis.text import render
     from gpu_profile.report.as_json import to_json
+    from gpu_profile.report.otlp_profiles import otlp_profiles
+    from gpu_profile.report.pprof import pprof
     from gpu_profile.report.table import terminal_width
 
     source, collectives = _read(recording), _collectives(nccl)
@@ -105,6 +113,8 @@ def analyze(
         (html, lambda: render_page(analysis, title=title, recording=source).encode("utf-8", "xmlcharrefreplace")),
         (csv, lambda: regions_csv(analysis).encode()),
         (trace, lambda: perfetto_trace(source, analysis)),
+        (pprof_path, lambda: pprof(profile_of(source, analysis, name=title))),
+        (otlp_path, lambda: otlp_profiles(profile_of(source, analysis, name=title), version=__version__)),
     ]
     for target, make in files:
         if target is not None:

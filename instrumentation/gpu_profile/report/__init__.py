@@ -1,4 +1,4 @@
-"""The forms of output: tables, pages, timelines, CSV, JSON, Perfetto. Pure: values in, text out.
+"""The forms of output: tables, pages, timelines, CSV, JSON, Perfetto, pprof. Pure: values in, text out.
 
 Read in this order:
 
@@ -9,6 +9,8 @@ Read in this order:
 - `blocks`: the data of `timeline.js`, in a bounded number of rows: executions on lanes, signals as stretches.
 - `devices`: a device in every view: its label, its charts, the names of its holders. `live/`: the live page.
 - `perfetto`: tracks, slices and counters of a Perfetto trace. `notebook_figure`: an empty matplotlib figure.
+- `perfetto`: tracks, slices and counters of a Perfetto trace.
+- `stacks`: a profile. `pprof` and `otlp_profiles` write it.
 
 The analysis, the kernels, the regions, the command line and the exporter use it for their results. Imports the join,
 the regimes and the history, but none of its users. To add a form, add a module that takes columns and rows, as `as_csv`

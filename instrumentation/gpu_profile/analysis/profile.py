@@ -1,0 +1,293 @@
+"""A recording as a profile: GPU time, energy and kernel time by call path. `report.pprof` and its sibling write it.
+
+Values are exclusive: a region's own, without the regions inside it. With the samples outside all regions they add up to
+the device's totals. Uncertain parts are frames of their own. A region has one rate in the model, so that its
+parts are shared among its executions by their time as the innermost ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from math import isfinite
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from gpu_profile.analysis.account import Analysis
+from gpu_profile.analysis.call_paths import CallPaths
+from gpu_profile.analysis.devices import DeviceUse
+from gpu_profile.analysis.kernel_times import kernel_times
+from gpu_profile.analysis.labels import labels
+from gpu_profile.analysis.lanes import as_joined
+from gpu_profile.analysis.runs import DeviceWork, usable
+from gpu_profile.catalogue import attributes as names_of
+from gpu_profile.errors import UsageError
+from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.join.remedies import DOCTOR
+from gpu_profile.join.summary import RegionSummary
+from gpu_profile.join.unmixing.active_time import ActiveTime
+from gpu_profile.join.unmixing.activities import pieces
+from gpu_profile.recording import Recording, SpanRecord
+from gpu_profile.regimes import Regime
+from gpu_profile.report.devices import title
+from gpu_profile.report.stacks import SpanLink, StackProfile, StackSample, ValueKind
+from gpu_profile.report.table import printable
+from gpu_profile.units import NS_PER_S, si
+
+GPU_TIME: Final = ValueKind("gpu", "nanoseconds")
+ENERGY: Final = ValueKind("energy", "millijoules")
+KERNEL_TIME: Final = ValueKind("kernels", "nanoseconds")
+_MJ: Final = 1e3
+#: The most executions with samples of their own: the ones with the longest time. The others are summed up by path.
+MOST_LINKED: Final = 5_000
+#: Frames that are no regions.
+UNCERTAIN: Final = "(uncertain: shared out by time)"
+OUTSIDE: Final = "(outside all regions)"
+REMAINDER: Final = "(not attributed)"
+#: Labels of samples.
+_DEVICE: Final = "hw.id"
+_SHARE: Final = "share"
+
+
+class _Amount(NamedTuple):
+    """A region's own part of a device's total; `certain` unless it was shared out by time."""
+
+    value: float
+    certain: bool
+
+
+class _Rows(NamedTuple):
+    """Samples before rounding. `values` are in ns and mJ."""
+
+    samples: list[tuple[tuple[str, ...], tuple[tuple[str, str], ...], SpanLink | None]]
+    values: list[tuple[float, float]]
+
+
+def profile_of(recording: Recording, analysis: Analysis, *, name: str = "") -> StackProfile:
+    """The profile of a recording. UsageError if it has no measured GPU time, no energy and no kernels."""
+    work = as_joined(recording, analysis)
+    spans = usable(recording.spans)
+    paths = CallPaths(recording, spans, work)
+    uses = {use.device.uuid: use for use in analysis.devices}
+    own = {uuid: _own_ns(each, uses[uuid]) for uuid, each in work.devices.items() if uuid in uses}
+    linked = _linked(spans, work.devices, own)
+    samples: list[StackSample] = []
+    comments = [f"{len(spans):,} executions of {len(work.runs)} regions."]
+    measured = [False, False]
+    for uuid, use in uses.items():
+        device = _DeviceSamples(analysis, use, paths, linked)
+        rows = device.rows(work.devices.get(uuid), own.get(uuid))
+        samples += _rounded(rows)
+        comments += device.comments
+        measured = [before or now for before, now in zip(measured, device.measured, strict=True)]
+    times = kernel_times(spans, work.around)
+    samples += [
+        StackSample((*paths.frames(int(paths.of[key])), kernel), (0, 0, ns), _on(spans[key], uses), linked.get(key))
+        for (key, kernel), ns in _by_path(times, paths.of, linked, spans).items()
+        if ns
+    ]
+    kinds = [
+        kind for kind, there in zip((GPU_TIME, ENERGY, KERNEL_TIME), (*measured, bool(times)), strict=True) if there
+    ]
+    if not kinds:
+        raise UsageError(f"a profile needs GPU time, energy or kernels, and the recording has none ({DOCTOR})")
+    places = [(GPU_TIME, ENERGY, KERNEL_TIME).index(kind) for kind in kinds]
+    comments += _remarks(analysis, spans, paths, linked, times)
+    return StackProfile(
+        tuple(kinds),
+        [each._replace(values=tuple(each.values[i] for i in places)) for each in samples],
+        analysis.start_ns,
+        analysis.end_ns,
+        printable(name),
+        tuple(comments),
+        tuple(("host.name", host) for host in _only({printable(each.host) for each in recording.processes})),
+    )
+
+
+def _only(values: set[str]) -> list[str]:
+    return [*values] if len(values) == 1 else []
+
+
+def _remarks(
+    analysis: Analysis,
+    spans: Sequence[SpanRecord],
+    paths: CallPaths,
+    linked: dict[int, SpanLink],
+    times: Counter[tuple[int, str]],
+) -> Iterator[str]:
+    """Lines about the limits of the numbers."""
+    if analysis.simulated:
+        yield "The GPUs were simulated."
+    yield "Values are a region's own, without the regions inside it. Its executions share them by their time."
+    named = sum(bool(span.span_id) for span in spans)
+    if named > len(linked):
+        yield f"{len(linked):,} of {named:,} spans have samples of their own, the longest ones; others are sums."
+    if paths.cut:
+        yield f"{paths.cut:,} executions are listed below a part of their call path: it is too long, or one too many."
+    if times:
+        profiled = len({key for key, _ in times})
+        yield f"Kernel time is of {profiled:,} executions that a profiler saw. Kernels have no energy of their own."
+    if analysis.lost_bytes:
+        yield f"{analysis.lost_bytes:,} bytes of the recording are damaged and left out."
+
+
+# ------------------------------------------------------------------ executions
+
+
+def _own_ns(work: DeviceWork, use: DeviceUse) -> Floats:
+    """The time of each execution as an innermost one while the device was sampled, in ns."""
+    activities = work.activities._replace(columns=np.arange(len(work.keys))).during(use.start_ns, use.end_ns)
+    innermost = pieces(activities)
+    owners = activities.columns[innermost.owners]
+    alone, shared = ActiveTime.of(innermost, owners, owners).lengths()
+    return np.bincount(owners, weights=alone + shared, minlength=len(work.keys)).astype(np.float64)
+
+
+def _linked(spans: Sequence[SpanRecord], devices: dict[str, DeviceWork], own: dict[str, Floats]) -> dict[int, SpanLink]:
+    """The spans with samples of their own."""
+    total = np.zeros(len(spans))
+    for uuid, ns in own.items():
+        total[devices[uuid].keys] += ns
+    links: dict[int, SpanLink] = {}
+    for key in np.argsort(-total, kind="stable").tolist():
+        if (link := _link(spans[key])) is not None:
+            links[key] = link
+            if len(links) == MOST_LINKED:
+                break
+    return links
+
+
+def _link(span: SpanRecord) -> SpanLink | None:
+    """The span's identity, if it is one of W3C trace context."""
+    link = SpanLink(span.trace_id, span.span_id)
+    try:
+        right = [len(bytes.fromhex(each)) for each in link] == [16, 8] and [*map(len, link)] == [32, 16]
+    except ValueError:
+        return None
+    return link if right and all(each.strip("0") for each in link) else None
+
+
+class _DeviceSamples:
+    """The samples of one device, and lines about its totals. `measured`: whether it has GPU time, and energy."""
+
+    def __init__(self, analysis: Analysis, use: DeviceUse, paths: CallPaths, linked: dict[int, SpanLink]) -> None:
+        self._use, self._paths, self._linked = use, paths, linked
+        self._summaries = {
+            each.summary.region: each for each in analysis.regions if each.summary.device.uuid == use.device.uuid
+        }
+        self._title = title(use.device, labels(analysis)[use.device.uuid])
+        self.comments: list[str] = []
+        self.measured = (use.utilization is not None, use.energy_source != "")
+
+    def rows(self, work: DeviceWork | None, own: Floats | None) -> _Rows:
+        rows = _Rows([], [])
+        if work is not None and own is not None:
+            self._regions(rows, work, own)
+        summaries = [each.summary for each in self._summaries.values()]
+        times, joules = [each.busy_s for each in summaries], [each.energy_j for each in summaries]
+        self._rest(rows, "GPU time", "s", self._busy_s(summaries), times, 0)
+        self._rest(rows, "energy", "J", self._use.energy_j, joules, 1)
+        return rows
+
+    def _busy_s(self, summaries: list[RegionSummary]) -> float | None:
+        """The device's busy time in s, if its regions' parts are parts of it: measured by the same signal."""
+        use = self._use
+        if use.utilization is None or any(each.busy_source not in ("", use.utilization_source) for each in summaries):
+            return None
+        return use.utilization * use.coverage * (use.end_ns - use.start_ns) / NS_PER_S
+
+    def _regions(self, rows: _Rows, work: DeviceWork, own: Floats) -> None:
+        for column, region in enumerate(work.regions):
+            use = self._summaries.get(region)
+            mine = np.flatnonzero(work.activities.columns == column)
+            if use is None or not len(mine):
+                continue
+            summary, verdict = use.summary, use.verdict
+            busy = _amount(summary.busy_s, summary.busy_s_half_width, NS_PER_S)
+            energy = _amount(summary.energy_j, summary.energy_half_width, _MJ)
+            label = ((names_of.REGIME.name, str(verdict.regime)),) if verdict.regime is not Regime.UNKNOWN else ()
+            for key, share in self._shares(work.keys[mine], own[mine]):
+                frames, link = self._paths.frames(int(self._paths.of[key])), self._linked.get(key)
+                for certain in (True, False):
+                    values = tuple(each.value * share if each.certain is certain else 0.0 for each in (busy, energy))
+                    if any(values):
+                        leaf = () if certain else (UNCERTAIN,)
+                        labelled = self._labels("certain" if certain else "uncertain", *label)
+                        rows.samples.append(((*frames, *leaf), labelled, link))
+                        rows.values.append((values[0], values[1]))
+
+    def _shares(self, keys: Ints, own: Floats) -> Iterator[tuple[int, float]]:
+        """Linked executions, and one of each path for all others of it, with their part of the region's time."""
+        weights = own if own.sum() > 0 else np.ones(len(own))
+        weights = weights / weights.sum()
+        linked = np.isin(keys, np.fromiter(self._linked, np.int64, len(self._linked)))
+        yield from zip(keys[linked].tolist(), weights[linked].tolist(), strict=True)
+        others, weights = keys[~linked], weights[~linked]
+        _, first, which = np.unique(self._paths.of[others], return_index=True, return_inverse=True)
+        yield from zip(others[first].tolist(), np.bincount(which, weights=weights).tolist(), strict=True)
+
+    def _labels(self, share: str, *more: tuple[str, str]) -> tuple[tuple[str, str], ...]:
+        return ((_DEVICE, self._use.device.uuid), ("gpu", self._title), (_SHARE, share), *more)
+
+    def _rest(
+        self, rows: _Rows, what: str, unit: str, total: float | None, parts: Sequence[float | None], place: int
+    ) -> None:
+        """Add the device's total less its regions' parts, and a line about it."""
+        if not self.measured[place]:
+            self.comments.append(f"{self._title}: {what} was not measured.")
+            return
+        given = [part for part in parts if part is not None]
+        if total is None:
+            self.comments.append(
+                f"{self._title}: {what} of {si(sum(given), unit)} in regions; its total was not measured."
+            )
+            return
+        rest = total - sum(given)
+        if rest < -1e-6 * total:
+            self.comments.append(
+                f"{self._title}: regions have {si(-rest, unit)} of {what} more than its samples: they ran beyond them."
+            )
+        whole = len(given) == len(parts) and (place == 0 or self._use.unattributed_j is not None)
+        line = f"{self._title}: {what} {si(total, unit)}, of which {si(sum(given), unit)} in regions."
+        self.comments.append(line if whole else f"{line} Some parts of the rest may be of regions.")
+        if rest > 0:
+            leaf, share = (OUTSIDE, "outside") if whole else (REMAINDER, "not attributed")
+            scaled = (rest * NS_PER_S, 0.0) if place == 0 else (0.0, rest * _MJ)
+            rows.samples.append(((self._title, leaf), self._labels(share), None))
+            rows.values.append(scaled)
+
+
+def _amount(value: float | None, half_width: float | None, factor: float) -> _Amount:
+    right = value is not None and isfinite(value) and value > 0
+    return _Amount(value * factor if right and value is not None else 0.0, half_width is not None)
+
+
+def _rounded(rows: _Rows) -> Iterator[StackSample]:
+    """Whole numbers with the rounded sum: each takes over the error of the ones before it."""
+    sums = np.cumsum(np.array(rows.values).reshape(-1, 2), axis=0)
+    whole = np.diff(np.rint(sums), axis=0, prepend=np.zeros((1, 2))).astype(np.int64).tolist()
+    for (stack, label, link), (ns, mj) in zip(rows.samples, whole, strict=True):
+        if ns or mj:
+            yield StackSample(stack, (ns, mj, 0), label, link)
+
+
+# ------------------------------------------------------------------ kernels
+
+
+def _on(span: SpanRecord, uses: dict[str, DeviceUse]) -> tuple[tuple[str, str], ...]:
+    """The label of the only device of an execution."""
+    devices = {each.device for each in span.device_intervals} or set(span.devices) or set(uses)
+    return tuple((_DEVICE, device) for device in _only(devices))
+
+
+def _by_path(
+    times: Counter[tuple[int, str]], paths: Ints, linked: dict[int, SpanLink], spans: Sequence[SpanRecord]
+) -> Counter[tuple[int, str]]:
+    """The times of linked executions, and of one execution for all others with its path and devices."""
+    first: dict[tuple[int, tuple[str, ...]], int] = {}
+    sums: Counter[tuple[int, str]] = Counter()
+    for (key, kernel), ns in times.items():
+        where = (int(paths[key]), tuple(sorted({each.device for each in spans[key].device_intervals})))
+        sums[key if key in linked else first.setdefault(where, key), kernel] += ns
+    return sums
