@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
-from gpu_profile.analysis.runs import RecordedWork
+from gpu_profile.analysis.runs import RecordedWork, in_order, is_usable
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.activities import MOST_DEEP
-from gpu_profile.recording import ProcessInfo, Recording, SpanRecord
+from gpu_profile.recording import Recording, SpanRecord
 from gpu_profile.report.table import printable
 
 #: The most call paths. Executions on any further one are listed below their process alone.
@@ -30,16 +30,12 @@ class CallPaths:
         self._rows: list[tuple[int, str, int]] = []
         self._numbers: dict[tuple[int, str], int] = {}
         self.cut = 0
-        processes = _process_names(recording.processes)
-        unknown = next(iter(processes.values())) if len(processes) == 1 else f"one of {len(processes)} processes"
-        by_rank: dict[int | None, str] = {
-            each.rank: processes[each] for each in recording.processes if each.rank is not None
-        }
         regions = tuple(work.runs)
         paths: list[int] = []
-        for span, around, column in zip(spans, work.around.tolist(), work.columns.tolist(), strict=True):
+        rows = zip(_processes(recording, spans), work.around.tolist(), work.columns.tolist(), strict=True)
+        for process, around, column in rows:
             # The one around comes first in the order of the spans.
-            parent = paths[around] if around >= 0 else self._number(-1, by_rank.get(span.rank, unknown))
+            parent = paths[around] if around >= 0 else self._number(-1, process)
             paths.append(self._path(parent, regions[column]))
         self.of: Ints = np.array(paths, np.int64)
 
@@ -70,9 +66,20 @@ class CallPaths:
         return tuple(reversed(names))
 
 
-def _process_names(processes: Sequence[ProcessInfo]) -> Mapping[ProcessInfo, str]:
-    """A name for each process: its rank if it has one, its host and its number."""
-    return {
-        each: f"{'' if each.rank is None else f'rank {each.rank}, '}{printable(each.host)} (pid {each.pid})"
-        for each in processes
+def _processes(recording: Recording, spans: Sequence[SpanRecord]) -> Iterator[str]:
+    """The name of each span's process: its rank if it has one, its host and its number."""
+    names = [
+        f"{'' if each.rank is None else f'rank {each.rank}, '}{printable(each.host)} (pid {each.pid})"
+        for each in recording.processes
+    ]
+    unknown = names[0] if len(names) == 1 else f"one of {len(names)} processes"
+    sources = [source for source, count in recording.span_sources for _ in range(count)]
+    if len(sources) == len(recording.spans):
+        by_source = (names[source] if source >= 0 else unknown for source in sources)
+        named = zip(recording.spans, by_source, strict=True)
+        ordered = sorted(((span, name) for span, name in named if is_usable(span)), key=lambda each: in_order(each[0]))
+        return (name for _, name in ordered)
+    by_rank: dict[int | None, str] = {
+        each.rank: name for each, name in zip(recording.processes, names, strict=True) if each.rank is not None
     }
+    return (by_rank.get(span.rank, unknown) for span in spans)

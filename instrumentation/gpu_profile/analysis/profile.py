@@ -22,6 +22,7 @@ from gpu_profile.analysis.labels import labels
 from gpu_profile.analysis.lanes import as_joined
 from gpu_profile.analysis.runs import DeviceWork, usable
 from gpu_profile.catalogue import attributes as names_of
+from gpu_profile.catalogue import signal
 from gpu_profile.errors import UsageError
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.remedies import DOCTOR
@@ -41,7 +42,7 @@ KERNEL_TIME: Final = ValueKind("kernels", "nanoseconds")
 _MJ: Final = 1e3
 #: The most executions with samples of their own: the ones with the longest time. The others are summed up by path.
 MOST_LINKED: Final = 5_000
-#: Frames that are no regions.
+#: Frames that are no regions; the first follows the name of one.
 UNCERTAIN: Final = "(uncertain: shared out by time)"
 OUTSIDE: Final = "(outside all regions)"
 REMAINDER: Final = "(not attributed)"
@@ -191,11 +192,11 @@ class _DeviceSamples:
         return rows
 
     def _busy_s(self, summaries: list[RegionSummary]) -> float | None:
-        """The device's busy time in s, if its regions' parts are parts of it: measured by the same signal."""
+        """The device's busy time in s, by the signal of its regions' parts; None if they are of several."""
         use = self._use
-        if use.utilization is None or any(each.busy_source not in ("", use.utilization_source) for each in summaries):
-            return None
-        return use.utilization * use.coverage * (use.end_ns - use.start_ns) / NS_PER_S
+        keys = {each.busy_source for each in summaries if each.busy_s} or {use.utilization_source}
+        column = use.timeline.column(signal(keys.pop())) if len(keys) == 1 and all(keys) else None
+        return None if column is None else column.signal.base(column.integral(use.start_ns, use.end_ns)[0]) / NS_PER_S
 
     def _regions(self, rows: _Rows, work: DeviceWork, own: Floats) -> None:
         for column, region in enumerate(work.regions):
@@ -212,7 +213,7 @@ class _DeviceSamples:
                 for certain in (True, False):
                     values = tuple(each.value * share if each.certain is certain else 0.0 for each in (busy, energy))
                     if any(values):
-                        leaf = () if certain else (UNCERTAIN,)
+                        leaf = () if certain else (f"{frames[-1]} {UNCERTAIN}",)
                         labelled = self._labels("certain" if certain else "uncertain", *label)
                         rows.samples.append(((*frames, *leaf), labelled, link))
                         rows.values.append((values[0], values[1]))
@@ -240,7 +241,7 @@ class _DeviceSamples:
         given = [part for part in parts if part is not None]
         if total is None:
             self.comments.append(
-                f"{self._title}: {what} of {si(sum(given), unit)} in regions; its total was not measured."
+                f"{self._title}: {what} of {si(sum(given), unit)} in regions; there is no total by the same signal."
             )
             return
         rest = total - sum(given)

@@ -110,7 +110,7 @@ def gather(spans: Sequence[SpanRecord], first: str, *, devices: Sequence[str] = 
     work = RecordedWork()
     possible = usable(spans)
     if len(possible) < len(spans):
-        wrong = Counter(printable(s.name) for s in spans if not 0 <= s.start_ns <= s.end_ns < LATEST_NS)
+        wrong = Counter(printable(s.name) for s in spans if not is_usable(s))
         for name, count in wrong.items():
             work.notes.append(
                 f"{count:,} executions of {name} left out: they end before they start, or lie beyond all calendars"
@@ -192,8 +192,17 @@ def _device_work(places: Ints, columns: Ints, regions: tuple[str, ...], within: 
 
 def usable(spans: Sequence[SpanRecord]) -> list[SpanRecord]:
     """Spans with a possible interval, sorted by their start."""
-    possible = (span for span in spans if 0 <= span.start_ns <= span.end_ns < LATEST_NS)
-    return sorted(possible, key=lambda span: (span.start_ns, -span.end_ns))
+    return sorted(filter(is_usable, spans), key=in_order)
+
+
+def is_usable(span: SpanRecord) -> bool:
+    """Whether the span's interval is possible."""
+    return 0 <= span.start_ns <= span.end_ns < LATEST_NS
+
+
+def in_order(span: SpanRecord) -> tuple[int, int]:
+    """The key of the order by start, in which a span that ends later comes first."""
+    return span.start_ns, -span.end_ns
 
 
 def _names(spans: Iterable[SpanRecord], notes: list[str]) -> Mapping[str, str]:

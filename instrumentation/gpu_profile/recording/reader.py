@@ -73,6 +73,8 @@ class Recording:
     lost_bytes: int = 0
     problems: tuple[str, ...] = ()
     device_hosts: Mapping[str, str] = field(default_factory=dict)
+    #: Stretches of `spans`: the index of their process in `processes`, -1 if its record is lost, and their number.
+    span_sources: tuple[tuple[int, int], ...] = ()
 
 
 class Cut(NamedTuple):
@@ -109,6 +111,7 @@ def read_recording(directory: str | os.PathLike[str], *, since_ns: int = 0) -> R
         content.lost_bytes,
         tuple(dict.fromkeys([*content.problems, *content.unended()])),
         content.device_hosts,
+        tuple(content.span_sources),
     )
 
 
@@ -219,6 +222,7 @@ class _RecordingContent:
     #: By device and signal, and then by file.
     blocks: dict[tuple[str, str], dict[Path, list[Columns]]] = field(default_factory=dict)
     spans: list[SpanRecord] = field(default_factory=list)
+    span_sources: list[tuple[int, int]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     notes: list[Mapping[str, Any]] = field(default_factory=list)
     device_hosts: dict[str, str] = field(default_factory=dict)
@@ -265,6 +269,9 @@ class _RecordingContent:
                 size = record.end - record.start
                 self._lost(f"{path}: byte {record.start}: malformed record of {size} bytes skipped ({reason})", size)
         self._gap(path, at, len(data), "the file is cut off or damaged there")
+        if len(self.spans) > first_span:
+            source = -1 if process is None else len(self.processes)
+            self.span_sources.append((source, len(self.spans) - first_span))
         if process is not None:
             self._written_by(replace(process, end_ns=end_ns), path, first_span)
         else:

@@ -12,9 +12,10 @@ from support.pprof import read_otlp, read_pprof, total
 from gpu_profile.analysis import Analysis, call_paths, profile
 from gpu_profile.analysis.kernel_times import OTHERS
 from gpu_profile.analysis.profile import ENERGY, GPU_TIME, KERNEL_TIME, OUTSIDE, REMAINDER, UNCERTAIN, profile_of
+from gpu_profile.catalogue.signals import SM
 from gpu_profile.cli import run
 from gpu_profile.errors import UsageError
-from gpu_profile.recording import ProcessInfo, Recording, SpanRecord
+from gpu_profile.recording import ProcessInfo, Recording, RecordingWriter, SpanRecord, read_recording
 from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.regimes.kernel_work import KernelWork
 from gpu_profile.report.otlp_profiles import otlp_profiles
@@ -102,8 +103,8 @@ def test_uncertain_parts_are_frames_that_say_so() -> None:
     found = profile_of(recording, unsure)
     energy, busy = by_stack(found, 1), by_stack(found, 0)
     assert (HOST, "step") not in energy
-    assert energy[HOST, "step", UNCERTAIN] > 0
-    assert (HOST, "step", UNCERTAIN) not in busy
+    assert energy[HOST, "step", f"step {UNCERTAIN}"] > 0
+    assert (HOST, "step", f"step {UNCERTAIN}") not in busy
     assert analysis.devices[0].energy_j is not None
     assert total(found.samples, 1) == round(analysis.devices[0].energy_j * 1e3)
 
@@ -122,7 +123,7 @@ def test_without_a_device_total_regions_alone_are_listed() -> None:
     analysis = analysed(recording)
     (device,) = analysis.devices
     found = profile_of(recording, replace(analysis, devices=(replace(device, energy_j=None),)))
-    assert any("its total was not measured" in each for each in found.comments)
+    assert any("there is no total by the same signal" in each for each in found.comments)
     assert not [each for each in found.samples if each.values[1] and each.stack[-1] in (OUTSIDE, REMAINDER)]
 
 
@@ -188,6 +189,34 @@ def test_ranks_are_processes_and_unknown_processes_are_no_ones() -> None:
     two = tuple(ProcessInfo("0.1.0", "node-a", pid, T0) for pid in (1, 2))
     found, _ = made(replace(run_of.recording(), processes=two))
     assert "one of 2 processes" in {each.stack[0] for each in found.samples}
+
+
+def test_a_recorded_process_has_its_own_executions_even_without_ranks(tmp_path: Path) -> None:
+    Run(calls=8).write(tmp_path / "a")
+    with RecordingWriter(tmp_path / "a", now_ns=lambda: T0) as writer:
+        other = SpanRecord("other", T0 + 1, T0 + 900 * MS, TRACE, "f" * 16, devices=(GPU.uuid,))
+        writer.span(other)
+    recording = read_recording(tmp_path / "a")
+    assert sorted(count for _, count in recording.span_sources) == [1, 24]
+    found, _ = made(recording)
+    roots = {each.stack[1]: each.stack[0] for each in found.samples}
+    assert roots["step"] == HOST
+    assert roots["other"] not in (HOST, "one of 2 processes")
+
+
+def test_gpu_time_of_one_other_signal_has_its_own_total() -> None:
+    recording = Run().recording()
+    analysis = analysed(recording)
+    regions = [replace(use, summary=replace(use.summary, busy_source="sm")) for use in analysis.regions]
+    found = profile_of(recording, replace(analysis, regions=tuple(regions)))
+    column = analysis.devices[0].timeline.column(SM)
+    assert column is not None
+    whole = SM.base(column.integral(found.start_ns, found.end_ns)[0])
+    in_regions = sum(use.summary.busy_s or 0.0 for use in analysis.regions)
+    assert total(found.samples, 0) == pytest.approx(max(whole, in_regions * 1e9), rel=0.01)
+    one_other = (replace(regions[1], summary=replace(regions[1].summary, busy_source="dram")), *regions[2:])
+    found = profile_of(recording, replace(analysis, regions=(regions[0], *one_other)))
+    assert any("there is no total by the same signal" in each for each in found.comments)
 
 
 def test_long_and_many_paths_are_cut_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
