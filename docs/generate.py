@@ -23,9 +23,10 @@ from typing import Final
 
 import click
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "grafana"))
+sys.path += [str(Path(__file__).resolve().parents[1] / folder) for folder in ("grafana", "tests")]
 
 import alerts
+from benchmarks import fleet_needs
 
 from gpu_profile import configure
 from gpu_profile.catalogue import ATTRIBUTES, DEFAULT_GROUPS, GROUPS, METRICS, SIGNALS, Group, Metric, Signal, Tier
@@ -336,7 +337,6 @@ def sizes() -> str:
 
 def simulator() -> str:
     """The simulator's constants beside the measured values."""
-    sys.path.append(str(_TESTS))
     from gpu.fit import table as fitted
 
     folder = _TESTS / "data" / "hardware" / "h100"
@@ -361,6 +361,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "push metrics": partial(metrics, PUSH_METRICS),
     "receive metrics": partial(metrics, RECEIVE_METRICS),
     "serving metrics": partial(metrics, SERVING_METRICS),
+    "fleets": lambda: table(*fleet_needs.cells(_BENCHMARKS["fleet-size"])),
     **{f"{group} benchmarks": partial(benchmarks, group) for group in _BENCHMARKS},
     "library packages": partial(packages, "instrumentation/gpu_profile", "floors"),
     "exporter packages": partial(packages, "exporter/gpu_profile_exporter", "exporter"),
@@ -370,7 +371,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
 def renewed(page: str) -> str:
     """The page with its current tables; KeyError for an unknown table."""
     return re.sub(
-        r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->)",
+        r"(<!-- generated: ([\w -]+) -->\n).*?(<!-- end -->)",
         lambda match: f"{match[1]}\n{TABLES[match[2]]()}\n\n{match[3]}",
         page,
         flags=re.DOTALL,

@@ -158,10 +158,11 @@ def until(condition: Any, what: str, timeout_s: float = 30) -> Any:
 
 
 class Prometheus:
-    """Prometheus over `data` with a configuration's text."""
+    """Prometheus over `data` with a configuration's text, and further options."""
 
-    def __init__(self, data: Path, *, config: str) -> None:
+    def __init__(self, data: Path, *, config: str, options: Sequence[str] = ()) -> None:
         self.data = data
+        self.options = options
         self.config = data.with_suffix(".yml")
         self.config.write_text(config)
         self.url = f"http://127.0.0.1:{free_port()}"
@@ -176,6 +177,7 @@ class Prometheus:
                 "--storage.tsdb.retention.time=100y",
                 f"--web.listen-address={self.url.removeprefix('http://')}",
                 "--log.level=warn",
+                *self.options,
             ],
             stdout=self.log,
             stderr=subprocess.STDOUT,
