@@ -250,7 +250,7 @@ def _flat(panels: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 def _rules() -> list[_Query]:
     text = (_GRAFANA / "rules" / "gpu-profile.yaml").read_text()
     return [
-        _Query(rule["record"], rule["expr"], False)
+        _Query(rule["record"].replace("gpu_profile_", ""), rule["expr"], False)
         for group in yaml.safe_load(text)["groups"]
         for rule in group["rules"]
     ]
