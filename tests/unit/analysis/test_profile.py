@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import ExportProfilesServiceRequest
 from support.analysis import EMPTY, EVIL, GPU, MS, T0, TRACE, Run, analysed, hostile, one, two_devices
 from support.pprof import read_otlp, read_pprof, total
 
@@ -248,8 +249,17 @@ def test_both_formats_have_all_samples() -> None:
         assert texts[message.default_sample_type] == found.kinds[0].name
         assert (message.time_nanos, message.duration_nanos) == (found.start_ns, found.end_ns - found.start_ns)
         assert tuple(texts[each] for each in message.comment) == found.comments
-        by_kind = read_otlp(otlp_profiles(found))
+        data = otlp_profiles(found, version="1.2.3")
+        by_kind = read_otlp(data)
         assert tuple(by_kind) == found.kinds
+        sent = ExportProfilesServiceRequest()
+        sent.ParseFromString(data)  # a receiver reads the same fields
+        (of_scope,) = sent.resource_profiles[0].scope_profiles
+        assert (of_scope.scope.name, of_scope.scope.version) == ("gpu_profile", "1.2.3")
+        for each in of_scope.profiles:
+            assert (each.time_unix_nano, each.duration_nano) == (found.start_ns, found.end_ns - found.start_ns)
+            (remarks,) = [sent.dictionary.attribute_table[place] for place in each.attribute_indices]
+            assert [one.string_value for one in remarks.value.array_value.values] == list(found.comments)
         for place, samples in enumerate(by_kind.values()):
             assert samples == [
                 each._replace(values=(each.values[place],)) for each in found.samples if each.values[place]
