@@ -17,7 +17,7 @@ import numpy as np
 from gpu_profile.analysis.account import Analysis
 from gpu_profile.analysis.call_paths import CallPaths
 from gpu_profile.analysis.devices import DeviceUse
-from gpu_profile.analysis.kernel_times import kernel_times
+from gpu_profile.analysis.kernel_times import OTHERS, kernel_times
 from gpu_profile.analysis.labels import labels
 from gpu_profile.analysis.lanes import as_joined
 from gpu_profile.analysis.runs import DeviceWork, usable
@@ -42,6 +42,8 @@ KERNEL_TIME: Final = ValueKind("kernels", "nanoseconds")
 _MJ: Final = 1e3
 #: The most executions with samples of their own: the ones with the longest time. The others are summed up by path.
 MOST_LINKED: Final = 5_000
+#: The most names of kernels below a path; the others are one frame.
+_MOST_KERNELS: Final = 200
 #: Frames that are no regions; the first follows the name of one.
 UNCERTAIN: Final = "(uncertain: shared out by time)"
 OUTSIDE: Final = "(outside all regions)"
@@ -82,19 +84,15 @@ def profile_of(recording: Recording, analysis: Analysis, *, name: str = "") -> S
         samples += _rounded(rows)
         comments += device.comments
         measured = [before or now for before, now in zip(measured, device.measured, strict=True)]
-    times = kernel_times(spans, work.around)
-    samples += [
-        StackSample((*paths.frames(int(paths.of[key])), kernel), (0, 0, ns), _on(spans[key], uses), linked.get(key))
-        for (key, kernel), ns in _by_path(times, paths.of, linked, spans).items()
-        if ns
-    ]
+    kernels, profiled = _kernels(spans, work.around, paths, linked, uses)
+    samples += kernels
     kinds = [
-        kind for kind, there in zip((GPU_TIME, ENERGY, KERNEL_TIME), (*measured, bool(times)), strict=True) if there
+        kind for kind, there in zip((GPU_TIME, ENERGY, KERNEL_TIME), (*measured, profiled > 0), strict=True) if there
     ]
     if not kinds:
         raise UsageError(f"a profile needs GPU time, energy or kernels, and the recording has none ({DOCTOR})")
     places = [(GPU_TIME, ENERGY, KERNEL_TIME).index(kind) for kind in kinds]
-    comments += _remarks(analysis, spans, paths, linked, times)
+    comments += _remarks(analysis, spans, paths, linked, profiled)
     return StackProfile(
         tuple(kinds),
         [each._replace(values=tuple(each.values[i] for i in places)) for each in samples],
@@ -111,11 +109,7 @@ def _only(values: set[str]) -> list[str]:
 
 
 def _remarks(
-    analysis: Analysis,
-    spans: Sequence[SpanRecord],
-    paths: CallPaths,
-    linked: dict[int, SpanLink],
-    times: Counter[tuple[int, str]],
+    analysis: Analysis, spans: Sequence[SpanRecord], paths: CallPaths, linked: dict[int, SpanLink], profiled: int
 ) -> Iterator[str]:
     """Lines about the limits of the numbers."""
     if analysis.simulated:
@@ -126,8 +120,7 @@ def _remarks(
         yield f"{len(linked):,} of {named:,} spans have samples of their own, the longest ones; others are sums."
     if paths.cut:
         yield f"{paths.cut:,} executions are listed below a part of their call path: it is too long, or one too many."
-    if times:
-        profiled = len({key for key, _ in times})
+    if profiled:
         yield f"Kernel time is of {profiled:,} executions that a profiler saw. Kernels have no energy of their own."
     if analysis.lost_bytes:
         yield f"{analysis.lost_bytes:,} bytes of the recording are damaged and left out."
@@ -282,13 +275,25 @@ def _on(span: SpanRecord, uses: dict[str, DeviceUse]) -> tuple[tuple[str, str], 
     return tuple((_DEVICE, device) for device in _only(devices))
 
 
-def _by_path(
-    times: Counter[tuple[int, str]], paths: Ints, linked: dict[int, SpanLink], spans: Sequence[SpanRecord]
-) -> Counter[tuple[int, str]]:
-    """The times of linked executions, and of one execution for all others with its path and devices."""
+def _kernels(
+    spans: Sequence[SpanRecord], around: Ints, paths: CallPaths, linked: dict[int, SpanLink], uses: dict[str, DeviceUse]
+) -> tuple[list[StackSample], int]:
+    """Samples of kernels, and the number of executions that they are of.
+
+    Linked executions have their own. The others are summed up by path and devices, in the one that came first.
+    """
     first: dict[tuple[int, tuple[str, ...]], int] = {}
-    sums: Counter[tuple[int, str]] = Counter()
-    for (key, kernel), ns in times.items():
-        where = (int(paths[key]), tuple(sorted({each.device for each in spans[key].device_intervals})))
-        sums[key if key in linked else first.setdefault(where, key), kernel] += ns
-    return sums
+    sums: dict[int, Counter[str]] = {}
+    profiled = 0
+    for key, times in kernel_times(spans, around):
+        profiled += 1
+        where = (int(paths.of[key]), tuple(sorted({each.device for each in spans[key].device_intervals})))
+        mine = sums.setdefault(key if key in linked else first.setdefault(where, key), Counter())
+        for kernel, ns in times.items():
+            mine[kernel if kernel in mine or len(mine) < _MOST_KERNELS else OTHERS] += ns
+    samples = [
+        StackSample((*paths.frames(int(paths.of[key])), kernel), (0, 0, ns), _on(spans[key], uses), linked.get(key))
+        for key, times in sums.items()
+        for kernel, ns in times.items()
+    ]
+    return samples, profiled

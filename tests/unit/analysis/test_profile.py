@@ -170,6 +170,28 @@ def test_an_outer_kernel_has_no_name_if_inner_ones_have_none() -> None:
     }
 
 
+def test_names_of_kernels_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_of = Run(calls=8, identified=False)
+    some = works(run_of.spans, {"forward": (9, {"a": 2, "b": 3, "c": 4})})
+    more = works(run_of.spans, {"forward": (9, {"d": 9})})
+    run_of.spans = [one if i % 2 else other for i, (one, other) in enumerate(zip(some, more, strict=True))]
+    monkeypatch.setattr(profile, "_MOST_KERNELS", 2)
+    found, _ = made(run_of.recording())
+    sums = by_stack(found, 2)
+    assert sums.total() == 8 * 9
+    assert len(sums) == 3
+    assert sums[HOST, "step", "forward", OTHERS] > 0
+
+
+def test_a_damaged_record_of_kernels_hides_no_other() -> None:
+    run_of = Run(calls=8)
+    spans = works(run_of.spans, {"forward": (90, {"gemm": 90})})
+    broken = {"gpu_profile.kernels.n": "many"}
+    run_of.spans = [span._replace(attributes=broken) if span.name == "step" else span for span in spans]
+    found, _ = made(run_of.recording())
+    assert by_stack(found, 2) == {(HOST, "step", "forward", "gemm"): 8 * 90}
+
+
 def test_kernels_without_samples_are_a_profile_too(monkeypatch: pytest.MonkeyPatch) -> None:
     run_of = Run(calls=8)
     run_of.spans = works(run_of.spans, {"forward": (90, {"gemm": 60})})
