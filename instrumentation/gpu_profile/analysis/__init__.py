@@ -11,7 +11,8 @@ Read in this order:
   the same region on several ranks, `causes` says why one is late, and `rank_costs` has the costs of each.
 - `comparison`: two analyses, region by region, with intervals. `quantities`: the compared quantities of a region.
   `chance`: the sizes of their intervals. `gate`: the conditions of `--fail-on`. `rules`: thresholds from a file.
-- `costs`: the costs of an LLM server's benchmarks, compared in the same way.
+- `costs`: the costs of an LLM server's benchmarks, compared in the same way. `fleet`: questions in SQL on many
+  recordings, or on a fleet.
 - Views of an `Analysis`: `text`, `data` (JSON), `tables` (CSV), `page` (HTML), `perfetto` (a trace), `figure`
   (matplotlib). The last three draw executions on `lanes`. `rank_text` and `rank_data` show the ranks. `drawing` is the
   page's timeline. `profile` has the values by `call_paths`, with `kernel_times`. `labels` has the devices' short names;

@@ -5,7 +5,8 @@ them. Read in this order:
 
 - `launch`: `run`, the default command. It starts `child`, samples beside it (`watch`), draws a line at the foot of the
   terminal (`live`), and shows the results (`outcome`).
-- `record`: samples alone, into a directory. `analysis`: `analyze`, `classify` and `compare` of recordings.
+- `record`: samples alone, into a directory. `analysis`: `analyze`, `classify` and `compare` of recordings. `query`:
+  questions in SQL.
 - `cost`: the costs of a benchmark of an LLM server, measured by `meters`.
 - `kernels`: traces of PyTorch's profiler. `op` (with `op_text`): the bound of an operation.
 - `calibrate`: the response of a GPU's sensors to a load. `top`: the live view.
@@ -35,6 +36,7 @@ from gpu_profile.cli.kernels import kernels
 from gpu_profile.cli.launch import LAST
 from gpu_profile.cli.launch import run as run_command
 from gpu_profile.cli.op import op
+from gpu_profile.cli.query import query
 from gpu_profile.cli.record import record
 from gpu_profile.cli.top import top
 from gpu_profile.errors import GpuProfileError
@@ -78,7 +80,7 @@ def commands(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for each in (run_command, record, kernels, op, analyze, classify, compare, cost, calibrate, doctor, top):
+for each in (run_command, record, kernels, op, analyze, classify, compare, query, cost, calibrate, doctor, top):
     commands.add_command(each)
 
 

@@ -25,14 +25,14 @@ HOLDS_CODE: Final = 1
 UNTOLD_CODE: Final = 3
 
 _RECORDING: Final = click.Path(path_type=Path)
-_device = click.option(
+device_option: Final = click.option(
     "--device", "devices", multiple=True, metavar="UUID", help="Devices of executions that name none; repeatable."
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _html = click.option("--html", "--report", "html", metavar="PATH", help="Write a page that needs nothing else.")
 
 
-def _read(directory: Path) -> Recording:
+def read_samples_or_spans(directory: Path) -> Recording:
     """Read a recording. UsageError if it has neither samples nor spans."""
     from gpu_profile.recording import read_recording
 
@@ -44,7 +44,8 @@ def _read(directory: Path) -> Recording:
     return recording
 
 
-def _analysis(recording: Recording, devices: tuple[str, ...], collectives: Sequence[Collective] = ()) -> Analysis:
+def read_analysis(recording: Recording, devices: tuple[str, ...], collectives: Sequence[Collective] = ()) -> Analysis:
+    """The analysis of a recording, with a line of progress."""
     from gpu_profile.analysis import analyse
     from gpu_profile.cli.outcome import no_collection
 
@@ -81,7 +82,7 @@ def _write(target: str, data: bytes) -> None:
 @click.option("--nccl", type=_RECORDING, metavar="PATH", help="NCCL Inspector's verbose files of the recorded ranks.")
 @click.option("--pprof", "pprof_path", metavar="PATH", help="Write a profile for pprof: GPU time, energy, kernel time.")
 @click.option("--otlp-profiles", "otlp_path", metavar="PATH", help="Write the same profile as an OTLP message.")
-@_device
+@device_option
 def analyze(
     recording: Path,
     *,
@@ -106,8 +107,8 @@ def analyze(
     from gpu_profile.report.pprof import pprof
     from gpu_profile.report.table import terminal_width
 
-    source, collectives = _read(recording), _collectives(nccl)
-    analysis = _analysis(source, devices, collectives)
+    source, collectives = read_samples_or_spans(recording), _collectives(nccl)
+    analysis = read_analysis(source, devices, collectives)
     title = recording.name or str(recording)
     files: list[tuple[str | None, Callable[[], bytes]]] = [
         (html, lambda: render_page(analysis, title=title, recording=source).encode("utf-8", "xmlcharrefreplace")),
@@ -131,7 +132,7 @@ def analyze(
 @click.argument("recording", type=_RECORDING)
 @click.option("--rules", type=_RECORDING, required=True, metavar="FILE", help="TOML with a table [thresholds].")
 @_json
-@_device
+@device_option
 def classify(recording: Path, *, rules: Path, as_json: bool, devices: tuple[str, ...]) -> None:
     """Judge the regions of a RECORDING anew, with other thresholds."""
     from gpu_profile.analysis import read_thresholds
@@ -141,7 +142,7 @@ def classify(recording: Path, *, rules: Path, as_json: bool, devices: tuple[str,
     from gpu_profile.report.table import terminal_width
 
     thresholds = read_thresholds(rules)
-    analysis = _analysis(_read(recording), devices)
+    analysis = read_analysis(read_samples_or_spans(recording), devices)
     verdicts = [use.judge(thresholds) for use in analysis.regions]
     if as_json:
         click.echo(to_json(of_verdicts(analysis, verdicts)))
@@ -156,11 +157,11 @@ def _compared(a: Path, b: Path, run_to_run: float | None, devices: tuple[str, ..
     from gpu_profile.cli.outcome import no_collection
 
     with no_collection():
-        recordings = _read(a), _read(b)
+        recordings = read_samples_or_spans(a), read_samples_or_spans(b)
     unknown = [uuid for uuid in devices if not any(uuid in recording.samples for recording in recordings)]
     if unknown:
         raise UsageError(f"neither recording has samples of {few(unknown)}")
-    both = [_analysis(recording, tuple(d for d in devices if d in recording.samples)) for recording in recordings]
+    both = [read_analysis(recording, tuple(d for d in devices if d in recording.samples)) for recording in recordings]
     with no_collection():
         return compare_analyses(*both, run_to_run=RUN_TO_RUN if run_to_run is None else run_to_run)
 
@@ -190,7 +191,7 @@ def _compared_runs(a: Path, b: Path, run_to_run: float | None, devices: tuple[st
 )
 @_json
 @_html
-@_device
+@device_option
 def compare(
     a: Path,
     b: Path,

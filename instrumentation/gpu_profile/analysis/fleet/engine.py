@@ -1,0 +1,74 @@
+"""Answers questions on tables in memory with DuckDB, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from gpu_profile.analysis.fleet.questions import BASES, QUESTIONS
+from gpu_profile.errors import UsageError
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from gpu_profile.analysis.fleet.tables import Column
+
+INSTALL: Final = "pip install 'gpu-profile[query]'"
+#: The form of a result's file by the end of its name.
+FILE_FORMS: Final = {
+    ".parquet": "(FORMAT parquet, COMPRESSION zstd)",
+    ".csv": "(FORMAT csv, HEADER)",
+    ".json": "(FORMAT json, ARRAY true)",
+}
+
+
+class FleetAnswer(NamedTuple):
+    """The result of a query: the columns, and the rows with None for missing values."""
+
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[Any, ...]]
+
+
+class FleetEngine:
+    """Base tables in DuckDB, and a view for each question. UsageError without DuckDB."""
+
+    def __init__(self, tables: Mapping[str, Mapping[str, Column]]) -> None:
+        try:
+            import duckdb
+        except ImportError as error:
+            raise UsageError(f"query needs DuckDB, which is not installed: {INSTALL}") from error
+        self._connection: duckdb.DuckDBPyConnection = duckdb.connect()
+        self._error = duckdb.Error
+        for name, columns in tables.items():
+            types = ", ".join(f"{column} {kind}" for column, kind in BASES[name].items())
+            self._connection.register("loaded", dict(columns))
+            self._connection.execute(f"CREATE TABLE {name} ({types})")
+            self._connection.execute(f"INSERT INTO {name} SELECT {', '.join(BASES[name])} FROM loaded")
+            self._connection.unregister("loaded")
+        for question in QUESTIONS.values():
+            self._connection.execute(f"CREATE VIEW {question.view} AS {question.sql}")
+
+    def answer(self, sql: str) -> FleetAnswer:
+        """The rows of a query. UsageError with DuckDB's reason if it is not valid."""
+        result = self._run(sql)
+        rows = [tuple(_plain(value) for value in row) for row in result.fetchall()]
+        return FleetAnswer(tuple(column[0] for column in result.description or ()), rows)
+
+    def write(self, sql: str, path: Path) -> None:
+        """Write the rows of a query to a file. UsageError for an unknown ending or a file that cannot be written."""
+        form = FILE_FORMS.get(path.suffix)
+        if form is None:
+            raise UsageError(f"--out {path}: the name ends with none of {', '.join(FILE_FORMS)}")
+        self._run(f"COPY ({sql.rstrip().rstrip(';')}\n) TO '{str(path).replace(chr(39), chr(39) * 2)}' {form}")
+
+    def _run(self, sql: str) -> duckdb.DuckDBPyConnection:
+        try:
+            return self._connection.execute(sql)
+        except self._error as error:
+            raise UsageError(f"query: {str(error).partition(chr(10))[0]}"[:200]) from error
+
+
+def _plain(value: object) -> object:
+    return value.isoformat(sep=" ") if isinstance(value, datetime) else value
