@@ -106,7 +106,7 @@ imports: $(VENV)/dev.stamp  ## the floors: who may import whom
 check: lint types imports test  ## all that a change must pass
 
 # The roofline is measured with PyTorch.
-bench: $(VENV)/dev.stamp $(if $(filter roofline,$(or $(ONLY),roofline)),$(VENV)/frameworks.stamp)  ## measure [ONLY=heart|regimes|library|exporter|sidecar|roofline|kernels|truth|quick] [ACCEPT=1]
+bench: $(VENV)/dev.stamp $(if $(filter roofline,$(or $(ONLY),roofline)),$(VENV)/frameworks.stamp)  ## measure [ONLY=heart|regimes|library|exporter|sidecar|roofline|kernels|truth|serving|fleet|quick] [ACCEPT=1]
 	@exec $(PY) tests/benchmarks/run.py $(ONLY)
 
 # Nothing is set on the card, and no network is needed beside the wheels.

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import (
     accepted,
     exporter,
+    fleet,
     fleet_size,
     heart,
     kernels,
@@ -43,6 +44,7 @@ GROUPS: Final[Mapping[str, Callable[[], Iterator[Row]]]] = {
     "truth": truth.rows,
     "serving": serving.rows,
     "ranks": late_ranks.rows,
+    "fleet": fleet.rows,
     "fleet-size": fleet_size.rows,
 }
 #: Measured instead of the whole group when all groups run: whole, these take too long beside the others.
@@ -54,6 +56,7 @@ SAMPLES: Final[Mapping[str, Callable[[], Iterator[Row]]]] = {
     "roofline": roofline.sample,
     "truth": truth.sample,
     "serving": serving.sample,
+    "fleet": fleet.sample,
 }
 
 

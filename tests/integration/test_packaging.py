@@ -41,6 +41,7 @@ def test_the_wheel_is_typed_and_licensed_and_carries_the_page(unpacked: Path) ->
     assert (unpacked / "gpu_profile" / "py.typed").is_file()
     assert (unpacked / "gpu_profile_exporter" / "py.typed").is_file()
     assert (unpacked / "gpu_profile" / "report" / "live" / "live.js").is_file()
+    assert (unpacked / "gpu_profile" / "analysis" / "fleet" / "sql" / "services.sql").is_file()
     metadata = next(unpacked.glob("*.dist-info")) / "METADATA"
     assert "License-Expression: Apache-2.0" in metadata.read_text()
     assert list(unpacked.glob("*.dist-info/licenses/LICENSE"))

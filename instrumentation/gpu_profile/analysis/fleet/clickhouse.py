@@ -105,38 +105,50 @@ def _growth(table: str, metrics: Sequence[Metric], since: str, seconds: int, val
     """The growth of cumulative sums in buckets of some seconds: metric, resource, attributes, hour, and the `values`,
     columns of `table` with their new names."""
     listed = ", ".join(f"'{metric.otel}'" for metric in metrics)
-    instance = _INSTANCE.replace("resource[", "ResourceAttributes[")
-    inner = ",\n            ".join(
-        f"toFloat64(max({column})) AS {name}_last, toFloat64(min({column})) AS {name}_first, "
-        f"toFloat64(sum({column})) AS {name}_added"
-        for column, name in values.items()
+
+    def joined(template: str) -> str:
+        return ",\n            ".join(template.format(column=column, name=name) for column, name in values.items())
+
+    instance = _INSTANCE.replace("resource[", "p.resource[")
+    # Whole maps are hashed first, because that is much faster than reading their keys for each point.
+    points = joined(
+        "toFloat64(max({column})) AS {name}_last, toFloat64(min({column})) AS {name}_first, "
+        "toFloat64(sum({column})) AS {name}_added"
     )
-    before = ",\n        ".join(
-        f"max({name}_last) OVER (PARTITION BY series, started ORDER BY hour "
-        f"ROWS BETWEEN 1 PRECEDING AND 1 PRECEDING) AS {name}_before"
-        for name in values.values()
+    # Collectors may add attributes to a resource later: these are not part of a series.
+    merged = joined(
+        "max(p.{name}_last) AS {name}_last, min(p.{name}_first) AS {name}_first, sum(p.{name}_added) AS {name}_added"
     )
-    grown = ",\n    ".join(
-        f"if(delta, {name}_added, {name}_last - multiIf(place > 1, {name}_before, started >= {since}, 0, {name}_first))"
-        f" AS {name}"
-        for name in values.values()
+    before = joined(
+        "max({name}_last) OVER (PARTITION BY series, started ORDER BY hour ROWS BETWEEN 1 PRECEDING AND 1 PRECEDING) "
+        "AS {name}_before"
+    )
+    grown = joined(
+        "if(delta, {name}_added, {name}_last - multiIf(place > 1, {name}_before, started >= "
+        + since
+        + ", 0, {name}_first)) AS {name}"
     )
     return f"""SELECT metric, resource, attributes, hour, first_seen,
-    {grown}
+            {grown}
 FROM (
-    SELECT *,
-        row_number() OVER (PARTITION BY series, started ORDER BY hour) AS place,
-        {before}
+    SELECT *, row_number() OVER (PARTITION BY series, started ORDER BY hour) AS place,
+            {before}
     FROM (
-        SELECT MetricName AS metric, StartTimeUnix AS started,
+        SELECT metric, started, hour, delta, any(p.resource) AS resource, any(p.attributes) AS attributes,
+            cityHash64(metric, p.resource['service.name'], {instance}, p.attributes) AS series,
+            min(p.first_seen) AS first_seen,
+            {merged}
+        FROM (
+            SELECT MetricName AS metric, StartTimeUnix AS started,
             toStartOfInterval(toDateTime(TimeUnix), INTERVAL {seconds} SECOND) AS hour,
-            cityHash64(metric, ResourceAttributes['service.name'], {instance}, Attributes) AS series,
-            toDateTime(min(TimeUnix)) AS first_seen, any(ResourceAttributes) AS resource, any(Attributes) AS attributes,
-            max(AggregationTemporality) = 1 AS delta,
-            {inner}
-        FROM {table}
-        WHERE MetricName IN ({listed}) AND TimeUnix >= {since}
-        GROUP BY metric, started, hour, series
+            AggregationTemporality = 1 AS delta, toDateTime(min(TimeUnix)) AS first_seen,
+            any(ResourceAttributes) AS resource, any(Attributes) AS attributes,
+            {points}
+            FROM {table}
+            WHERE MetricName IN ({listed}) AND TimeUnix >= {since}
+            GROUP BY metric, started, hour, delta, cityHash64(ResourceAttributes, Attributes)
+        ) AS p
+        GROUP BY metric, started, hour, delta, series
     )
 )"""
 

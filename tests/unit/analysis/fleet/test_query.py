@@ -112,7 +112,7 @@ def test_two_jobs_in_one_folder_have_no_ranks_and_a_line() -> None:
 
 def test_an_interval_is_that_of_compare_for_repeated_runs() -> None:
     joules = {"1": (100.0, 103.0, 99.0, 98.0), "2": (110.0, 112.0, 109.5, 111.0, 110.7)}
-    calls = {"1": (10, 10, 11, 10), "2": (10, 11, 10, 10, 9)}
+    calls = {"1": (10,) * 4, "2": (10,) * 5}
 
     def costs(version: str) -> list[RunCosts]:
         return [

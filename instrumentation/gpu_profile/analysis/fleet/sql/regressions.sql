@@ -7,15 +7,16 @@
 --   version_b: the version
 --   runs_a: runs of version_a with this quantity
 --   runs_b: runs of version_b with it
---   a: the value of version_a
+--   a: the value of version_a, the mean of its runs
 --   b: the value of version_b
 --   change: b / a - 1
 --   low: the lower end of the interval of change
 --   high: its upper end
---   finding: higher, lower, no change shown; without an interval: too few runs (6 in both are needed), runs too unlike, a value is 0
--- A run counts if at most 5 % of its energy, or GPU time, is uncertain. The spread between runs is the chance, pooled over both versions as a share of the value: the meaning of `compare`
--- for repeated runs. All intervals contain the truth together in 95 of 100 answers. An interval of a ratio follows
--- Donner and Zou (Stat. Methods Med. Res. 21, 2012).
+--   finding: higher, lower or no change shown; or why there is no interval: too few runs, runs too unlike, a value is 0
+-- A run counts if it has 8 executions, and if at most 5 % of its energy, or GPU time, is uncertain. The spread between
+-- runs is the chance, pooled over both versions as a share of the value, as in `compare` for repeated runs. So 6 runs
+-- are needed in both versions together. All intervals contain the truth together in 95 of 100 answers. An interval of a
+-- ratio follows Donner and Zou (Stat. Methods Med. Res. 21, 2012).
 WITH runs AS (
     SELECT u.service AS service, u.version AS version, u.region AS region, u.run AS run, 'energy' AS quantity,
         'J' AS unit, min(u.first_seen) AS since, sum(u.executions) AS n,
@@ -36,20 +37,13 @@ WITH runs AS (
     FROM gpu_profile_durations AS d WHERE d.version <> ''
     GROUP BY d.service, d.version, d.region, d.run
 ),
-versions AS (
-    SELECT r.service AS service, r.version AS version, r.region AS region, r.quantity AS quantity, r.unit AS unit,
-        min(r.since) AS since, count(*) AS runs, sum(r.x) AS sx, sum(r.n) AS sn, sum(r.x * r.x) AS sxx,
-        sum(r.x * r.n) AS sxn, sum(r.n * r.n) AS snn
-    FROM runs AS r WHERE r.n > 0
-    GROUP BY r.service, r.version, r.region, r.quantity, r.unit
-),
 sides AS (
-    -- Squares of the runs' deviations from the value, as shares of it, weighted by their executions.
-    SELECT v.service AS service, v.version AS version, v.region AS region, v.quantity AS quantity, v.unit AS unit,
-        min(v.since) OVER (PARTITION BY v.service, v.version) AS since, v.runs AS runs, v.sx / v.sn AS value,
-        greatest(v.sxx * v.sn * v.sn / nullif(v.sx * v.sx, 0) - 2 * v.sxn * v.sn / nullif(v.sx, 0) + v.snn, 0)
-            / (v.sn / v.runs * v.sn / v.runs) AS squares
-    FROM versions AS v
+    -- Each run is one observation: it shares clocks, temperature and load.
+    SELECT r.service AS service, r.version AS version, r.region AS region, r.quantity AS quantity, r.unit AS unit,
+        min(min(r.since)) OVER (PARTITION BY r.service, r.version) AS since, count(*) AS runs, avg(r.x / r.n) AS value,
+        coalesce(var_samp(r.x / r.n), 0) * (count(*) - 1) / nullif(avg(r.x / r.n) * avg(r.x / r.n), 0) AS squares
+    FROM runs AS r WHERE r.n >= 8
+    GROUP BY r.service, r.version, r.region, r.quantity, r.unit
 ),
 pairs AS (
     SELECT s.service AS service, s.region AS region, s.quantity AS quantity, s.unit AS unit,

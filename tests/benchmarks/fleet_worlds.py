@@ -1,0 +1,136 @@
+"""A fleet of a chosen size in both engines: generated rows of services with two versions, their devices and ranks.
+
+Run as a program, `fleet_worlds.py ENGINE ROWS`, it fills one engine and answers each question once. It prints as JSON
+the seconds of the wall clock and of processors of each, and the peak memory so far.
+"""
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
+
+from gpu_profile.analysis.fleet import QUESTIONS, tables_of
+from gpu_profile.analysis.fleet.clickhouse import views
+from gpu_profile.analysis.fleet.engine import FleetEngine
+from gpu_profile.catalogue import serving
+from gpu_profile.catalogue.allocation import HELD_ENERGY, HELD_TIME
+from gpu_profile.catalogue.metrics import REGION_BUSY, REGION_CALLS, REGION_DURATION, REGION_ENERGY
+
+#: Points of a series, 15 s apart: ten hours.
+POINTS: Final = 2_400
+#: Energy, GPU time, and calls with two regimes, of each of five regions.
+SERIES: Final = 20
+#: The threads of each engine, and its memory.
+THREADS: Final = 2
+MEMORY_BYTES: Final = 6 * 10**9
+
+
+def duck(rows: int) -> Callable[[str], object]:
+    """DuckDB with `rows` rows: half of them region use, 35 % executions, the others in the small tables."""
+    tables, _ = tables_of([])
+    engine = FleetEngine(tables)
+    for setting in (f"SET threads = {THREADS}", f"SET memory_limit = '{MEMORY_BYTES}B'"):
+        engine.answer(setting)
+    who = "'s' || (i % 20) AS service, 'v' || (i // 20 % 2) AS version, 'run ' || (i // 40 % 50) AS run"
+    when = "TIMESTAMP '2026-01-01' + INTERVAL 1 HOUR * (i // 40 % 2 * 24 + i // 4000 % 24)"
+    where = "'r' || (i // 2000 % 10) AS region"
+    engine.answer(
+        f"INSERT INTO gpu_profile_use SELECT {when} AS hour, hour, {who}, {where}, 'GPU-' || (i // 7 % 1000), "
+        "['HOST_BOUND', 'MEMORY_BOUND', 'COMPUTE_BOUND'][i % 3 + 1], 100, 5 + i % 7, 2000 + i % 100, NULL, NULL "
+        f"FROM range({rows // 2}) AS t(i)"
+    )
+    engine.answer(
+        f"INSERT INTO gpu_profile_executions SELECT {when}, {who}, {where}, i // 3 % 64, "
+        f"0.1 + i % 13 / 1000.0, false FROM range({rows * 7 // 20}) AS t(i)"
+    )
+    few = rows // 20
+    engine.answer(
+        f"INSERT INTO gpu_profile_durations SELECT {when} AS hour, hour, {who}, {where}, 100, 10 + i % 5 "
+        f"FROM range({few}) AS t(i)"
+    )
+    engine.answer(
+        f"INSERT INTO gpu_profile_held SELECT {when}, 'pod ' || (i // 40 % 500), 'GPU-' || (i % 1000), 300, 30, 1e5 "
+        f"FROM range({few}) AS t(i)"
+    )
+    engine.answer(
+        f"INSERT INTO gpu_profile_tenant_use SELECT {when}, 'e', 't' || (i % 50), 'm', 'decode', '', 5, 1, 100 "
+        f"FROM range({few}) AS t(i)"
+    )
+    return lambda name: engine.answer(QUESTIONS[name].sql)
+
+
+def clickhouse(rows: int) -> Callable[[str], object]:
+    """ClickHouse with `rows` rows: half of them sums, 40 % spans, the others gauges and histograms."""
+    from support.clickhouse import CollectorTables
+
+    tables = CollectorTables("otel")
+    tables.run(f"SET max_threads = {THREADS}", f"SET max_memory_usage = {MEMORY_BYTES}", "SET max_insert_threads = 1")
+    process = f"intDiv(intDiv(number, {POINTS}), {SERIES})"
+    series = f"intDiv(number, {POINTS}) % {SERIES}"
+    about = (
+        f"map('service.name', concat('s', toString({process} % 20)), "
+        f"'service.version', concat('v', toString(intDiv({process}, 20) % 2)), "
+        f"'service.instance.id', concat('i', toString({process})), 'host.name', concat('h', toString({process} % 99)))"
+    )
+    began = f"now() - INTERVAL 3 DAY + INTERVAL (intDiv({process}, 20) % 2) DAY"
+    second = f"({began}) + INTERVAL (number % {POINTS} + 1) * 15 SECOND"
+    region = f"concat('r', toString(intDiv({series}, 4)))"
+    device = f"concat('GPU-', toString({process}))"
+    names = f"['{REGION_ENERGY.otel}', '{REGION_BUSY.otel}', '{REGION_CALLS.otel}', '{REGION_CALLS.otel}']"
+    regime = f"['', '', 'HOST_BOUND', 'MEMORY_BOUND'][{series} % 4 + 1]"
+    tables.run(
+        "INSERT INTO otel_metrics_sum (ResourceAttributes, MetricName, Attributes, StartTimeUnix, TimeUnix, Value, "
+        f"AggregationTemporality) SELECT {about}, {names}[{series} % 4 + 1], "
+        f"mapFilter((k, v) -> v != '', map('region', {region}, 'hw.id', {device}, 'regime', {regime})), "
+        f"{began}, {second}, (number % {POINTS}) * 10, 2 FROM numbers({rows * 9 // 20})"
+    )
+    holder = f"map('hw.id', {device}, 'k8s.namespace.name', 'ml', 'k8s.pod.name', concat('p', toString({process})))"
+    tables.run(
+        "INSERT INTO otel_metrics_sum (ResourceAttributes, MetricName, Attributes, StartTimeUnix, TimeUnix, Value, "
+        f"AggregationTemporality) SELECT {about}, ['{HELD_TIME.otel}', '{HELD_ENERGY.otel}', "
+        f"'{serving.SERVING_ENERGY.otel}'][{series} % 3 + 1], if({series} % 3 < 2, {holder}, map('engine', 'e', "
+        f"'tenant', concat('t', toString({process})), 'model', 'm', 'phase', 'decode')), {began}, {second}, "
+        f"(number % {POINTS}) * 15, 2 FROM numbers({rows // 20})"
+    )
+    tables.run(
+        "INSERT INTO otel_metrics_gauge (ResourceAttributes, MetricName, Attributes, StartTimeUnix, TimeUnix, Value) "
+        f"SELECT {about}, 'hw.gpu.utilization', map('hw.id', {device}, 'hw.gpu.task', 'general'), {began}, {second}, "
+        f"0.5 FROM numbers({rows // 20})"
+    )
+    tables.run(
+        "INSERT INTO otel_metrics_histogram (ResourceAttributes, MetricName, Attributes, StartTimeUnix, TimeUnix, "
+        f"Count, Sum, AggregationTemporality) SELECT {about}, '{REGION_DURATION.otel}', map('region', {region}), "
+        f"{began}, {second}, number % {POINTS}, number % {POINTS} / 10, 2 FROM numbers({rows // 20})"
+    )
+    tables.run(
+        "INSERT INTO otel_traces (Timestamp, ResourceAttributes, SpanAttributes, Duration, StatusCode) "
+        f"SELECT {second}, mapUpdate({about}, map('k8s.job.name', concat('j', toString(intDiv({process}, 8))))), "
+        f"map('gpu_profile.region', {region}, 'gpu_profile.rank', toString({process} % 8), "
+        f"'gpu_profile.regime', 'HOST_BOUND', 'gpu_profile.energy.joules', '12.5'), "
+        f"100000000 + number % 13 * 1000000, 'Unset' FROM numbers({rows * 2 // 5})"
+    )
+    errors = tables.install(views("otel", days=7))
+    assert errors == [], errors
+    return lambda name: tables.rows(f"SELECT * FROM {QUESTIONS[name].view}")
+
+
+def measured(engine: str, rows: int) -> Iterator[tuple[str, Any]]:
+    """Of the filling and of each question: seconds, processor seconds, and the peak memory so far in bytes."""
+
+    def timed(action: Callable[[], Any]) -> tuple[Any, list[float]]:
+        started, cpu = time.perf_counter(), time.process_time()
+        result = action()
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return result, [time.perf_counter() - started, time.process_time() - cpu, memory]
+
+    ask, spent = timed(lambda: {"DuckDB": duck, "ClickHouse": clickhouse}[engine](rows))
+    yield "fill", spent
+    for name in QUESTIONS:
+        yield name, timed(partial(ask, name))[1]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(dict(measured(sys.argv[1], int(float(sys.argv[2]))))))
