@@ -17,7 +17,7 @@ from gpu_profile.analysis.fleet.clickhouse import views
 from gpu_profile.analysis.fleet.engine import FleetEngine
 from gpu_profile.catalogue import serving
 from gpu_profile.catalogue.allocation import HELD_ENERGY, HELD_TIME
-from gpu_profile.catalogue.metrics import REGION_BUSY, REGION_CALLS, REGION_DURATION, REGION_ENERGY
+from gpu_profile.catalogue.metrics import BUSY, OBSERVED, REGION_BUSY, REGION_CALLS, REGION_DURATION, REGION_ENERGY
 
 #: Points of a series, 15 s apart: ten hours.
 POINTS: Final = 2_400
@@ -63,7 +63,7 @@ def duck(rows: int) -> Callable[[str], object]:
 
 
 def clickhouse(rows: int) -> Callable[[str], object]:
-    """ClickHouse with `rows` rows: half of them sums, 40 % spans, the others gauges and histograms."""
+    """ClickHouse with `rows` rows: half of them sums, 40 % spans, the others holders and histograms."""
     from support.clickhouse import CollectorTables
 
     tables = CollectorTables("otel")
@@ -91,14 +91,10 @@ def clickhouse(rows: int) -> Callable[[str], object]:
     tables.run(
         "INSERT INTO otel_metrics_sum (ResourceAttributes, MetricName, Attributes, StartTimeUnix, TimeUnix, Value, "
         f"AggregationTemporality) SELECT {about}, ['{HELD_TIME.otel}', '{HELD_ENERGY.otel}', "
-        f"'{serving.SERVING_ENERGY.otel}'][{series} % 3 + 1], if({series} % 3 < 2, {holder}, map('engine', 'e', "
-        f"'tenant', concat('t', toString({process})), 'model', 'm', 'phase', 'decode')), {began}, {second}, "
-        f"(number % {POINTS}) * 15, 2 FROM numbers({rows // 20})"
-    )
-    tables.run(
-        "INSERT INTO otel_metrics_gauge (ResourceAttributes, MetricName, Attributes, StartTimeUnix, TimeUnix, Value) "
-        f"SELECT {about}, 'hw.gpu.utilization', map('hw.id', {device}, 'hw.gpu.task', 'general'), {began}, {second}, "
-        f"0.5 FROM numbers({rows // 20})"
+        f"'{BUSY.otel}', '{OBSERVED.otel}', '{serving.SERVING_ENERGY.otel}'][{series} % 5 + 1], "
+        f"multiIf({series} % 5 < 2, {holder}, {series} % 5 < 4, map('hw.id', {device}), map('engine', 'e', 'tenant', "
+        f"concat('t', toString({process})), 'model', 'm', 'phase', 'decode')), {began}, {second}, "
+        f"(number % {POINTS}) * 15, 2 FROM numbers({rows // 10})"
     )
     tables.run(
         "INSERT INTO otel_metrics_histogram (ResourceAttributes, MetricName, Attributes, StartTimeUnix, TimeUnix, "

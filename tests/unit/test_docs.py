@@ -25,6 +25,7 @@ from support.programs import environment, python, ran
 from unit.exporter.settings import served
 
 import gpu_profile
+from gpu_profile.analysis.fleet.questions import BASES, QUESTIONS
 from gpu_profile.catalogue import ATTRIBUTES, METRICS, SIGNALS, Instrument
 from gpu_profile.catalogue.attributes import KERNEL_ATTRIBUTES, KERNEL_EVENT
 from gpu_profile.catalogue.events import EVENT_ATTRIBUTES, EVENT_NAMES, REGIME_CHANGED
@@ -52,10 +53,14 @@ VALUES = {value for row in SIGNALS for _, value in row.attributes}
 PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
 #: Another exporter, and a metric of a third.
 OTHERS = {"nvidia_gpu_exporter", "process_info"}
+#: Tables and views for questions in SQL.
+VIEWS = {*BASES, *(question.view for question in QUESTIONS.values()), "gpu_profile_problems"}
 #: Settings: of the pytest plugin, and of the exporter.
 SETTINGS = {"gpu_profile_backend", "gpu_profile_untold", "process_names"}
 #: What a web configuration file of the listener may have.
 LISTENER = {"tls_server_config", "http_server_config", "basic_auth_users", "rate_limit"}
+#: The parts of a configuration of the OpenTelemetry Collector.
+COLLECTOR = {"receivers", "exporters", "service"}
 #: What a span has if the machine had the time to sample all of it; the pooled values stand in where it had not.
 OWN_VALUES = {"gpu_profile.scope", "gpu_profile.coverage"}
 #: Dotted names that are neither an attribute nor a metric nor Python, and the ones that the recipes add.
@@ -202,7 +207,9 @@ def test_what_is_marked_to_run_runs_without_a_word_of_complaint(block: Block, tm
 def test_every_series_and_label_that_a_page_names_is_in_the_catalogue(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     series = re.findall(r"\b(?:gpu_profile|nvidia_gpu|process|hw)_[a-z0-9_]*[a-z0-9]\b(?!\.)(?!\*)", text)
-    assert set(series) - SERIES - LABELS - VALUES - PROCESS - SETTINGS - OTHERS - {"gpu_profile_exporter"} == set()
+    assert (
+        set(series) - SERIES - LABELS - VALUES - PROCESS - SETTINGS - OTHERS - VIEWS - {"gpu_profile_exporter"} == set()
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -245,9 +252,9 @@ def test_every_query_is_promql(block: Block) -> None:
 
 
 @pytest.mark.parametrize("block", named("yaml"))
-def test_every_yaml_block_is_yaml_of_prometheus_or_of_our_listener(block: Block) -> None:
+def test_every_yaml_block_is_yaml_of_prometheus_of_the_collector_or_of_our_listener(block: Block) -> None:
     keys = yaml.safe_load(block.text).keys()
-    assert "scrape_configs" in keys or keys <= LISTENER
+    assert "scrape_configs" in keys or keys <= LISTENER or keys == COLLECTOR
 
 
 @pytest.mark.parametrize("block", [block for block in blocks("toml") if block.page.stem.startswith("exporter")])

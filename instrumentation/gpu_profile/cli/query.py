@@ -15,6 +15,8 @@ from gpu_profile.errors import GpuProfileError, UsageError, few
 if TYPE_CHECKING:
     from gpu_profile.analysis.fleet import RecordedRun
 
+#: The forms of an answer on standard output.
+FORMS: Final = ("table", "csv", "json")
 #: The first words of statements that return rows.
 _SQL: Final = ("select", "with", "from", "values", "describe", "show", "summarize", "pivot", "(")
 #: Why the answer to a question has no rows.
@@ -31,7 +33,7 @@ _NOTES: Final = 3
 @click.argument("question", required=False, metavar="[QUESTION|SQL]")
 @click.argument("recordings", nargs=-1, metavar="[VERSION=]RECORDING...")
 @click.option("--list", "as_list", is_flag=True, help="Print the questions and their columns.")
-@click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True)
+@click.option("--format", "form", type=click.Choice(FORMS), default="table", show_default=True, help="Of the answer.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="PATH", help="Write .parquet, .csv or .json instead.")
 @device_option
 @click.option("--clickhouse", is_flag=True, help="Print the questions as views for a Collector's ClickHouse.")

@@ -14,24 +14,24 @@ from typing import Final
 from gpu_profile.analysis.fleet.questions import QUESTIONS, student_rows
 from gpu_profile.catalogue import attributes as names
 from gpu_profile.catalogue import serving
-from gpu_profile.catalogue.activity import UTILIZATION
 from gpu_profile.catalogue.allocation import HELD_ENERGY, HELD_TIME, HOLDER
 from gpu_profile.catalogue.metric import Metric
 from gpu_profile.catalogue.metrics import (
+    BUSY,
+    OBSERVED,
     REGION_BUSY,
     REGION_BUSY_UNCERTAIN,
     REGION_CALLS,
     REGION_DURATION,
     REGION_ENERGY,
     REGION_ENERGY_UNCERTAIN,
-    metric_of,
 )
 from gpu_profile.errors import UsageError
 
 _HOUR: Final = 3600
 #: The buckets of held devices. A holder may have a device for a part of an hour only.
 _HELD: Final = 300
-_SUM, _GAUGE, _HISTOGRAM, _TRACES = "otel_metrics_sum", "otel_metrics_gauge", "otel_metrics_histogram", "otel_traces"
+_SUM, _HISTOGRAM, _TRACES = "otel_metrics_sum", "otel_metrics_histogram", "otel_traces"
 _POINT: Final = {
     "ResourceAttributes": "Map(",
     "Attributes": "Map(",
@@ -54,10 +54,7 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
         }
     },
     "gpu_profile_tenant_use": {_SUM: {**_POINT, "Value": "Float"}},
-    "gpu_profile_held": {
-        _SUM: {**_POINT, "Value": "Float"},
-        _GAUGE: {name: _POINT[name] for name in ("Attributes", "MetricName", "TimeUnix")} | {"Value": "Float"},
-    },
+    "gpu_profile_held": {_SUM: {**_POINT, "Value": "Float"}},
 }
 #: One process of a service. Without an id of the instance, it is its host and its process id.
 _INSTANCE: Final = (
@@ -65,10 +62,13 @@ _INSTANCE: Final = (
     "if(resource['process.pid'] != '', concat(resource['host.name'], '/', resource['process.pid']), ''))"
 )
 #: The processes of one job depend on one another: they are one run.
-_RUN: Final = (
-    "multiIf(resource['slurm.job.id'] != '', concat('slurm ', resource['slurm.job.id']), "
-    f"resource['k8s.job.name'] != '', concat('job ', resource['k8s.job.name']), {_INSTANCE})"
+_JOB: Final = (
+    "resource['slurm.job.id'] != '', concat('slurm ', resource['slurm.job.id']), "
+    "resource['k8s.job.name'] != '', concat('job ', resource['k8s.job.name'])"
 )
+_RUN: Final = f"multiIf({_JOB}, {_INSTANCE})"
+#: Ranks without a job's name are one job of their service and version.
+_RANKED_RUN: Final = f"multiIf({_JOB}, rank IS NULL, {_INSTANCE}, '')"
 #: A sidecar publishes the regions of other services. Its own resource has the exporter's name and version.
 _SERVICE: Final = (
     "if(attributes['service.name'] != '', attributes['service.name'], resource['service.name']) AS service,\n"
@@ -201,7 +201,7 @@ FROM (
 
 
 def _executions(since: str) -> str:
-    run = _RUN.replace("resource[", "ResourceAttributes[")
+    run = _RANKED_RUN.replace("resource[", "ResourceAttributes[")
     return f"""
 SELECT toDateTime(Timestamp) AS started,
     ResourceAttributes['service.name'] AS service,
@@ -235,26 +235,27 @@ GROUP BY hour, engine, tenant, model, phase, unallocated
 def _held(since: str) -> str:
     holder = ", ".join(f"attributes['{name}']" for name in HOLDER if name != "container.runtime.name")
     return f"""
--- The utilisation is the device's, also where several holders share it.
-SELECT h.hour AS hour, h.holder AS holder, h.device AS device, h.held_s AS held_s,
-    h.held_s * (1 - u.utilization) AS idle_s, h.energy_j AS energy_j
+-- The busy time is the device's, also where several holders share it.
+SELECT hour, holder, device, held_s,
+    if(busy_s IS NOT NULL AND observed_s > 0, held_s * greatest(0, 1 - busy_s / observed_s), NULL) AS idle_s, energy_j
 FROM (
-    SELECT hour, attributes['hw.id'] AS device,
-        arrayStringConcat(arrayFilter(x -> x != '', [{holder}]), '/') AS holder,
-        sumIf(growth, metric = '{HELD_TIME.otel}') AS held_s,
-        sumOrNullIf(growth, metric = '{HELD_ENERGY.otel}') AS energy_j
+    SELECT hour, device, holder, held_s, energy_j,
+        sum(busy) OVER device_hour AS busy_s, sum(observed) OVER device_hour AS observed_s
     FROM (
-{_growth(_SUM, (HELD_TIME, HELD_ENERGY), since, _HELD, {"Value": "growth"})}
+        SELECT hour, attributes['hw.id'] AS device,
+            arrayStringConcat(arrayFilter(x -> x != '', [{holder}]), '/') AS holder,
+            sumIf(growth, metric = '{HELD_TIME.otel}') AS held_s,
+            sumOrNullIf(growth, metric = '{HELD_ENERGY.otel}') AS energy_j,
+            sumOrNullIf(growth, metric = '{BUSY.otel}') AS busy,
+            sumOrNullIf(growth, metric = '{OBSERVED.otel}') AS observed
+        FROM (
+{_growth(_SUM, (HELD_TIME, HELD_ENERGY, BUSY, OBSERVED), since, _HELD, {"Value": "growth"})}
+        )
+        GROUP BY hour, device, holder
     )
-    GROUP BY hour, device, holder
-) AS h
-LEFT JOIN (
-    SELECT toStartOfInterval(toDateTime(TimeUnix), INTERVAL {_HELD} SECOND) AS hour, Attributes['hw.id'] AS device,
-        toNullable(avg(Value)) AS utilization
-    FROM {_GAUGE}
-    WHERE MetricName = '{metric_of(UTILIZATION).otel}' AND Attributes['hw.gpu.task'] = 'general' AND TimeUnix >= {since}
-    GROUP BY hour, device
-) AS u ON u.hour = h.hour AND u.device = h.device
+    WINDOW device_hour AS (PARTITION BY hour, device)
+)
+WHERE holder != ''
 """
 
 
@@ -265,7 +266,7 @@ def _student() -> str:
 
 def _needed() -> Iterator[tuple[str, str, str, str]]:
     """Table, column, beginning of the type, and the questions that need it."""
-    for table in (_SUM, _GAUGE, _HISTOGRAM, _TRACES):
+    for table in (_SUM, _HISTOGRAM, _TRACES):
         columns = {name: kind for base in _COLUMNS.values() for name, kind in base.get(table, {}).items()}
         for column, kind in columns.items():
             bases = {base for base, tables in _COLUMNS.items() if column in tables.get(table, {})}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gpu_profile.analysis.fleet.questions import BASES, QUESTIONS
@@ -39,7 +41,9 @@ class FleetEngine:
             import duckdb
         except ImportError as error:
             raise UsageError(f"query needs DuckDB, which is not installed: {INSTALL}") from error
-        self._connection: duckdb.DuckDBPyConnection = duckdb.connect()
+        # DuckDB's default for large answers is a folder in the user's own.
+        spill = str(Path(gettempdir()) / f"gpu-profile-query-{os.getpid()}")
+        self._connection: duckdb.DuckDBPyConnection = duckdb.connect(config={"temp_directory": spill})
         self._error = duckdb.Error
         for name, columns in tables.items():
             types = ", ".join(f"{column} {kind}" for column, kind in BASES[name].items())

@@ -22,8 +22,7 @@ from gpu_profile.analysis.fleet.questions import BASES
 from gpu_profile.catalogue import serving
 from gpu_profile.catalogue.allocation import HELD_ENERGY, HELD_TIME
 from gpu_profile.catalogue.metric import Metric
-from gpu_profile.catalogue.metrics import REGION_BUSY, REGION_CALLS, REGION_DURATION, REGION_ENERGY, metric_of
-from gpu_profile.catalogue.signals import UTILIZATION
+from gpu_profile.catalogue.metrics import BUSY, OBSERVED, REGION_BUSY, REGION_CALLS, REGION_DURATION, REGION_ENERGY
 from gpu_profile.errors import UsageError
 from gpu_profile.recording import read_recording
 from gpu_profile.regions.session import process
@@ -161,15 +160,15 @@ def pushed(tables: CollectorTables, seconds: Sequence[float], readings: Sequence
 
 def test_a_pod_that_holds_two_gpus_and_uses_one_is_half_idle(otel: CollectorTables) -> None:
     pod = {"k8s.namespace.name": "ml", "k8s.pod.name": "train"}
-    utilization, general = metric_of(UTILIZATION), {"hw.gpu.task": "general"}
 
     def now(second: float) -> list[MetricReading]:
         return [
             *(MetricReading(HELD_TIME, {"hw.id": uuid, **pod}, second) for uuid in ("g0", "g1")),
             *(MetricReading(HELD_ENERGY, {"hw.id": uuid, **pod}, 100 * second) for uuid in ("g0", "g1")),
             MetricReading(HELD_TIME, {"hw.id": "mig", "slurm.job.id": "9"}, second),
-            MetricReading(utilization, {"hw.id": "g0", **general}, 0.9),
-            MetricReading(utilization, {"hw.id": "g1", **general}, 0.0),
+            *(MetricReading(OBSERVED, {"hw.id": uuid}, 0.99 * second) for uuid in ("g0", "g1")),
+            MetricReading(BUSY, {"hw.id": "g0"}, 0.9 * 0.99 * second),
+            MetricReading(BUSY, {"hw.id": "g1"}, 0.0),
         ]
 
     seconds = range(0, 1201, 60)
@@ -295,22 +294,15 @@ def test_a_planted_regression_is_shown_and_an_equal_region_is_not(otel: Collecto
 
 
 def test_other_tables_are_one_line_each_and_the_other_questions_have_answers() -> None:
-    changed = {
-        "otel_metrics_sum": {**SECONDS, "AggregationTemporality": "", "AggTemp": "Int32"},
-        "otel_metrics_histogram": SECONDS,
-        "otel_traces": {"SpanAttributes": "String"},
-    }
-    tables = CollectorTables("other", changed, left_out="otel_metrics_gauge")
+    older = {**SECONDS, "AggregationTemporality": "", "AggTemp": "Int32", "Attributes": "String"}
+    tables = CollectorTables("other", {"otel_metrics_sum": older, "otel_metrics_histogram": SECONDS}, "otel_traces")
     try:
         assert tables.install(views("other", days=3650))
-        problems = answer(tables, "problems")
-        assert problems == [
-            {"problem": "otel_metrics_gauge: no such table", "unanswered": "idle"},
-            {
-                "problem": "otel_metrics_sum: no column AggregationTemporality",
-                "unanswered": "idle, regimes, regions, regressions, services, tenants",
-            },
-            {"problem": "otel_traces: column SpanAttributes is String, not Map", "unanswered": "stragglers"},
+        unanswered = "idle, regimes, regions, regressions, services, tenants"
+        assert answer(tables, "problems") == [
+            {"problem": "otel_metrics_sum: column Attributes is String, not Map", "unanswered": unanswered},
+            {"problem": "otel_metrics_sum: no column AggregationTemporality", "unanswered": unanswered},
+            {"problem": "otel_traces: no such table", "unanswered": "stragglers"},
         ]
         assert tables.rows("SELECT * FROM gpu_profile_durations") == []
     finally:

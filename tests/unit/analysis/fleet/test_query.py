@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from gpu_profile.analysis.costs.run import REQUESTS, RunCosts
 from gpu_profile.analysis.data import of_analysis
 from gpu_profile.analysis.fleet import QUESTIONS, RecordedRun, tables_of
 from gpu_profile.analysis.fleet.engine import FleetEngine
+from gpu_profile.analysis.fleet.questions import BASES
 from gpu_profile.cli import run
 from gpu_profile.recording import ProcessInfo
 
@@ -168,6 +170,20 @@ def test_a_file_has_the_rows(recordings: list[str], tmp_path: Path, capsys: Capt
     path = str(target).replace("'", "''")
     rows_of = FleetEngine(tables).answer(f"SELECT DISTINCT version, typeof(energy_j) FROM '{path}'").rows
     assert rows_of == [("v1", "DOUBLE")]
+
+
+def test_large_answers_are_swapped_out_to_the_temporary_folder_and_not_to_the_users_own() -> None:
+    tables, _ = tables_of([])
+    ((folder,),) = FleetEngine(tables).answer("SELECT current_setting('temp_directory')").rows
+    assert Path(folder).parent == Path(gettempdir())
+
+
+def test_the_page_has_each_question_and_base_table() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "fleet_sql.md").read_text()
+    assert all(f"`{name}`" in page for name in QUESTIONS)
+    for base, columns in BASES.items():
+        assert f"| `{base}` |" in page
+        assert f"`{' '.join(columns)}`" in page
 
 
 def test_the_questions_are_listed_and_printed_as_views(capsys: Capture) -> None:
