@@ -74,7 +74,12 @@ def query(
     from gpu_profile.analysis.fleet.engine import FleetEngine
     from gpu_profile.analysis.fleet.tables import tables_of
 
-    tables, notes = tables_of([*_runs(recordings, devices)])
+    runs = [*_runs(recordings, devices)]
+    if unknown := [
+        uuid for uuid in devices if not any(uuid == use.device.uuid for r in runs for use in r.analysis.devices)
+    ]:
+        raise UsageError(f"--device: no recording has samples of {few(unknown)}")
+    tables, notes = tables_of(runs)
     for note in notes:
         _note(note)
     engine = FleetEngine(tables)
@@ -97,7 +102,7 @@ def _sql(question: str) -> str:
 
     if question in QUESTIONS:
         return QUESTIONS[question].sql
-    if question.lower().lstrip().startswith(_SQL) and not Path(question).exists():
+    if len(question.split()) > 1 and question.lower().lstrip().startswith(_SQL):
         return question
     raise UsageError(f"{question[:60] or 'query'}: no question: {few(QUESTIONS)}, or SQL such as 'SELECT …'")
 

@@ -123,10 +123,11 @@ def _growth(table: str, metrics: Sequence[Metric], since: str, seconds: int, val
         "max({name}_last) OVER (PARTITION BY series, started ORDER BY hour ROWS BETWEEN 1 PRECEDING AND 1 PRECEDING) "
         "AS {name}_before"
     )
+    # A sum that decreased without a new start was reset by somebody: its growth is unknown, and not negative.
     grown = joined(
-        "if(delta, {name}_added, {name}_last - multiIf(place > 1, {name}_before, started >= "
+        "if(delta, {name}_added, greatest(0, {name}_last - multiIf(place > 1, {name}_before, started >= "
         + since
-        + ", 0, {name}_first)) AS {name}"
+        + ", 0, {name}_first))) AS {name}"
     )
     return f"""SELECT metric, resource, attributes, hour, first_seen,
             {grown}

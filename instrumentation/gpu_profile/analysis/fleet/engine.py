@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -75,4 +76,6 @@ class FleetEngine:
 
 
 def _plain(value: object) -> object:
+    if isinstance(value, Decimal):
+        return float(value)
     return value.isoformat(sep=" ") if isinstance(value, datetime) else value

@@ -157,6 +157,8 @@ def test_answers_are_a_table_csv_or_json_with_the_reasons_of_cut_recordings(
     assert parsed[0]["uncertain_energy_j"] is None
     assert run(["query", "select run, count(*) as n from gpu_profile_executions group by run", *recordings]) == 0
     assert "24" in capsys.readouterr().out
+    assert run(["query", "select 0.25 as x, date '2026-01-01' as d, true as b", recordings[0], "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"x": 0.25, "d": "2026-01-01", "b": True}]
     assert run(["query", "regions", *recordings, "--format", "csv"]) == 0
     table = [*csv.DictReader(io.StringIO(capsys.readouterr().out))]
     assert [float(row["energy_j"]) for row in table] == [row["energy_j"] for row in parsed]
@@ -208,6 +210,8 @@ def test_the_questions_are_listed_and_printed_as_views(capsys: Capture) -> None:
         (["select nothing from here", "{a}"], "query: Catalog Error: Table with name here does not exist!"),
         (["regions", "{a}", "--out", "x.xlsx"], "--out x.xlsx: the name ends with none of .parquet, .csv, .json"),
         (["regions", "{a}", "--out", "/nowhere/x.csv"], "query: IO Error"),
+        (["regions", "{a}", "--device", "GPU-z"], "--device: no recording has samples of GPU-z"),
+        (["select nothing" + " " * 300, "{a}"], "query: Binder Error"),
         (["regions", "/nowhere"], "/nowhere: not a recording"),
         (["--list", "regions"], "--list takes no question"),
         (["--clickhouse", "--database", "a-b"], "--database 'a-b': a name of letters"),
