@@ -13,6 +13,8 @@ from gpu_profile.report.table import UNKNOWN, fitted_table, folded, printable
 
 #: Significant digits of numbers in a table. CSV, JSON and files have all of them.
 _DIGITS: Final = 4
+#: A column that a narrow terminal omits while all of it is 0.
+_USUALLY_0: Final = "unmeasured_executions"
 #: Columns that a narrow terminal omits.
 _SPARE: Final = ("unit", "runs_a", "runs_b", "uncertain_gpu_s", "uncertain_energy_j", "measured_s", "services")
 
@@ -26,6 +28,7 @@ def as_table(answer: FleetAnswer, width: int | None = None) -> str:
     # Text first, as in the answers to questions.
     left = next((place for place, is_text in enumerate(text) if not is_text), len(text))
     empty = {place for place, column in enumerate(values) if all(value in (None, "") for value in column)}
+    empty |= {place for place, name in enumerate(answer.columns) if name == _USUALLY_0 and not any(values[place])}
     spare = [empty, {place for place, name in enumerate(answer.columns) if name in _SPARE} - empty]
     cells = [[_cell(value) for value in row] for row in answer.rows]
     return fitted_table(answer.columns, cells, spare, width=width, left=left, more="--format csv has them")
