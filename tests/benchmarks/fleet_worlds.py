@@ -5,11 +5,12 @@ the seconds of the wall clock and of processors of each, and the peak memory so 
 """
 
 import json
-import resource
+import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from gpu_profile.analysis.fleet import QUESTIONS, tables_of
@@ -28,8 +29,8 @@ THREADS: Final = 2
 MEMORY_BYTES: Final = 6 * 10**9
 
 
-def duck(rows: int) -> Callable[[str], object]:
-    """DuckDB with `rows` rows: half of them region use, 35 % executions, the others in the small tables."""
+def duck(rows: int) -> tuple[int, Callable[[str], object]]:
+    """DuckDB's process and questions. Half of the `rows` are region use, 35 % executions, the rest small tables."""
     tables, _ = tables_of([])
     engine = FleetEngine(tables)
     for setting in (f"SET threads = {THREADS}", f"SET memory_limit = '{MEMORY_BYTES}B'"):
@@ -59,11 +60,11 @@ def duck(rows: int) -> Callable[[str], object]:
         f"INSERT INTO gpu_profile_tenant_use SELECT {when}, 'e', 't' || (i % 50), 'm', 'decode', '', 5, 1, 100 "
         f"FROM range({few}) AS t(i)"
     )
-    return lambda name: engine.answer(QUESTIONS[name].sql)
+    return os.getpid(), lambda name: engine.answer(QUESTIONS[name].sql)
 
 
-def clickhouse(rows: int) -> Callable[[str], object]:
-    """ClickHouse with `rows` rows: half of them sums, 40 % spans, the others holders and histograms."""
+def clickhouse(rows: int) -> tuple[int, Callable[[str], object]]:
+    """ClickHouse's process and questions. Half of the `rows` are sums, 40 % spans, the others histograms."""
     from support.clickhouse import CollectorTables
 
     tables = CollectorTables("otel")
@@ -110,22 +111,27 @@ def clickhouse(rows: int) -> Callable[[str], object]:
     )
     errors = tables.install(views("otel", days=7))
     assert errors == [], errors
-    return lambda name: tables.rows(f"SELECT * FROM {QUESTIONS[name].view}")
+    return tables.process.pid, lambda name: tables.rows(f"SELECT * FROM {QUESTIONS[name].view}")
 
 
 def measured(engine: str, rows: int) -> Iterator[tuple[str, Any]]:
     """Of the filling and of each question: seconds, processor seconds, and the peak memory so far in bytes."""
-
-    def timed(action: Callable[[], Any]) -> tuple[Any, list[float]]:
-        started, cpu = time.perf_counter(), time.process_time()
-        result = action()
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        return result, [time.perf_counter() - started, time.process_time() - cpu, memory]
-
-    ask, spent = timed(lambda: {"DuckDB": duck, "ClickHouse": clickhouse}[engine](rows))
-    yield "fill", spent
+    started = time.perf_counter()
+    pid, ask = {"DuckDB": duck, "ClickHouse": clickhouse}[engine](rows)
+    cpu, memory = used(pid)
+    yield "fill", [time.perf_counter() - started, cpu, memory]
     for name in QUESTIONS:
-        yield name, timed(partial(ask, name))[1]
+        started, before = time.perf_counter(), cpu
+        ask(name)
+        cpu, memory = used(pid)
+        yield name, [time.perf_counter() - started, cpu - before, memory]
+
+
+def used(pid: int) -> tuple[float, int]:
+    """Processor seconds and the peak memory in bytes of the engine's process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), int(peak) * 1024
 
 
 if __name__ == "__main__":

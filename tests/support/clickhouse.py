@@ -5,11 +5,13 @@ Columns and types are those of the exporter's own templates (`internal/sqltempla
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
-import chdb
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -81,8 +83,9 @@ class CollectorTables:
 
     def __init__(self, name: str, changed: Mapping[str, Mapping[str, str]] | None = None, left_out: str = "") -> None:
         self.name = name
-        connect: Any = chdb.connect
-        self._connection = connect(":memory:")
+        # Its two dozen threads would be in each later test of this process that forks.
+        command = [sys.executable, str(Path(__file__).with_name("clickhouse_worker.py"))]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.run("SET session_timezone = 'UTC'", f"CREATE DATABASE {name}", f"USE {name}")
         for table, columns in TABLES.items():
             if table == left_out:
@@ -94,7 +97,17 @@ class CollectorTables:
 
     def run(self, *statements: str) -> None:
         for statement in statements:
-            self._connection.query(statement)
+            self._ask(statement, "Null")
+
+    def _ask(self, statement: str, form: str) -> str:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps([statement, form]) + "\n")
+        self.process.stdin.flush()
+        reply = json.loads(self.process.stdout.readline())
+        if "error" in reply:
+            raise RuntimeError(reply["error"])
+        return str(reply["text"])
 
     def install(self, script: str) -> list[str]:
         """Run a script as `clickhouse-client --ignore-error` does; returns the errors."""
@@ -108,8 +121,7 @@ class CollectorTables:
         return errors
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
-        text = str(self._connection.query(sql, "JSONEachRow"))
-        return [json.loads(line) for line in text.splitlines()]
+        return [json.loads(line) for line in self._ask(sql, "JSONEachRow").splitlines()]
 
     def insert(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
         lines = "\n".join(json.dumps(row) for row in rows)
@@ -120,8 +132,7 @@ class CollectorTables:
         self.run(*(f"TRUNCATE TABLE {table}" for table in TABLES))
 
     def close(self) -> None:
-        self.run("USE default", f"DROP DATABASE {self.name}")
-        self._connection.close()
+        self.process.communicate()
 
     # ------------------------------------------------------------------ OTLP
 
