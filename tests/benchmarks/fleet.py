@@ -68,8 +68,8 @@ def truth(fleets: int) -> Iterator[Row]:
     yield Row(
         f"regressions, 5 % more energy in one of {SERVICES} services, {RUNS} runs of each version that spread by 1 %",
         f"in {hits / fleets:.1%} of {fleets} answers",
-        reach=">=95 %",
-        ok=hits >= 0.95 * fleets,
+        reach=">=90 %",
+        ok=hits >= 0.9 * fleets,
         cost=1 - hits / fleets,
     )
 
