@@ -8,6 +8,10 @@ and the one after it shorter: if the two have nothing else in common, their cova
 error. And stamp errors explain at most the residual (Klepper and Leamer, Econometrica 52 (1984), 163): under the
 largest error that fits, the variance of the readings' own error is 0. The stamps are the same for all sensors: the
 steadiest sensor bounds them for all.
+
+The stamps of a region may also be late by different times at its starts and at its ends. All its executions are then
+too long or too short, and part of a neighbour's power counts as theirs. No reading shows that: it looks like work that
+ends early. Only the scatter of the stamps bounds it, because a host that is late is not late by the same time always.
 """
 
 from __future__ import annotations
@@ -30,6 +34,10 @@ BEST_NS: Final = 10_000
 #: Pauses above this length are no evidence on the stamp before them. A bound is this many standard errors away.
 _LONGEST_NS: Final = 20_000_000
 _SURE: Final = 2.0
+#: A lateness that is uniform from 0 on has a mean of this many standard deviations. The means at a region's starts and
+#: at its ends differ by no more, and by no more than half of the range of a host's lateness, 0.2 to 1 ms.
+_SHARED: Final = math.sqrt(3)
+_SHARED_NS: Final = 400_000
 #: Executions of a region that its variance of lengths needs.
 _FEWEST: Final = 20
 #: After `_MANY` executions, only one slice of time in `_EVERY` is evaluated.
@@ -49,12 +57,27 @@ _NEARLY_ALL: Final = 0.98
 class StampErrors(NamedTuple):
     """The contribution of stamp errors to the equations: `most` is the largest covariance of the shares, `[columns,
     columns]`, summed over the windows. `least` and `likely` are the smallest and the most likely share of it, by the
-    stamps alone. `allowed` is the largest share that the windows of all sensors allow."""
+    stamps alone. `allowed` is the largest share that the windows of all sensors allow. `shared[a, b]` is the share of
+    all time that may count for `a` instead of `b` because a region's stamps are late by the same time."""
 
     most: Floats
     least: float = 0.0
     likely: float = 0.5
     allowed: float = 1.0
+    shared: Floats = np.zeros((0, 0))
+
+    def moved(self, weights: Floats, rates: Floats, active: Floats) -> float:
+        """How far the rate of a mixture of columns may be off because a region's stamps are late by the same time.
+
+        `active` is the share of all time in which each column is active."""
+        inside = weights[: len(self.shared)] > 0
+        own, rest = np.flatnonzero(inside), np.flatnonzero(~inside)
+        shared = self.shared[np.ix_(own, rest)]
+        if not shared.any():
+            return 0.0
+        # The executions may be this much shorter than their stamps say.
+        least = float(active[weights > 0].sum() - shared.sum())
+        return float((shared * np.abs(rates[own, None] - rates[rest])).sum()) / least if least > 0 else math.inf
 
 
 class Stamps:
@@ -198,8 +221,12 @@ class Stamps:
             return StampErrors(most)
         low, likely, _ = self._by_edges()
         allowed = min((most for _, most in self._allowed.values()), default=math.inf)
-        variances = low, 0.5 * variance if likely is None else likely, allowed
-        return StampErrors(most, *(min(1.0, each / variance) for each in variances))
+        likely = 0.5 * variance if likely is None else likely
+        fits = min(1.0, allowed / variance)
+        # The device's own stamps have no lateness in common. Half of the difference lies at each of a region's edges.
+        late_ns = 0.0 if self.exact else min(_SHARED_NS, _SHARED * math.sqrt(min(variance, allowed)))
+        shared = both * (late_ns / 2 / self.elapsed_ns)
+        return StampErrors(most, min(1.0, low / variance), min(1.0, likely / variance), fits, shared)
 
     def merge(self, column: int, into: int) -> None:
         """Merge a column into another."""

@@ -52,6 +52,7 @@ _BEYOND: Final = 3.0  #: the windows contradict a prior if they move it by more 
 _BOUND: Final = 2
 LOCK_STEP: Final = "not identifiable: the regions run in lock-step with the sensor's window"
 TIMING: Final = "not identifiable: several timings of the sensor fit"
+STAMPED: Final = "not identifiable: it is too short for stamps that may be late"
 ROUNDED: Final = "not identifiable: its readings hardly differ by more than their rounding"
 #: Rounding to a step leaves a variance of step²/12 if readings differ enough for the rounding to average out.
 #: A residual below this share of step²/12 shows that it does not average out.
@@ -88,7 +89,7 @@ class Fit:
         gram, columns = equations.gram, equations.columns
         #: The mean square of each unknown's column.
         self.squares = np.diag(gram) / max(1, self.n)
-        size = len(gram)
+        size, self._errors = len(gram), errors or StampErrors(np.zeros((columns, columns)))
         self._gram = gram[p:, p:].copy()
         self._moment = equations.moment[p:, output].copy() if self.n else np.zeros(columns)
         self._unseen = np.diag(self._gram) <= 0
@@ -110,13 +111,13 @@ class Fit:
         #: The prior precision of each unknown, in units of a window's variance, and the least variance of a window.
         self._prior_precision, self._least = np.zeros(size), 0.0
         if self.n:
-            self._solve(equations, output, gram, errors, start, effect, idle, prior)
+            self._solve(equations, output, gram, start, effect, idle, prior)
             own = np.array([self._means @ self.solution, self.steady])
             #: By timing: the distance of its rates from these, and of its steady rates from these steady rates.
             self._offsets = np.array([self._padded(other, own) - own for other in others]).reshape(-1, 2, columns)
 
     def _solve(
-        self, equations: Equations, output: int, gram: Floats, errors: StampErrors | None,
+        self, equations: Equations, output: int, gram: Floats,
         start: Variances | None, effect: float, idle: Idle, prior: Prior | None,
     ) -> None:  # fmt: skip
         p, columns, size = self._first, equations.columns, len(gram)
@@ -125,7 +126,7 @@ class Fit:
         ceilings = np.full(columns, self.most)
         # Work outside regions draws no more than regions do in the busiest window.
         ceilings[0] = min(self.most, float(equations.highest[output]))
-        errors = errors or StampErrors(np.zeros((columns, columns)))
+        errors = self._errors
         self.steady = steady = np.linalg.lstsq(self._gram, self._moment, rcond=None)[0].astype(np.float64)
         left = max(square - float(steady @ self._moment), 1e-300)
         explained = errors.least * float(steady @ errors.most @ steady) / left
@@ -306,6 +307,7 @@ class Fit:
             widths[ROUNDED] = self._rounded(weights, variance)
         shift = float(self._open.unsure @ weights)
         widths[LOCK_STEP] = shift + opened
+        widths[STAMPED] = self._errors.moved(weights, self.rates, self._shares)
         widths[TIMING] = widths.get(TIMING, 0.0) + max(0.0, self._apart(weights, 0) - shift)
         return widths
 

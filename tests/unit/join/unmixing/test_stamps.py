@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from laboratory.kinds import KIND_ROWS
 from laboratory.rows import ROWS
 
 from gpu_profile.catalogue import Signal
@@ -135,3 +136,46 @@ def test_a_sensor_that_several_timings_fit_does_not_bound_the_stamps() -> None:
     """In a loop that is locked to its sensor, a wrong timing leaves as little as the right one."""
     loop = next(row for row in ROWS if row.name == "1: loop of 50 ms, late stamps")
     assert [outcome for outcome in loop.outcomes(0) if outcome.confidently_wrong] == []
+
+
+def ending_late(late_ms: float, marked: int) -> Stamps:
+    """A region of 10 ms and then a pause of 5 ms, by turns for 15 s; its ends are late by 0 or twice `late_ms`."""
+    stamps, n = Stamps(), 1000
+    starts = np.arange(n, dtype=np.int64) * 15 * MS
+    ends = starts + 10 * MS + np.where(np.arange(n) // 2 % 2, round(2 * late_ms * MS), 0)
+    for at in range(0, 15_000 * MS, SLICE_NS):
+        inside = np.flatnonzero((ends > at) & (starts < at + SLICE_NS))
+        _take(stamps, starts[inside], ends[inside], np.ones(len(inside), np.int64), 2, at)
+    stamps.counted, stamps.marked = n, marked
+    return stamps
+
+
+@pytest.mark.parametrize("late_ms", [0.1, 0.2, 0.4])
+def test_a_lateness_that_ends_share_moves_a_rate_no_further_than_its_bound(late_ms: float) -> None:
+    errors = ending_late(late_ms, marked=0).errors(2, 100, 1e-8)
+    true, outside, length = 500.0, 100.0, 10.0 + late_ms
+    active = np.array([15.0 - length, length]) / 15.0
+    measured = np.array([outside, (true * 10.0 + outside * late_ms) / length])
+    moved = errors.moved(np.array([0.0, 1.0]), measured, active)
+    # A pair of stretches that a slice of time cuts is not counted.
+    assert 0.97 * (true - measured[1]) <= moved <= 2 * (true - measured[1])
+
+
+def test_a_mixture_of_all_columns_moves_not_at_all() -> None:
+    errors = ending_late(1.0, marked=0).errors(2, 100, 1e-8)
+    assert errors.moved(np.array([0.3, 0.7]), np.array([100.0, 500.0]), np.array([0.3, 0.7])) == 0.0
+
+
+def test_executions_as_short_as_the_lateness_have_no_bound() -> None:
+    errors = ending_late(1.0, marked=0).errors(2, 100, 1e-8)
+    assert errors.moved(np.array([0.0, 1.0]), np.array([100.0, 500.0]), np.array([0.98, 0.02])) == math.inf
+
+
+def test_stamps_of_the_device_share_no_lateness() -> None:
+    errors = ending_late(1.0, marked=1000).errors(2, 100, 1e-8)
+    assert errors.moved(np.array([0.0, 1.0]), np.array([100.0, 500.0]), np.array([0.3, 0.7])) == 0.0
+
+
+def test_stamps_that_are_late_by_region_leave_no_confident_error() -> None:
+    row = next(row for row in KIND_ROWS if row.name == "kind: stamps late by region and load")
+    assert [outcome for outcome in row.outcomes(0) if outcome.confidently_wrong] == []
