@@ -8,13 +8,14 @@ from typing import Any, Final
 import numpy as np
 from laboratory.score import clustered
 
-from benchmarks import serving_gate, serving_messages
+from benchmarks import serving_gate, serving_messages, serving_workers
 from benchmarks.rows import Row
 from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.serving.account import EngineAccount
 from gpu_profile.serving.sharing import Unallocated
-from gpu_profile.serving.simulated import TENANTS, EnginePhysics, LanguageModel, ServingRun, simulate
+from gpu_profile.serving.simulated import EnginePhysics, LanguageModel, ServingRun, simulate
+from gpu_profile.serving.simulated_load import TENANTS
 from gpu_profile.serving.windows import CounterReadings
 from gpu_profile.serving.work import Iterations, RequestPhase, WorkQuantity
 
@@ -251,6 +252,7 @@ def _rows(seeds: int) -> Iterator[Row]:
         yield _row(case, some)
     yield _median_cost("serving: cost of an iteration in the account", costs, 15.0)
     yield from _from_messages(seeds)
+    yield from serving_workers.rows(max(1, seeds // 2))
     yield from serving_gate.rows(100 * seeds)
 
 

@@ -13,6 +13,7 @@ from gpu_profile.serving.cost_sums import RequestCost
 from gpu_profile.serving.joined import ServingEngine
 from gpu_profile.serving.simulated import ServingRun
 from gpu_profile.serving.work import RequestPhase, WorkQuantity
+from gpu_profile.serving.workers import WorkerRole
 
 _S: Final = 10**9
 #: Messages arrive this much after an iteration, and up to some times the second value more; spans after their request.
@@ -70,12 +71,13 @@ def messages(run: ServingRun, seed: int) -> Iterator[tuple[int, list[bytes]]]:
         yield arrival, [b"", i.to_bytes(8, "big"), msgpack.packb(body)]
 
 
-def spans(run: ServingRun) -> Iterator[tuple[int, int, dict[str, object]]]:
-    """The spans of the requests that ended: arrival and start in ns, and attributes."""
+def spans(run: ServingRun, role: WorkerRole) -> Iterator[tuple[int, int, dict[str, object]]]:
+    """The spans of the requests that ended: arrival and start in ns, and attributes. Those of workers with a role are
+    SGLang's, without the time in the queue, and of a prefill worker without the end."""
     for number, request in enumerate(run.requests):
         if request.end_s == request.end_s:
             arrival_ns, start_ns = (int(each * _S) for each in (request.end_s + _SPAN_DELAY_S, request.arrival_s))
-            yield run.start_ns + arrival_ns, run.start_ns + start_ns, {
+            attributes: dict[str, object] = {
                 "gen_ai.request.id": str(number),
                 "gen_ai.usage.prompt_tokens": request.prompt,
                 "gen_ai.usage.completion_tokens": request.output,
@@ -84,21 +86,28 @@ def spans(run: ServingRun) -> Iterator[tuple[int, int, dict[str, object]]]:
                 "gen_ai.latency.time_to_first_token": request.first_token_s - request.arrival_s,
                 "gen_ai.latency.e2e": request.end_s - request.arrival_s,
                 _TENANT: f"t{request.tenant}",
-            }  # fmt: skip
+            }
+            if role:
+                del attributes["gen_ai.latency.time_in_queue"]
+            if role is WorkerRole.PREFILL:
+                del attributes["gen_ai.latency.e2e"]
+            yield run.start_ns + arrival_ns, run.start_ns + start_ns, attributes
 
 
 def replay(
-    run: ServingRun, seed: int, some: Iterable[tuple[int, list[bytes]]] | None = None, *, cached: bool = True
-) -> Replayed:
+    run: ServingRun, seed: int, some: Iterable[tuple[int, list[bytes]]] | None = None, *,
+    cached: bool = True, role: WorkerRole = WorkerRole.WHOLE,
+) -> Replayed:  # fmt: skip
     """All data of a run in the order of their arrival, and idle readings until the last request is settled. `some` are
     other messages than SGLang's. `cached`: spans have the cached tokens of their prompts."""
-    engine, readings = ServingEngine(_TENANT, deadline_ns=_DEADLINE_NS), run.readings(seed=seed)
+    engine, readings = ServingEngine(_TENANT, deadline_ns=_DEADLINE_NS, role=role), run.readings(seed=seed)
+    name = f"{role} Req 1a2b3c4d" if role else "llm_request"
     last_ns, last_j = int(readings.times[-1]), float(readings.joules[-1])
     idle = [(last_ns + i * _S, last_j + i * run.idle_w) for i in range(1, 150)]
     events: list[tuple[int, int, tuple[object, ...]]] = [
         (at, 0, (frames,)) for at, frames in some or messages(run, seed)
     ]
-    for at, start_ns, attributes in spans(run):
+    for at, start_ns, attributes in spans(run, role):
         reported = {key: value for key, value in attributes.items() if cached or key != _CACHED}
         events.append((at, 1, (start_ns, reported)))
     events += [(at, 2, (j,)) for at, j in [*zip(readings.times.tolist(), readings.joules.tolist(), strict=True), *idle]]
@@ -115,7 +124,7 @@ def replay(
         if kind == 0:
             engine.message(values[0], at)  # type: ignore[arg-type]
         elif kind == 1:
-            engine.request("llm_request", values[0], values[1])  # type: ignore[arg-type]
+            engine.request(name, values[0], values[1])  # type: ignore[arg-type]
         else:
             times.append(at)
             joules_at.append(values[0])  # type: ignore[arg-type]

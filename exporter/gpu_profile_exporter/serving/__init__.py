@@ -5,7 +5,7 @@ The estimator is `gpu_profile.serving`. Read in this order:
 - `listener`: receives the messages of engines over ZeroMQ or a local socket, with the times of their arrival.
 - `energy`: the sum of the energy counters of an engine's GPUs, from the samples that readers send.
 - `devices`: finds the GPUs of each engine. `programs`: finds other programs that work on them.
-- `tickets`: how the span of a request waits for its cost.
+- `tickets`: how the span of a request waits for its cost. `pairs`: the parts of a request on two workers.
 - `engine`: one engine, with its metrics. `costs`: all engines, and the thread that shares energy out.
 - `live_costs`: the rows of the live page, which sum up the last minutes.
 

@@ -13,6 +13,7 @@ from gpu_profile.errors import UsageError
 from gpu_profile.sampling.tracked import TrackedDevice
 from gpu_profile.serving.forward_pass import msgpack
 from gpu_profile.serving.request_spans import SpanFault, served_request
+from gpu_profile.serving.workers import WorkerRole, role_of_span
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.config import ServingSettings
 from gpu_profile_exporter.readings.readings import MetricReading
@@ -20,6 +21,7 @@ from gpu_profile_exporter.serving.devices import check_devices, chosen
 from gpu_profile_exporter.serving.engine import RequestSpan, ServedEngine
 from gpu_profile_exporter.serving.listener import EngineListener
 from gpu_profile_exporter.serving.live_costs import LiveCosts
+from gpu_profile_exporter.serving.pairs import BOOTSTRAP_ROOM, RequestPairs
 from gpu_profile_exporter.serving.programs import SAMPLE_S, TIMELINE_SAMPLE_S
 from gpu_profile_exporter.serving.tickets import CostTicket
 
@@ -61,6 +63,13 @@ class ServingCosts:
             name: ServedEngine(name, self._listener, clock, settings, behind_s=behind_s) for name in addresses
         }
         self._live = LiveCosts(clock)
+        #: By server: the requests of its workers, if both are engines of this exporter.
+        self._pairs = {
+            server: RequestPairs()
+            for server in {engine.worker.server for engine in self.engines.values()}
+            if {WorkerRole.PREFILL, WorkerRole.DECODE}
+            <= {engine.worker.role for engine in self.engines.values() if engine.worker.server == server}
+        }
         self._problems: dict[str, str] = {}
         self._owners: dict[str, str] = {}
         self._failed = False
@@ -127,17 +136,18 @@ class ServingCosts:
 
     # ------------------------------------------------------------------ requests
 
-    def request(self, service: str, name: str, start_ns: int, attributes: Mapping[str, object]) -> CostTicket | None:
-        """Take a span with the attributes of its resource and its own. Returns a ticket if it is a request's.
-
-        With several engines, the service's name must be the engine's.
+    def request(
+        self, service: str, name: str, start_ns: int, attributes: Mapping[str, object], trace: bytes = b""
+    ) -> CostTicket | None:
+        """Take a span with the attributes of its resource and its own, and the id of its trace. Returns a ticket if it
+        is a request's.
         """
         request = served_request(name, start_ns, attributes, self._settings.tenant or None)
         if request is None:
             return None
-        only = len(self.engines) == 1
-        engine = next(iter(self.engines.values())) if only else self.engines.get(service)
-        ticket = CostTicket(self._clock, nanoseconds(self._settings.wait_s))
+        engine = self._engine_of(service, name)
+        role = WorkerRole.WHOLE if engine is None else engine.worker.role
+        ticket = CostTicket(self._clock, nanoseconds(self._settings.wait_s), role)
         if engine is None:
             ticket.reason = "engine_not_known"
         elif isinstance(request, SpanFault):
@@ -145,8 +155,22 @@ class ServingCosts:
             engine.refuse(str(request))
         else:
             ticket.request = request
+            if (pairs := self._pairs.get(engine.worker.server)) is not None and trace:
+                pairs.take(trace, str(attributes.get(BOOTSTRAP_ROOM, "")), ticket)
             engine.add(RequestSpan(name, start_ns, attributes, request), ticket)
         return ticket
+
+    def _engine_of(self, service: str, name: str) -> ServedEngine | None:
+        """The engine of a span, from the service's name, which with several engines must be the engine's or its
+        server's, or else from the worker's role in the span's name."""
+        role, every = role_of_span(name), self.engines.values()
+        fit = [
+            engine for engine in every if engine.worker.role is role or WorkerRole.WHOLE in (engine.worker.role, role)
+        ]
+        named = [one for one in every if service in (one.name, one.worker.server)]
+        if named or (role is WorkerRole.WHOLE and len(every) > 1):
+            fit = [one for one in fit if one in named]
+        return fit[0] if len(fit) == 1 else None
 
     # ------------------------------------------------------------------ metrics
 

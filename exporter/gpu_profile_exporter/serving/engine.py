@@ -22,6 +22,7 @@ from gpu_profile.serving.request_spans import ServedRequest, SpanFault
 from gpu_profile.serving.sharing import WHOLE_TIMES, Unallocated
 from gpu_profile.serving.tenants import ModelUse
 from gpu_profile.serving.work import RequestPhase
+from gpu_profile.serving.workers import EngineWorker, WorkerRole
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.config import ServingSettings
 from gpu_profile_exporter.readings.readings import MetricReading
@@ -76,7 +77,7 @@ class ServedEngine:
     def __init__(
         self, name: str, listener: EngineListener, clock: Clock, settings: ServingSettings, *, behind_s: float
     ) -> None:
-        self.name = name
+        self.name, self.worker = name, EngineWorker.named(name)
         #: The energy of its GPUs. None until the GPUs have answered.
         self.energy: EnergySum | None = None
         #: The metrics, as of the last step.
@@ -112,6 +113,7 @@ class ServedEngine:
             len(uuids),
             most_tenants=self._settings.tenants,
             deadline_ns=self._deadline_ns,
+            role=self.worker.role,
         )
         self._programs = OtherPrograms(self.name, uuids, self._clock, behind_s=self._behind_s)
         self.energy = EnergySum(uuids)
@@ -148,10 +150,11 @@ class ServedEngine:
             if taken is SpanFault.REPEATED:
                 continue
             use = estimator.uses.of(request.tenant, request.model)
-            self._ended[use] += 1
-            for phase, n in zip(RequestPhase, _computed(request), strict=True):
+            # A request of two workers ends on the second one, which has no prefix cache.
+            self._ended[use] += self.worker.role is not WorkerRole.PREFILL
+            for phase, n in zip(RequestPhase, self._computed(request), strict=True):
                 self._tokens[use, phase] += n
-            if request.cached is not None:
+            if request.cached is not None and self.worker.role is not WorkerRole.DECODE:
                 self._cached[use] += request.cached
                 ticket.saved_j = estimator.account.saving(request.cached)
                 if ticket.saved_j is not None:
@@ -207,9 +210,13 @@ class ServedEngine:
         partial = (Unallocated.LOST, Unallocated.REQUEST, *WHOLE_TIMES)
         if spent is None or spent.prompt is None or cost.reason in partial:
             return
-        for phase, tokens in zip(RequestPhase, _computed(spent), strict=True):
+        for phase, tokens in zip(RequestPhase, self._computed(spent), strict=True):
             joules, n = self.priced[request.use.tenant, _PHASES[phase]]
             self.priced[request.use.tenant, _PHASES[phase]] = joules + cost.joules[phase], n + tokens
+
+    def _computed(self, request: ServedRequest | FinishedRequest) -> tuple[int, int]:
+        """The tokens that the engine computed for a request, by phase."""
+        return self.worker.counts((request.prompt or 0) - (request.cached or 0), request.completion or 0)
 
     @property
     def progress(self) -> EngineProgress | None:
@@ -286,8 +293,3 @@ class ServedEngine:
             # From 0, so that increase() sees the first joules.
             joules = account.unallocated.get(reason, 0) / _UJ
             yield MetricReading(rows.SERVING_UNALLOCATED, self._about("reason", str(reason)), joules)
-
-
-def _computed(request: ServedRequest | FinishedRequest) -> tuple[int, int]:
-    """The tokens that the engine computed for a request, by phase."""
-    return (request.prompt or 0) - (request.cached or 0), request.completion or 0

@@ -43,7 +43,7 @@ class RequestCosts:
             service = str(resource.get(_SERVICE, ""))
             for i, span in enumerate(scope.spans, first):
                 values = resource | _values(span.attributes)
-                ticket = self._serving.request(service, span.name, span.start_time_unix_nano, values)
+                ticket = self._serving.request(service, span.name, span.start_time_unix_nano, values, span.trace_id)
                 if ticket is not None:
                     tickets.append(SpanTicket(i, ticket))
         return tickets

@@ -159,6 +159,28 @@ REQUEST_SAVED: Final = Attribute(
 REQUEST_REASON: Final = Attribute(
     "gpu_profile.request.reason", "string", "Why the request has no values, such as `not_identifiable_yet`"
 )
+REQUEST_WORKER: Final = Attribute(
+    "gpu_profile.request.worker",
+    "string",
+    "`prefill` or `decode`, where each is an engine of its own: the values above are of this worker alone",
+)
+REQUEST_PREFILL: Final = Attribute(
+    "gpu_profile.request.prefill.energy",
+    "double",
+    "Energy of the prefill worker for the request, on the span of the decode worker",
+    "J",
+)
+REQUEST_TOTAL: Final = Attribute(
+    "gpu_profile.request.total.energy", "double", "Energy of both workers, on the span of the decode worker", "J"
+)
+REQUEST_TOTAL_HALF_WIDTH: Final = Attribute(
+    "gpu_profile.request.total.half_width", "double", "Half of the 95 % interval of the energy of both workers", "J"
+)
+REQUEST_TOTAL_REASON: Final = Attribute(
+    "gpu_profile.request.total.reason",
+    "string",
+    "Why there is no energy of both workers: the worker and its reason, such as `prefill: span_missing`",
+)
 #: The attributes of spans of requests.
 REQUEST_ATTRIBUTES: Final[tuple[Attribute, ...]] = (
     REQUEST_ENERGY,
@@ -167,4 +189,9 @@ REQUEST_ATTRIBUTES: Final[tuple[Attribute, ...]] = (
     REQUEST_DEVICE_TIME,
     REQUEST_SAVED,
     REQUEST_REASON,
+    REQUEST_WORKER,
+    REQUEST_PREFILL,
+    REQUEST_TOTAL,
+    REQUEST_TOTAL_HALF_WIDTH,
+    REQUEST_TOTAL_REASON,
 )

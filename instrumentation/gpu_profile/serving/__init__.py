@@ -12,11 +12,12 @@ by the equations of `join.unmixing` with quantities of work in place of time. Re
 - `sharing`: the parts of each window: idle, iterations, and the reasons for energy that is unallocated.
 - `account`: the totals by request, tenant and phase, and the costs of single requests, from `cost_sums`. `charging`:
   the energy of iterations by request. `savings`: by a prefix cache.
-- `simulated`: an engine with exact costs, for tests, benchmarks and the demonstration.
+- `simulated`: an engine with exact costs, for tests, benchmarks and the demonstration, with its `simulated_load`.
+  `simulated_workers`: servers of several workers.
 - `forward_pass`: messages of engines, decoded strictly; `pass_times`: when their iterations ran.
 - `request_spans`: requests from the engines' spans; `span_arrivals`: how late they come; `tenants`: bounded names.
-- `membership`: the requests of each iteration, with `prefill` and `stamp_delay`; `pass_parts`: iterations with the
-  parts of requests.
+- `workers`: prefill and decode workers. `membership`: the requests of each iteration, with `prefill`, `packing` for
+  prefill workers, and `stamp_delay`; `pass_parts`: iterations with the parts of requests.
 - `joined`: all of it for one engine.
 - `engine`: reports one's own engine's iterations; `vllm`: vLLM's plug-in. Both send; all others are pure.
 

@@ -25,6 +25,7 @@ from gpu_profile.serving.sharing import Unallocated
 from gpu_profile.serving.span_arrivals import SpanArrivals
 from gpu_profile.serving.tenants import NO_TENANT, ModelUse, ModelUses
 from gpu_profile.serving.windows import CounterReadings
+from gpu_profile.serving.workers import WorkerRole
 
 _S: Final = 1_000_000_000
 DEADLINE_NS: Final = 120 * _S
@@ -73,6 +74,7 @@ class ServingEngine:
     """The costs of one engine, which uses `devices` devices.
 
     `tenant_attribute` names the attribute of requests' spans that has the tenant. None: all requests are of one tenant.
+    `role` is the part of requests that it computes.
     Energies of requests and of tenants by model, as `ModelUse`, are in `account`. Call `settle` about once a second.
     """
 
@@ -83,12 +85,13 @@ class ServingEngine:
         *,
         most_tenants: int = 64,
         deadline_ns: int = DEADLINE_NS,
+        role: WorkerRole = WorkerRole.WHOLE,
     ) -> None:
-        self._tenant_attribute, self._deadline_ns = tenant_attribute, deadline_ns
+        self._tenant_attribute, self._deadline_ns, self._role = tenant_attribute, deadline_ns, role
         #: The labels of tenants and models.
         self.uses = ModelUses(most_tenants)
         self.account = EngineAccount(self._use_of, devices)
-        self._passes, self._membership = PublishedPasses(), Membership()
+        self._passes, self._membership = PublishedPasses(), Membership(role)
         self._publisher: tuple[str, int] | None = None
         #: When two publishers ran iterations last, the end of the last iteration, and the start of the first one.
         self._shared_until_ns, self._last_ns, self._first_ns = 0, 0, 0
@@ -165,6 +168,9 @@ class ServingEngine:
         if isinstance(request, SpanFault):
             self.refused_requests[request] += 1
             return request
+        if self._role is WorkerRole.DECODE:
+            # The cached tokens are those of the prefill worker.
+            request = request._replace(cached=None)
         if len(self._unplaced) >= MOST_REQUESTS or len(self._requests) >= 2 * MOST_REQUESTS:
             self.refused_requests[PlacingFault.FULL] += 1
             return PlacingFault.FULL
@@ -216,7 +222,7 @@ class ServingEngine:
             self._requests.pop(number)
         self._unplaced.clear()
         self._ended.clear()
-        self._membership = Membership()
+        self._membership = Membership(self._role)
         self._shared_until_ns = self._last_ns = self._first_ns = self._last_time_ns = 0
         self._unread = None
         self._spans.restart()
@@ -332,7 +338,9 @@ class ServingEngine:
         if request.tokens is not None:
             # Of a request that began before the first message, nobody has the other tokens.
             whole = request.scheduled_ns >= self._first_ns
-            self.account.ended(number, request.tokens, request.scheduled_ns if whole else 0)
+            prompt, others = request.tokens
+            tokens = 0 if self._role is WorkerRole.DECODE else prompt, others
+            self.account.ended(number, tokens, request.scheduled_ns if whole else 0)
 
     def _without_spans_ns(self, now_ns: int) -> int | None:
         """The time of the iterations that need not wait for spans, because there have been none for long. None: all

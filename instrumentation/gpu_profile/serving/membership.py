@@ -23,6 +23,7 @@ from gpu_profile.serving.prefill import Chunk, Prefilling
 from gpu_profile.serving.request_spans import ServedRequest
 from gpu_profile.serving.stamp_delay import StampDelay
 from gpu_profile.serving.work import Bools, DecodeRuns, RequestPhase
+from gpu_profile.serving.workers import WorkerRole
 
 #: Tokens after the first one, per iteration in which a request could have been in decode: above the first ratio,
 #: several tokens come from one iteration. Below the second one, the request was interrupted. A few are uncertain.
@@ -77,9 +78,10 @@ def _is_exact(message: ForwardPass, chunks: list[Chunk]) -> bool:
 
 
 class Membership:
-    """The iterations that wait for their requests. Requests are numbered by the caller, each with its own number."""
+    """The iterations that wait for their requests. Requests are numbered by the caller, each with its own number.
+    `role` is the part of requests that they compute."""
 
-    def __init__(self) -> None:
+    def __init__(self, role: WorkerRole = WorkerRole.WHOLE) -> None:
         self._passes: deque[TimedPass] = deque()
         #: The position of the first of them among all iterations, and among iterations with decode.
         self._gone, self._decodes_gone = 0, 0
@@ -93,7 +95,7 @@ class Membership:
         self._running: dict[int, _Placed] = {}
         self._by_first: dict[int, set[_Placed]] = defaultdict(set)
         self._by_last: dict[int, set[_Placed]] = defaultdict(set)
-        self._prefills = Prefilling()
+        self._prefills = Prefilling(apart=role is WorkerRole.PREFILL)
         self.delay = StampDelay()
         #: The tokens and iterations of the latest requests, and their sums.
         self._ratios: deque[tuple[int, int]] = deque()

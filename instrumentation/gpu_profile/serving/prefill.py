@@ -11,6 +11,8 @@ from bisect import bisect_left, insort_right
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from gpu_profile.serving.forward_pass import ForwardPass
+from gpu_profile.serving.packing import packed
 from gpu_profile.serving.pass_times import TimedPass
 from gpu_profile.serving.request_spans import ServedRequest
 
@@ -20,6 +22,8 @@ _FULL: Final = 0.95
 _NEAR_NS: Final = 30_000_000
 #: The weight of a new prompt in its tenant's usual share of computed tokens, and the most tenants with one.
 _NEW, _MOST_TENANTS = 0.05, 1000
+#: The time from a prefill worker's iteration to its answers: at least, and at most.
+_ANSWERS_NS: Final = (-20_000_000, 1_000_000_000)
 #: The most requests that wait for their prefill to leave.
 _MOST: Final = 20_000
 
@@ -63,9 +67,11 @@ class Chunk(NamedTuple):
 
 
 class Prefilling:
-    """The iterations with prefill that have not left, and the requests in them."""
+    """The iterations with prefill that have not left, and the requests in them. `apart`: the engine is a prefill
+    worker. Its requests' stamps may be late."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, apart: bool = False) -> None:
+        self._apart, self._packs = apart, False
         self._at: list[int] = []
         self._ends: list[int] = []
         #: Their tokens of prefill and decode together, None if a message was lost, and the most so far.
@@ -103,6 +109,7 @@ class Prefilling:
     def put(self, number: int, request: ServedRequest, at: int) -> None:
         """Add a request. Its prefill ended with the iteration at this position."""
         prompt = _Prompt(number, request, at, 0, request.cached)
+        self._packs = self._apart and request.cached is not None
         insort_right(self._prompts, prompt, key=_order)
         del self._prompts[:-_MOST]
 
@@ -162,10 +169,36 @@ class Prefilling:
         ]
         return sorted(some, key=lambda prompt: self._left(prompt, at) <= tokens)
 
+    def _packed(self, at: int, each: TimedPass, message: ForwardPass) -> list[Chunk]:
+        """The parts of prompts in an iteration of a prefill worker, by their tokens. None fit if it is empty."""
+        low_ns, high_ns = (each.end_ns + late_ns for late_ns in _ANSWERS_NS)
+        near = sorted(
+            (prompt for prompt in self._prompts if low_ns <= prompt.request.first_token_ns <= high_ns),
+            key=lambda prompt: prompt.request.first_token_ns,
+        )
+        left = [prompt.left for prompt in near]
+        before = [(prompt.cached or 0) + prompt.computed for prompt in near]
+        tokens = message.prefill_tokens
+        full = tokens + message.decodes >= _FULL * self._budget
+        fit = packed(left, before, message.prefills, tokens, message.prefill_kv, full=full)
+        for prompt in self._prompts:
+            prompt.at = max(prompt.at, at + 1)
+        if fit is None:
+            return []
+        result = [Chunk(near[i], left[i], before[i]) for i in fit.ended]
+        for chunk in result:
+            chunk.prompt.at = at
+        if fit.goes_on is not None:
+            rest = tokens - sum(chunk.tokens for chunk in result)
+            result.append(Chunk(near[fit.goes_on], rest, before[fit.goes_on]))
+        return result
+
     def chunks(self, at: int, each: TimedPass) -> list[Chunk]:
         """The parts of prompts in the iteration at a position, which is the first that has not left."""
         if each.message is None or not each.message.prefills:
             return []
+        if self._packs:
+            return self._packed(at, each, each.message)
         self._move_ends(at)
         tokens, context = each.message.prefill_tokens, each.message.prefill_kv
         result: list[Chunk] = []

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-_NAME: Final = re.compile(r"llm_request|(?:\S{1,32} )?Req \w{1,64}")
+_NAME: Final = re.compile(r"llm_request|(?:\S{0,32} )?Req \S{1,64}")
 _IDS: Final = ("gen_ai.request.id", "rid")
 _PROMPTS: Final = ("gen_ai.usage.prompt_tokens", "gen_ai.usage.input_tokens")
 _COMPLETIONS: Final = ("gen_ai.usage.completion_tokens", "gen_ai.usage.output_tokens")
@@ -68,6 +68,9 @@ def served_request(
     queue_s = _number(attributes, (_QUEUE,), _MOST_S)
     if any(each is not None and math.isnan(each) for each in (prompt, completion, first_s, whole_s, cached, queue_s)):
         return SpanFault.RANGE
+    if whole_s is None and completion == 1:
+        # SGLang's prefill workers report no end.
+        whole_s = first_s
     if prompt is None or completion is None or first_s is None or whole_s is None:
         return SpanFault.INCOMPLETE
     if several is not None and several != 1:

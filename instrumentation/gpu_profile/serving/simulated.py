@@ -19,6 +19,7 @@ import numpy as np
 from gpu_profile.driver.simulated.models import DeviceModel
 from gpu_profile.driver.simulated.physics import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, power_share
 from gpu_profile.history.timeline import Floats
+from gpu_profile.serving.simulated_load import TENANTS, TenantLoad, arrivals_of
 from gpu_profile.serving.windows import CounterReadings
 from gpu_profile.serving.work import QUANTITIES, Iterations, Parts, RequestPhase, WorkQuantity
 
@@ -29,8 +30,8 @@ _HOST_S: Final = 300e-6
 _CHUNK, _MOST_REQUESTS, _BLOCK = 2048, 96, 16
 #: The share of the memory beside the weights that the cache has.
 _CACHE: Final = 0.9
-#: The relative standard deviation of an iteration's duration. Groups of requests, and the mean spread in one, in s.
-_DURATION_NOISE, _BURST_EVERY_S, _BURST_S = 0.01, 12.0, 0.4
+#: The relative standard deviation of an iteration's duration.
+_DURATION_NOISE: Final = 0.01
 #: Steps of the integral along the mix of an iteration.
 _STEPS: Final = 32
 #: The number of requests at which the price of an operation is the usual one, and the range in which it changes, for
@@ -64,32 +65,6 @@ class LanguageModel:
         share = self.active / self.experts
         read = 1 - (1 - share) ** tokens if self.experts > 1 else np.ones(len(tokens))
         return 2 * self.parameters * share * whole, 2 * self.parameters * read
-
-
-@dataclass(frozen=True, slots=True)
-class TenantLoad:
-    """One tenant's requests: mean tokens of prompt and output (lognormal, with these sigmas), the share of a prompt
-    that the prefix cache holds, requests per second, and priority (a larger one goes first).
-
-    Medians of conversation and coding are those of the Azure traces (Patel et al., *Splitwise*, ISCA 2024, fig. 3):
-    some 1,000 tokens in and 130 out, 1,500 in and 13 out.
-    """
-
-    name: str
-    prompt: float
-    output: float
-    prompt_sigma: float = 0.7
-    output_sigma: float = 0.7
-    cached: float = 0.0
-    per_s: float = 2.0
-    priority: int = 0
-
-
-TENANTS: Final = (
-    TenantLoad("rag", 3000, 120, 0.5, 0.6, 0.0, 2.2),
-    TenantLoad("chat", 1300, 165, 0.7, 0.7, 0.3, 6.0, 1),
-    TenantLoad("agent", 6000, 60, 0.4, 0.8, 0.85, 2.4),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +196,18 @@ class ServingRun(NamedTuple):
         idle = np.diff(starts, prepend=0.0) - np.concatenate(([0.0], (ends - starts)[:-1]))
         times = np.column_stack((starts, ends)).ravel()
         joules = np.cumsum(np.column_stack((idle * self.idle_w, self.joules)).ravel())
-        drawn = np.random.default_rng(seed)
-        at = np.arange(every_s, ends[-1], every_s)
-        at = at + drawn.uniform(-jitter_s, jitter_s, len(at))
-        shown = np.interp(at - late_s, np.concatenate(([0.0], times)), np.concatenate(([0.0], joules)))
-        return CounterReadings(self.start_ns + np.rint(at * _NS).astype(np.int64), np.floor(shown * 1e3) / 1e3)
+        return shown(self.start_ns, times, joules, every_s, late_s, jitter_s, seed)
+
+
+def shown(
+    start_ns: int, times: Floats, joules: Floats, every_s: float, late_s: float, jitter_s: float, seed: int
+) -> CounterReadings:
+    """Readings of a counter that grows along `joules` at `times` in s, as `ServingRun.readings` gives them."""
+    drawn = np.random.default_rng(seed)
+    at = np.arange(every_s, times[-1], every_s)
+    at = at + drawn.uniform(-jitter_s, jitter_s, len(at))
+    values = np.interp(at - late_s, np.concatenate(([0.0], times)), np.concatenate(([0.0], joules)))
+    return CounterReadings(start_ns + np.rint(at * _NS).astype(np.int64), np.floor(values * 1e3) / 1e3)
 
 
 def simulate(
@@ -235,31 +217,9 @@ def simulate(
     """Run the engine for a time. `bursts`: requests of a tenant arrive in groups, some 12 s apart. `noise` is the
     relative standard deviation of an iteration's energy around the physics. `drained`: until the last request ends."""
     drawn = np.random.default_rng(seed)
-    schedule = Schedule(physics, tenants, _arrivals(tenants, seconds, drawn, bursts=bursts), drawn)
+    schedule = Schedule(physics, tenants, arrivals_of(tenants, seconds, drawn, bursts=bursts), drawn)
     schedule.run(math.inf if drained else seconds)
     return schedule.result(noise, start_ns)
-
-
-def _arrivals(tenants: Sequence[TenantLoad], seconds: float, drawn: np.random.Generator, *, bursts: bool) -> Floats:
-    """Requests in order of arrival: time in s, tenant, tokens of the prompt, of the output, and cached ones."""
-    every = []
-    for place, tenant in enumerate(tenants):
-        count = int(drawn.poisson(tenant.per_s * seconds))
-        times = drawn.uniform(0, seconds, count)
-        if bursts:
-            groups = drawn.uniform(0, seconds, max(1, round(seconds / _BURST_EVERY_S)))
-            times = drawn.choice(groups, count) + drawn.exponential(_BURST_S, count)
-        prompt, output = (
-            np.maximum(least, mean * drawn.lognormal(-(sigma**2) / 2, sigma, count)).astype(int)
-            for least, mean, sigma in (
-                (8, tenant.prompt, tenant.prompt_sigma), (2, tenant.output, tenant.output_sigma)
-            )
-        )  # fmt: skip
-        cached = np.minimum(prompt - 4, (prompt * tenant.cached * drawn.uniform(0.8, 1.1, count)).astype(int))
-        every.append(np.column_stack((times, np.full(count, place), prompt, output, cached)))
-    rows = np.concatenate(every)
-    result: Floats = rows[np.argsort(rows[:, 0])]
-    return result
 
 
 class Schedule:

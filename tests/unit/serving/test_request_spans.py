@@ -19,7 +19,7 @@ def test_a_span_of_vllm_gives_the_times_of_its_request() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["decode Req 1a2b3c4d", "Req 1a2b3c4d"])
+@pytest.mark.parametrize("name", ["decode Req 1a2b3c4d", " Req 1a2b3c4d", "Req 1a2b3c4d"])
 def test_a_span_of_sglang_and_the_names_of_the_specification_are_read(name: str) -> None:
     attributes: dict[str, object] = {
         "rid": "1a2b3c4d", "gen_ai.usage.input_tokens": 7, "gen_ai.usage.output_tokens": 1,

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from gpu_profile.driver.simulated.models import MODELS
-from gpu_profile.serving.simulated import TENANTS, EnginePhysics, LanguageModel, TenantLoad, simulate
+from gpu_profile.serving.simulated import EnginePhysics, LanguageModel, simulate
+from gpu_profile.serving.simulated_load import TENANTS, TenantLoad
 from gpu_profile.serving.work import QUANTITIES, RequestPhase, WorkQuantity
 
 PHYSICS = EnginePhysics(MODELS["H200 SXM"])

@@ -5,6 +5,8 @@ from benchmarks.serving_vllm import vllm_messages
 
 from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.serving.simulated import EnginePhysics, simulate
+from gpu_profile.serving.simulated_workers import simulate_disaggregated
+from gpu_profile.serving.workers import WorkerRole
 
 
 def test_from_messages_and_spans_requests_get_their_true_energy() -> None:
@@ -32,3 +34,25 @@ def test_an_old_vllm_that_counts_cached_tokens_as_computed_gives_no_confident_er
     given = np.isfinite(shown.tenant_half_widths)
     assert given.any()
     assert (abs(shown.tenants / truth - 1) < 3 * shown.tenant_half_widths)[given].all()
+
+
+def test_the_parts_of_a_prefill_worker_and_a_decode_worker_add_up_to_the_true_energy() -> None:
+    """The prefill worker answers after the transfer of keys and values, and reports no end. The decode worker's clock
+    is 3 s ahead."""
+    runs = simulate_disaggregated(EnginePhysics(MODELS["H200 SXM"]), seconds=40, seed=2)
+    decode = runs.decode._replace(start_ns=runs.decode.start_ns + 3 * 10**9)
+    decode = decode._replace(
+        iterations=decode.iterations._replace(
+            starts=decode.iterations.starts + 3 * 10**9, ends=decode.iterations.ends + 3 * 10**9
+        )
+    )
+    first, second = replay(runs.prefill, 2, WorkerRole.PREFILL), replay(decode, 2, WorkerRole.DECODE)
+    shown = first.joules[runs.prefill_of] + second.joules
+    answered = np.isfinite(shown) & (runs.true_j > 5)
+    assert answered.sum() > 0.85 * (runs.true_j > 5).sum()
+    errors = abs(shown[answered] / runs.true_j[answered] - 1)
+    assert np.median(errors) < 0.02
+    widths = np.hypot(first.half_widths[runs.prefill_of], second.half_widths)[answered]
+    assert np.mean(errors * runs.true_j[answered] > 3 * widths) < 0.01
+    truth = np.bincount([request.tenant for request in decode.requests], runs.true_j)
+    assert first.tenants + second.tenants == pytest.approx(truth, rel=0.06)

@@ -177,3 +177,52 @@ def test_an_engine_without_usable_gpus_is_logged_once_and_has_no_series(
         costs.step()
         assert [record.message for record in caplog.records] == [f"engine e has no costs: {says}"]
         assert told(costs) == {}
+
+
+def test_spans_of_a_prefill_and_a_decode_worker_go_to_their_engines_and_count_once(tmp_path: Path) -> None:
+    """SGLang's workers have the same service name, and the same numbers of tokens. vLLM's have names of their own."""
+    names = ("prefill:llm", "decode:llm")
+    with serving(gpus("GPU-1", "GPU-2"), tmp_path, *names, devices=tuple(zip(names, "01", strict=True))) as costs:
+        costs.step()
+        trace = b"1" * 16
+        prefill = SPAN | {"gen_ai.usage.completion_tokens": 1}
+        first = costs.request("sglang", "prefill Req 1a", START_NS, prefill, trace)
+        second = costs.request("sglang", "decode Req 2b", START_NS, SPAN, trace)
+        assert second is not None
+        assert second.prefill is first
+        for service, name, ours in (
+            ("decode:llm", "llm_request", True), ("llm", "decode Req 1", True), ("llm", "llm_request", False),
+            ("prefill:llm", "decode Req 1", False),
+        ):  # fmt: skip
+            ticket = costs.request(service, name, START_NS - 1, SPAN, b"2" * 16)
+            assert ticket is not None
+            assert (ticket.reason == "engine_not_known") is not ours
+        costs.step()
+        found = told(costs)
+        counted = {key: value for key, value in found.items() if key[0] in ("requests", "tokens", "cached") and value}
+        assert counted == {
+            ("tokens", "prefill:llm", "alice", "m", "prefill"): 60,
+            ("cached", "prefill:llm", "alice", "m"): 40,
+            ("tokens", "decode:llm", "alice", "m", "decode"): 14,
+            ("requests", "decode:llm", "alice", "m"): 2,
+        }
+        assert second.attributes() == {
+            "gpu_profile.request.reason": "not_identifiable_yet", "gpu_profile.request.worker": "decode",
+            "gpu_profile.request.total.reason": "decode: not_identifiable_yet",
+        }  # fmt: skip
+
+
+def test_a_worker_alone_takes_only_the_spans_of_its_role_and_has_no_total(tmp_path: Path) -> None:
+    """The other worker is on another node."""
+    with serving(gpus("GPU-1"), tmp_path, "decode:llm") as costs:
+        costs.step()
+        other, own = (
+            costs.request("sglang", f"{each} Req 1a", START_NS, SPAN, b"1" * 16) for each in ("prefill", "decode")
+        )
+        assert other is not None
+        assert own is not None
+        assert other.reason == "engine_not_known"
+        assert not own.paired
+        assert own.attributes() == {
+            "gpu_profile.request.reason": "not_settled_in_time", "gpu_profile.request.worker": "decode",
+        }  # fmt: skip

@@ -28,7 +28,9 @@ class Serving:
         self.tickets: list[CostTicket] = []
         self.seen: list[tuple[str, int, Mapping[str, object]]] = []
 
-    def request(self, service: str, name: str, start_ns: int, attributes: Mapping[str, object]) -> CostTicket | None:
+    def request(
+        self, service: str, name: str, start_ns: int, attributes: Mapping[str, object], trace: bytes
+    ) -> CostTicket | None:
         self.seen.append((service, start_ns, attributes))
         if name != "llm_request":
             return None

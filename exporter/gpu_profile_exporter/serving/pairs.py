@@ -1,0 +1,82 @@
+"""Joins the two parts of a request, of a prefill worker and of a decode worker, by the trace of their spans."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gpu_profile.serving.workers import WorkerRole
+
+if TYPE_CHECKING:
+    from gpu_profile.serving.request_spans import ServedRequest
+    from gpu_profile_exporter.serving.tickets import CostTicket
+
+#: The attribute with which SGLang identifies a request on both workers.
+BOOTSTRAP_ROOM: Final = "bootstrap_room"
+#: The most parts in memory, of all traces and of one trace.
+_MOST, _MOST_IN_TRACE = 10_000, 256
+
+
+@dataclass(slots=True)
+class _Part:
+    """A part of a request, with the identity of the request that both of its spans may have. `joined`: it has its other
+    part."""
+
+    room: str
+    request: ServedRequest
+    ticket: CostTicket
+    joined: bool = False
+
+
+class RequestPairs:
+    """The latest requests of a server's two workers. Any thread may call `take`.
+
+    A trace may have several requests. Both parts have the same number of tokens in their prompts, and the decode ends
+    after the prefill has begun. Of several such parts, the same id goes first, then the latest prefill, which
+    belongs to the last try. Each prefill is in one total at most. Both workers are on this node, with one clock.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[bytes, list[_Part]] = {}
+        self._kept = 0
+        self._lock = threading.Lock()
+
+    def take(self, trace: bytes, room: str, ticket: CostTicket) -> None:
+        """Take a part, whose ticket has its request and its role. Joins it if the other part waits."""
+        request = ticket.request
+        if request is None:
+            return
+        ticket.paired = ticket.role is WorkerRole.DECODE
+        part = _Part(room, request, ticket)
+        with self._lock:
+            others = self._parts.setdefault(trace, [])
+            if any(part.ticket.role is each.ticket.role and part.request == each.request for each in others):
+                return  # a copy, which the engine refuses
+            fit = [each for each in others if not each.joined and _fits(part, each)]
+            if fit:
+                other = max(fit, key=lambda each: (each.request.id == request.id, each.request.scheduled_ns))
+                part.joined = other.joined = True
+                _join(part.ticket, other.ticket)
+            if len(others) >= _MOST_IN_TRACE:
+                del others[0]
+                self._kept -= 1
+            others.append(part)
+            self._kept += 1
+            while self._kept > _MOST:
+                self._kept -= len(self._parts.pop(next(iter(self._parts))))
+
+
+def _fits(one: _Part, other: _Part) -> bool:
+    prefill, decode = (one, other) if one.ticket.role is WorkerRole.PREFILL else (other, one)
+    return (
+        prefill.ticket.role is not decode.ticket.role
+        and (prefill.room == decode.room or not prefill.room or not decode.room)
+        and prefill.request.prompt == decode.request.prompt
+        and prefill.request.scheduled_ns <= decode.request.end_ns
+    )
+
+
+def _join(one: CostTicket, other: CostTicket) -> None:
+    prefill, decode = (one, other) if one.role is WorkerRole.PREFILL else (other, one)
+    decode.prefill = prefill
