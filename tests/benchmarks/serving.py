@@ -3,25 +3,23 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from laboratory.score import clustered
 
 from benchmarks import serving_gate, serving_messages, serving_workers
 from benchmarks.rows import Row
+from benchmarks.serving_accounts import share_out, where
 from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.serving.account import EngineAccount
-from gpu_profile.serving.sharing import Unallocated
 from gpu_profile.serving.simulated import EnginePhysics, LanguageModel, ServingRun, simulate
 from gpu_profile.serving.simulated_load import TENANTS
-from gpu_profile.serving.windows import CounterReadings
 from gpu_profile.serving.work import Iterations, RequestPhase, WorkQuantity
 
 SEEDS: Final = 10
 _SECONDS: Final = 240.0
-_BATCH_NS: Final = 5_000_000_000
 #: Requests of less energy than this, in J, are not judged one by one.
 _LEAST_J: Final = 5.0
 _PHYSICS: Final = EnginePhysics(MODELS["H200 SXM"])
@@ -130,41 +128,10 @@ def _energy(run: ServingRun, start_ns: int, end_ns: int) -> float:
     return float(run.joules[some].sum())
 
 
-def share_out(account: EngineAccount, run: ServingRun, readings: CounterReadings, lost: Iterations | None) -> None:
-    """Feed an account as its data arrive: iterations and readings of 5 s at a time. `lost` are iterations that never
-    arrive."""
-    iterations, at, read = run.iterations, 0, 0
-    gone = set() if lost is None else set(lost.starts.tolist())
-    for until_ns in range(run.start_ns + _BATCH_NS, int(iterations.ends[-1]) + _BATCH_NS, _BATCH_NS):
-        to = int(np.searchsorted(iterations.ends, until_ns, side="right"))
-        to_read = int(np.searchsorted(readings.times, until_ns, side="right"))
-        some = iterations.cut(at, to)
-        if gone:
-            kept = np.array([start not in gone for start in some.starts.tolist()], bool)
-            for start, end in zip(some.starts[~kept].tolist(), some.ends[~kept].tolist(), strict=True):
-                account.spoil(start, end, Unallocated.LOST)
-            some = _where(some, kept)
-        account.take(some)
-        account.read(CounterReadings(readings.times[read:to_read], readings.joules[read:to_read]))
-        complete_ns = int(iterations.ends[to - 1]) if to else run.start_ns
-        account.settle(complete_ns)
-        at, read = to, to_read
-
-
-def _where(some: Iterations, kept: Any) -> Iterations:
-    rows = kept[some.parts.iteration]
-    place = np.cumsum(kept) - 1
-    parts = some.parts._replace(
-        iteration=place[some.parts.iteration][rows], request=some.parts.request[rows], phase=some.parts.phase[rows],
-        work=some.parts.work[rows],
-    )  # fmt: skip
-    return Iterations(some.starts[kept], some.ends[kept], some.work[kept], parts)
-
-
 def _lost(run: ServingRun, share: float, seed: int) -> Iterations | None:
     if not share:
         return None
-    return _where(run.iterations, np.random.default_rng(seed).uniform(size=len(run.joules)) < share)
+    return where(run.iterations, np.random.default_rng(seed).uniform(size=len(run.joules)) < share)
 
 
 # ---------------------------------------------------------------------- other rules

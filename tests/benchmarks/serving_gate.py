@@ -43,7 +43,7 @@ def _run() -> ServingRun:
 def measured(seed: int, factor: float = 1.0) -> RunCosts:
     """The costs of one run of the same requests, with noise of its own. `factor`: of all energy."""
     # The benchmark of the account imports this module.
-    from benchmarks.serving import share_out
+    from benchmarks.serving_accounts import share_out
 
     run = _run()
     noise = 1 + _NOISE * np.random.default_rng(seed).standard_normal(len(run.joules))

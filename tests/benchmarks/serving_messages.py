@@ -1,8 +1,10 @@
 """The same energy, shared out from an engine's own messages and from its requests' spans, as they arrive on a node."""
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 import msgpack
@@ -11,7 +13,9 @@ import numpy as np
 from gpu_profile.history.timeline import Floats
 from gpu_profile.serving.cost_sums import RequestCost
 from gpu_profile.serving.joined import ServingEngine
+from gpu_profile.serving.sharing import Unallocated
 from gpu_profile.serving.simulated import ServingRun
+from gpu_profile.serving.windows import CounterReadings
 from gpu_profile.serving.work import RequestPhase, WorkQuantity
 from gpu_profile.serving.workers import WorkerRole
 
@@ -28,13 +32,16 @@ _DEADLINE_NS: Final = 55 * _S
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """By number of a request: its energy in J and half-width, NaN if it was refused. By tenant: its energy, and its
-    half-width as a share of that. The rest is of the whole run."""
+    half-width as a share of that. The rest is of the whole run: energies of nobody, in J, and the reasons of requests
+    without a cost."""
 
     joules: Floats
     half_widths: Floats
     tenants: Floats
     tenant_half_widths: Floats
     us_per_iteration: float
+    unallocated: dict[Unallocated, float]
+    reasons: Counter[str]
 
 
 def messages(run: ServingRun, seed: int) -> Iterator[tuple[int, list[bytes]]]:
@@ -96,11 +103,12 @@ def spans(run: ServingRun, role: WorkerRole) -> Iterator[tuple[int, int, dict[st
 
 def replay(
     run: ServingRun, seed: int, some: Iterable[tuple[int, list[bytes]]] | None = None, *,
-    cached: bool = True, role: WorkerRole = WorkerRole.WHOLE,
+    cached: bool = True, role: WorkerRole = WorkerRole.WHOLE, readings: CounterReadings | None = None,
 ) -> Replayed:  # fmt: skip
     """All data of a run in the order of their arrival, and idle readings until the last request is settled. `some` are
     other messages than SGLang's. `cached`: spans have the cached tokens of their prompts."""
-    engine, readings = ServingEngine(_TENANT, deadline_ns=_DEADLINE_NS, role=role), run.readings(seed=seed)
+    engine = ServingEngine(_TENANT, deadline_ns=_DEADLINE_NS, role=role)
+    readings = readings or run.readings(seed=seed)
     name = f"{role} Req 1a2b3c4d" if role else "llm_request"
     last_ns, last_j = int(readings.times[-1]), float(readings.joules[-1])
     idle = [(last_ns + i * _S, last_j + i * run.idle_w) for i in range(1, 150)]
@@ -139,4 +147,7 @@ def replay(
     ])  # fmt: skip
     widths = [engine.account.half_width((f"t{place}", "")) for place in range(len(tenants))]
     tenant_widths = np.array([np.nan if width is None else width for width in widths])
-    return Replayed(joules, half_widths, tenants, tenant_widths, spent_s / len(run.joules) * 1e6)
+    unallocated = {reason: uj / 1e6 for reason, uj in engine.account.unallocated.items()}
+    reasons = Counter(str(cost) for _, cost in finished if isinstance(cost, StrEnum))
+    per_iteration = spent_s / len(run.joules) * 1e6
+    return Replayed(joules, half_widths, tenants, tenant_widths, per_iteration, unallocated, reasons)

@@ -16,7 +16,8 @@ from gpu_profile.sampling.rounds import PROCESSES_S
 from gpu_profile.sampling.tracked import TrackedDevice
 from gpu_profile.serving.account import EngineAccount
 from gpu_profile.serving.cost_sums import RequestCost
-from gpu_profile.serving.joined import CostRefusal, FinishedRequest, ServingEngine
+from gpu_profile.serving.finished import CostRefusal, FinishedRequest
+from gpu_profile.serving.joined import ServingEngine
 from gpu_profile.serving.model import FIRST_AT
 from gpu_profile.serving.request_spans import ServedRequest, SpanFault
 from gpu_profile.serving.sharing import WHOLE_TIMES, Unallocated
@@ -43,6 +44,7 @@ REFUSALS: Final = {
     CostRefusal.NO_SPANS: "no costs by request: no span of a request for a minute",
     CostRefusal.SPECULATIVE: "no costs by request: several tokens come from one iteration, which is not modelled yet",
     CostRefusal.PUBLISHERS: "no costs by request: several publishers use the GPUs",
+    CostRefusal.STAGES: "no costs: the engine is a pipeline, whose stages do not report when they work",
 }
 
 

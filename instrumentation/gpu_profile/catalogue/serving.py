@@ -136,6 +136,9 @@ UNALLOCATED_REASONS: Final[Mapping[str, ReasonText]] = {
     ),
     "other_programs": ReasonText("another program worked on a GPU of the engine", "a GPU of its own for each program"),
     "counter_restarted": ReasonText("the driver's counter began again", "none"),
+    "pipeline_stages": ReasonText(
+        "the engine is a pipeline, whose stages do not report when they work", "tensor parallelism has costs"
+    ),
 }
 
 REQUEST_ENERGY: Final = Attribute(

@@ -97,12 +97,14 @@ class _ZmqOutlet:
 
 class PassSender:
     """Sends messages in a thread. `endpoint` is `unix://PATH`, or an address of ZeroMQ such as `tcp://127.0.0.1:5557`.
+    `stages` are those of the engine's pipeline.
 
     Raises:
         UsageError: The address cannot be used, or its library is not installed.
     """
 
-    def __init__(self, endpoint: str, worker: str = "", rank: int = 0) -> None:
+    def __init__(self, endpoint: str, worker: str = "", rank: int = 0, stages: int = 1) -> None:
+        self._stages = stages
         self._pack = msgpack().Packer().pack
         self._worker, self._rank, self._sequence = worker, rank, 0
         self._outlet: _Outlet = (
@@ -153,6 +155,8 @@ class PassSender:
     ) -> dict[str, Any]:
         fields: dict[str, Any] = {"version": 1, "worker_id": self._worker, "dp_rank": self._rank}
         fields["wall_time"] = wall_ns / 1e9
+        if self._stages > 1:
+            fields["stages"] = self._stages
         if isinstance(scheduled, dict):
             fields["scheduled_requests"] = scheduled
         elif scheduled:

@@ -4,7 +4,7 @@ A message has three frames: a topic, a sequence number of 8 bytes, big-endian, a
 SGLang's `python/sglang/srt/observability/forward_pass_metrics.py` (48ccb9a), Dynamo's
 `components/src/dynamo/common/forward_pass_metrics.py` (327e70f), and vLLM's proposal, which adds `version`, 1. Fields
 that are absent have the value 0 there. `gpu_profile.serving.Engine` adds `requests`, `ended`, and `age`, the time in s
-since the iteration's end.
+since the iteration's end. vLLM's plug-in adds `stages`, those of its pipeline.
 
 Messages come from other processes. A message that is not as defined is refused with a reason, and costs bounded memory.
 """
@@ -90,6 +90,7 @@ class ForwardPass(NamedTuple):
     requests: tuple[BatchedRequest, ...] | None = None
     ended: tuple[str, ...] = ()
     age_s: float = 0.0
+    stages: int = 1
 
     @property
     def idle(self) -> bool:
@@ -168,12 +169,15 @@ def _checked(message: dict[str, Any], sequence: int) -> ForwardPass:
         raise MessageError(MessageFault.RANGE)
     requests = _requests(message["requests"]) if "requests" in message else None
     ended = _names(message["ended"]) if "ended" in message else ()
-    if requests is not None and len(requests) != prefills + decodes:
+    stages = message.get("stages", 1)
+    if type(stages) is not int:
+        raise MessageError(MessageFault.TYPE)
+    if not 0 <= stages <= _MOST_RANK or (requests is not None and len(requests) != prefills + decodes):
         raise MessageError(MessageFault.RANGE)
     return ForwardPass(
         worker, rank, sequence, wall_s if wall_s > 0 else 0.0, prefills, prefill_tokens,
         variance if variance > 0 else 0.0, prefill_kv, decodes, decode_kv, requests, ended,
-        age_s if age_s > 0 else 0.0,
+        age_s if age_s > 0 else 0.0, stages or 1,
     )  # fmt: skip
 
 

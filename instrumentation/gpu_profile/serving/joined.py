@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Hashable, Sequence
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.serving.account import EngineAccount
 from gpu_profile.serving.cost_sums import RequestCost
+from gpu_profile.serving.finished import CostRefusal, FinishedRequest
 from gpu_profile.serving.forward_pass import BatchedRequest, MessageError, MessageFault, decoded
 from gpu_profile.serving.membership import MOST_REQUESTS, Membership, PlacingFault
 from gpu_profile.serving.pass_times import CLOCK_STEP_NS, KEPT_BACK_NS, PublishedPasses, TimedPass
+from gpu_profile.serving.pipelines import PipelineWatch
 from gpu_profile.serving.request_spans import Attributes, ServedRequest, SpanFault, served_request
 from gpu_profile.serving.sharing import Unallocated
 from gpu_profile.serving.span_arrivals import SpanArrivals
@@ -39,35 +41,6 @@ _SILENT_NS: Final = 5 * _S
 _IDLE_BEHIND_NS: Final = 3 * _S
 #: The most requests whose costs wait to be collected.
 _MOST_FINISHED: Final = 10_000
-
-
-class CostRefusal(StrEnum):
-    """Why an engine's tenants have no costs now. Values of the label `reason`."""
-
-    NO_SPANS = "no_request_spans"
-    SPECULATIVE = "speculative_decoding"
-    PUBLISHERS = "several_publishers"
-
-
-class FinishedRequest(NamedTuple):
-    """A request that has ended: its name, the labels of its tenant and model, its tokens and when it ended, in ns since
-    the epoch. The fields are empty or None where the engine does not report them."""
-
-    id: str
-    use: ModelUse
-    prompt: int | None = None
-    completion: int | None = None
-    cached: int | None = None
-    scheduled_ns: int = 0
-    end_ns: int | None = None
-
-    @property
-    def tokens(self) -> tuple[int, int] | None:
-        """The tokens that iterations compute for it, by `RequestPhase`. None if the engine does not report them."""
-        if self.prompt is None or self.completion is None:
-            return None
-        # The last part of the prompt gives the first token. At least a token of a prompt is computed.
-        return max(1, self.prompt - self.cached) if self.cached is not None else 1, self.completion - 1
 
 
 class ServingEngine:
@@ -91,7 +64,7 @@ class ServingEngine:
         #: The labels of tenants and models.
         self.uses = ModelUses(most_tenants)
         self.account = EngineAccount(self._use_of, devices)
-        self._passes, self._membership = PublishedPasses(), Membership(role)
+        self._passes, self._membership, self._pipeline = PublishedPasses(), Membership(role), PipelineWatch()
         self._publisher: tuple[str, int] | None = None
         #: When two publishers ran iterations last, the end of the last iteration, and the start of the first one.
         self._shared_until_ns, self._last_ns, self._first_ns = 0, 0, 0
@@ -247,6 +220,10 @@ class ServingEngine:
         are reported.
         """
         passes = self._from_one_publisher(self._passes.settled(now_ns), now_ns)
+        self._pipeline.add(passes)
+        if self._pipeline.recognised:
+            self._refuse_pipeline(passes, now_ns)
+            return
         self._membership.add(passes)
         self._place(now_ns)
         without_ns = self._without_spans_ns(now_ns)
@@ -283,6 +260,24 @@ class ServingEngine:
             start_ns = int(iterations.starts[0]) if self._unread is None else self._unread[0]
             self._unread = start_ns, int(iterations.ends[-1])
         self._collect(now_ns)
+
+    def _refuse_pipeline(self, passes: list[TimedPass], now_ns: int) -> None:
+        """Leave the energy of a pipeline's iterations unallocated, and refuse its requests."""
+        if self._refusal is not CostRefusal.STAGES:
+            self._refusal = CostRefusal.STAGES
+            self._membership = Membership(self._role)
+            self.account.spoil(0, now_ns, Unallocated.STAGES)
+            self.account.settle(now_ns)
+            self.account.set_back()
+        until_ns = now_ns - _IDLE_BEHIND_NS
+        for marked in self._pipeline.marked(passes, until_ns):
+            self.account.spoil(*marked)
+        self.account.settle(until_ns)
+        for number in [*(number for number, _ in self._unplaced), *(number for _, number in self._ended)]:
+            self._refuse(number, PlacingFault.STAGES)
+        self._unplaced.clear()
+        self._ended.clear()
+        self._ending.clear()
 
     def _from_one_publisher(self, settled: dict[tuple[str, int], list[TimedPass]], now_ns: int) -> list[TimedPass]:
         """The iterations of the engine's publisher. Others have used the devices too, so that nothing is certain."""

@@ -56,6 +56,7 @@ class PlacingFault(StrEnum):
     SPECULATIVE = "speculative_decoding"
     INTERRUPTED = "interrupted"
     FULL = "too_many_requests"
+    STAGES = "pipeline_stages"
 
 
 class _Placed(NamedTuple):

@@ -30,12 +30,13 @@ class Unallocated(StrEnum):
     SHARED = "devices_shared"
     OTHERS = "other_programs"
     RESTART = "counter_restarted"
+    STAGES = "pipeline_stages"
 
 
 #: Of several reasons for a window, the last one counts. All others are above these.
 _RANKS: Final = {Unallocated.IDLE: 0, Unallocated.LOST: 1}
 #: Reasons for which whole stretches of time are left out: the windows beside them are complete.
-WHOLE_TIMES: Final = frozenset({Unallocated.SHARED, Unallocated.OTHERS, Unallocated.RESTART})
+WHOLE_TIMES: Final = frozenset({Unallocated.SHARED, Unallocated.OTHERS, Unallocated.RESTART, Unallocated.STAGES})
 
 
 class Spoiled:

@@ -192,11 +192,14 @@ class ServingRun(NamedTuple):
         self, *, every_s: float = 0.1, late_s: float = 0.0, jitter_s: float = 0.003, seed: int = 0
     ) -> CounterReadings:
         """Readings of the energy counter in whole mJ, which shows the energy of `late_s` ago."""
+        return shown(self.start_ns, *self.grown(), every_s, late_s, jitter_s, seed)
+
+    def grown(self) -> tuple[Floats, Floats]:
+        """When iterations start and end, in s since the start, and the J up to then."""
         starts, ends = ((each - self.start_ns) / _NS for each in self.iterations[:2])
         idle = np.diff(starts, prepend=0.0) - np.concatenate(([0.0], (ends - starts)[:-1]))
         times = np.column_stack((starts, ends)).ravel()
-        joules = np.cumsum(np.column_stack((idle * self.idle_w, self.joules)).ravel())
-        return shown(self.start_ns, times, joules, every_s, late_s, jitter_s, seed)
+        return times, np.cumsum(np.column_stack((idle * self.idle_w, self.joules)).ravel())
 
 
 def shown(
@@ -258,13 +261,17 @@ class Schedule:
                 now = arrivals[at]
                 continue
             rows = self._iteration()
-            work = rows[:, 2:].sum(axis=0)
-            lasted = float(self._physics.cost(work[None])[0][0]) * (1 + _DURATION_NOISE * self._drawn.standard_normal())
+            lasted = self._duration(rows)
             self._began.append(now)
             self._lasted.append(lasted)
             self._parts.append(rows)
             now += lasted
             self._finish(rows, now)
+
+    def _duration(self, rows: Floats) -> float:
+        """How long an iteration lasts, in s."""
+        usual = float(self._physics.cost(rows[:, 2:].sum(axis=0)[None])[0][0])
+        return usual * (1 + _DURATION_NOISE * float(self._drawn.standard_normal()))
 
     def _admit(self, now: float) -> None:
         self._waiting.sort(key=lambda request: (-self._priority[request], request))

@@ -48,7 +48,10 @@ class ServingStatLogger(_Base):
             self._is_caching = bool(getattr(cache, "enable_prefix_caching", False))
             self._limit = int(vllm_config.scheduler_config.max_num_batched_tokens or 0)
             if address := os.environ.get(ADDRESS):
-                self._sender = PassSender(address, str(getattr(vllm_config, "instance_id", "vllm")), engine_index)
+                stages = getattr(getattr(vllm_config, "parallel_config", None), "pipeline_parallel_size", 1)
+                self._sender = PassSender(
+                    address, str(getattr(vllm_config, "instance_id", "vllm")), engine_index, int(stages)
+                )
         except Exception:  # noqa: BLE001  (vLLM must go on)
             _log.exception("%s: the iterations of this engine are not reported", ADDRESS)
 

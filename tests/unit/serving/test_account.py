@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from benchmarks.serving import share_out
+from benchmarks.serving_accounts import share_out
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

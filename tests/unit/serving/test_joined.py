@@ -7,8 +7,9 @@ import pytest
 from unit.serving.tiny_engine import EPOCH_NS, MS, Run, encoded, run
 
 from gpu_profile.serving.cost_sums import RequestCost
+from gpu_profile.serving.finished import CostRefusal, FinishedRequest
 from gpu_profile.serving.forward_pass import BatchedRequest, MessageFault
-from gpu_profile.serving.joined import CostRefusal, FinishedRequest, ServingEngine
+from gpu_profile.serving.joined import ServingEngine
 from gpu_profile.serving.membership import PlacingFault
 from gpu_profile.serving.request_spans import SpanFault
 from gpu_profile.serving.sharing import Unallocated

@@ -96,12 +96,13 @@ def test_iterations_are_forwarded_and_an_idle_engine_sends_a_heartbeat(
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiving:
         receiving.bind(str(tmp_path / "serving"))
         receiving.settimeout(60)
-        logger = ServingStatLogger(CONFIG, 1)
+        config = SimpleNamespace(**vars(CONFIG), parallel_config=SimpleNamespace(pipeline_parallel_size=2))
+        logger = ServingStatLogger(config, 1)
         logger.record(*stats(2, 2))
         logger.record(*stats(0, 2, ended=2), None, 1)
         messages = [decoded(frames_of(receiving.recv(65536))) for _ in range(3)]
-    assert [(each.worker, each.rank, each.decodes, each.idle) for each in messages] == [
-        ("v1", 1, 2, False), ("v1", 1, 2, False), ("v1", 1, 0, True),
+    assert [(each.worker, each.rank, each.stages, each.decodes, each.idle) for each in messages] == [
+        ("v1", 1, 2, 2, False), ("v1", 1, 2, 2, False), ("v1", 1, 2, 0, True),
     ]  # fmt: skip
 
 

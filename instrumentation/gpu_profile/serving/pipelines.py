@@ -1,0 +1,79 @@
+"""Recognises pipelines, and marks the times of their iterations, which have no costs. Pure.
+
+A pipeline has several batches at work, one on each stage. A request stays in its batch, so that it takes part in every
+second or third iteration only. SGLang's last stage reports the iterations, and vLLM's engine core when they end: no
+engine reports when a batch was on each stage. Counters see the work of a batch up to some ten ms before its iteration.
+On simulated pipelines this puts the energies of tenants up to 11 % off, at half-widths of 1 to 2 %.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from gpu_profile.serving.pass_times import TimedPass
+from gpu_profile.serving.sharing import Unallocated
+
+#: The most batches that are at work at once.
+_MOST_BATCHES: Final = 16
+#: Iterations in decode that continue an earlier batch than the last one, from which an engine is a pipeline, and the
+#: part of this number that each iteration takes away.
+_ENOUGH, _FORGET = 30.0, 0.001
+#: A longer time between iterations is idle.
+_IDLE_NS: Final = 1_000_000_000
+
+
+class MarkedTime(NamedTuple):
+    """A time in ns since the epoch without costs, and the reason."""
+
+    start_ns: int
+    end_ns: int
+    reason: Unallocated
+
+
+class PipelineWatch:
+    """Reads the iterations of one engine. Once a pipeline, it is one for good."""
+
+    def __init__(self) -> None:
+        #: Whether the engine is a pipeline.
+        self.recognised = False
+        self._batches: deque[tuple[int, int]] = deque(maxlen=_MOST_BATCHES)
+        self._others = 0.0
+        self._marked_ns, self._busy_ns = 0, 0
+
+    def add(self, passes: Sequence[TimedPass]) -> None:
+        """Look at iterations, in order.
+
+        The next iteration of a batch has the same requests, and one more token of context for each.
+        """
+        for message in (each.message for each in passes if each.message is not None):
+            self.recognised |= message.stages > 1
+            # An engine that reports its requests reports each stage on its own, with the stage's GPUs.
+            if not message.decodes or not message.decode_kv or message.requests is not None:
+                continue
+            before = message.decodes, message.decode_kv - message.decodes
+            self._others *= 1 - _FORGET
+            if before in self._batches and before != self._batches[-1]:
+                self._others += 1
+                self.recognised |= self._others >= _ENOUGH
+            self._batches.append((message.decodes, message.decode_kv))
+
+    def marked(self, passes: Sequence[TimedPass], until_ns: int) -> list[MarkedTime]:
+        """The times of a pipeline's iterations, and the idle times between them, from the last call until a time. The
+        first call covers all time before."""
+        result: list[MarkedTime] = []
+
+        def mark(end_ns: int, reason: Unallocated) -> None:
+            if end_ns > self._marked_ns:
+                result.append(MarkedTime(self._marked_ns, end_ns, reason))
+                self._marked_ns = end_ns
+
+        for each in passes:
+            if self._busy_ns and each.start_ns - self._busy_ns > _IDLE_NS:
+                mark(each.start_ns, Unallocated.IDLE)
+            mark(each.end_ns, Unallocated.STAGES)
+            self._busy_ns = each.end_ns
+        if self._busy_ns and until_ns - self._busy_ns > _IDLE_NS:
+            mark(until_ns, Unallocated.IDLE)
+        return result
