@@ -153,9 +153,11 @@ class ServedEngine:
                 continue
             use = estimator.uses.of(request.tenant, request.model)
             # A request of two workers ends on the second one, which has no prefix cache.
-            self._ended[use] += self.worker.role is not WorkerRole.PREFILL
+            if self.worker.role is not WorkerRole.PREFILL:
+                self._ended[use] += 1
             for phase, n in zip(RequestPhase, self._computed(request), strict=True):
-                self._tokens[use, phase] += n
+                if n:
+                    self._tokens[use, phase] += n
             if request.cached is not None and self.worker.role is not WorkerRole.DECODE:
                 self._cached[use] += request.cached
                 ticket.saved_j = estimator.account.saving(request.cached)
