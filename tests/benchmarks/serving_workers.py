@@ -36,8 +36,8 @@ def _apart(seeds: int) -> Row:
     tenants, requests, half_widths, answered = [], [], [], []
     for seed in range(seeds):
         runs = simulate_disaggregated(EnginePhysics(MODELS["H200 SXM"]), seconds=_SECONDS, seed=seed)
-        prefill = serving_messages.replay(runs.prefill, seed, WorkerRole.PREFILL)
-        decode = serving_messages.replay(runs.decode, seed, WorkerRole.DECODE)
+        prefill = serving_messages.replay(runs.prefill, seed, role=WorkerRole.PREFILL)
+        decode = serving_messages.replay(runs.decode, seed, role=WorkerRole.DECODE)
         joules = prefill.joules[runs.prefill_of] + decode.joules
         widths = np.hypot(prefill.half_widths[runs.prefill_of], decode.half_widths)
         truth = np.bincount([request.tenant for request in runs.decode.requests], runs.true_j)

@@ -338,7 +338,7 @@ class EngineAccount:
         if not self.model.ready or sums is None or sums.refusal(self.model, width := sums.half_width(self.model)):
             return None
         joules = float(sums.joules.sum())
-        if sums.refused_j > MOST_MISSING * joules:
+        if not joules or sums.refused_j > MOST_MISSING * joules:
             return None
         return (width + max(0.0, sum(sums.absent.values()))) / joules
 

@@ -11,6 +11,7 @@ from gpu_profile.history.timeline import Ints
 from gpu_profile.serving.account import EngineAccount
 from gpu_profile.serving.sharing import Unallocated
 from gpu_profile.serving.simulated import EnginePhysics, LanguageModel, ServingRun, simulate
+from gpu_profile.serving.simulated_workers import simulate_disaggregated
 from gpu_profile.serving.windows import CounterReadings
 from gpu_profile.serving.work import UNKNOWN_REQUEST, Iterations, RequestPhase, WorkQuantity
 
@@ -342,3 +343,12 @@ def test_a_power_limit_that_changes_before_prices_are_certain_gives_no_confident
     costs = [(account.cost(request), true_j) for request, true_j in enumerate(whole.true_j.tolist()) if true_j > 5]
     given_ = [(cost, true_j) for cost, true_j in costs if cost is not None and cost.reason is None]
     assert sum(abs(sum(cost.joules) - true_j) > 3 * cost.half_width_j for cost, true_j in given_) < 0.03 * len(costs)
+
+
+def test_a_phase_without_work_has_no_interval() -> None:
+    """A decode worker computes no prompt."""
+    run = simulate_disaggregated(EnginePhysics(MODELS["H200 SXM"]), seconds=12, seed=1).decode
+    account = EngineAccount(lambda request: run.requests[request].tenant)
+    share_out(account, run, run.readings(every_s=0.03), None)
+    assert account.phase_half_width(RequestPhase.DECODE)
+    assert account.phase_half_width(RequestPhase.PREFILL) is None
