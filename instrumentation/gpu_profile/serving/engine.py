@@ -192,7 +192,7 @@ class Engine:
     """Reports the iterations of an engine, from any thread. Make it in the process that runs the model.
 
     `endpoint`, `worker` and `rank` are those of `PassSender`. An engine has one stream of iterations; with data
-    parallelism each rank has its own.
+    parallelism each rank has its own. A stage of a pipeline is an engine of its own, with the stage's devices.
     """
 
     def __init__(self, endpoint: str, *, worker: str = "", rank: int = 0) -> None:

@@ -11,8 +11,7 @@ from bisect import bisect_left, insort_right
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from gpu_profile.serving.forward_pass import ForwardPass
-from gpu_profile.serving.packing import packed
+from gpu_profile.serving.packing import PassSums, PromptState, packed
 from gpu_profile.serving.pass_times import TimedPass
 from gpu_profile.serving.request_spans import ServedRequest
 
@@ -71,7 +70,8 @@ class Prefilling:
     worker. Its requests' stamps may be late."""
 
     def __init__(self, *, apart: bool = False) -> None:
-        self._apart, self._packs = apart, False
+        #: Whether prompts are identified by their tokens, and whether those of the last iteration are not certain.
+        self._apart, self._packs, self._unsure = apart, False, True
         self._at: list[int] = []
         self._ends: list[int] = []
         #: Their tokens of prefill and decode together, None if a message was lost, and the most so far.
@@ -79,6 +79,8 @@ class Prefilling:
         #: Their prompts (0: lost) and their tokens of prefill.
         self._counts: list[int] = []
         self._tokens: list[int] = []
+        #: The tokens before the computed ones.
+        self._stored: list[int] = []
         self._budget = 0
         self._prompts: list[_Prompt] = []
         #: By tenant: the usual share of a prompt that is computed.
@@ -92,6 +94,7 @@ class Prefilling:
         self._sizes.append(size)
         self._counts.append(each.message.prefills if each.message else 0)
         self._tokens.append(each.message.prefill_tokens if each.message else 0)
+        self._stored.append(each.message.prefill_kv if each.message else 0)
         self._budget = max(self._budget, size or 0)
 
     def _full_between(self, at: int, end: int) -> bool:
@@ -169,28 +172,40 @@ class Prefilling:
         ]
         return sorted(some, key=lambda prompt: self._left(prompt, at) <= tokens)
 
-    def _packed(self, at: int, each: TimedPass, message: ForwardPass) -> list[Chunk]:
+    def _sums(self, place: int) -> PassSums | None:
+        """The sums of an iteration with prefill, None if there is none or its message was lost."""
+        size = self._sizes[place] if place < len(self._sizes) else None
+        if size is None:
+            return None
+        full = size >= _FULL * self._budget
+        return PassSums(self._counts[place], self._tokens[place], self._stored[place], full)
+
+    def _packed(self, at: int, each: TimedPass) -> list[Chunk]:
         """The parts of prompts in an iteration of a prefill worker, by their tokens. None fit if it is empty."""
         low_ns, high_ns = (each.end_ns + late_ns for late_ns in _ANSWERS_NS)
+        place = bisect_left(self._at, at)
+        sums = self._sums(place)
+        # The others were answered before.
+        self._prompts = [prompt for prompt in self._prompts if prompt.request.first_token_ns >= low_ns]
         near = sorted(
-            (prompt for prompt in self._prompts if low_ns <= prompt.request.first_token_ns <= high_ns),
+            (prompt for prompt in self._prompts if prompt.request.first_token_ns <= high_ns),
             key=lambda prompt: prompt.request.first_token_ns,
         )
-        left = [prompt.left for prompt in near]
-        before = [(prompt.cached or 0) + prompt.computed for prompt in near]
-        tokens = message.prefill_tokens
-        full = tokens + message.decodes >= _FULL * self._budget
-        fit = packed(left, before, message.prefills, tokens, message.prefill_kv, full=full)
+        states = [PromptState(prompt.request.prompt, prompt.left, prompt.computed > 0) for prompt in near]
+        fit = packed(states, sums, self._sums(place + 1), unsure=self._unsure) if sums is not None else None
         for prompt in self._prompts:
             prompt.at = max(prompt.at, at + 1)
         if fit is None:
             return []
-        result = [Chunk(near[i], left[i], before[i]) for i in fit.ended]
+        result = [
+            Chunk(near[i], tokens, near[i].request.prompt - tokens)
+            for i, tokens in zip(fit.ended, fit.tokens, strict=True)
+        ]
         for chunk in result:
             chunk.prompt.at = at
         if fit.goes_on is not None:
-            rest = tokens - sum(chunk.tokens for chunk in result)
-            result.append(Chunk(near[fit.goes_on], rest, before[fit.goes_on]))
+            prompt = near[fit.goes_on]
+            result.append(Chunk(prompt, fit.rest, prompt.request.prompt - prompt.left))
         return result
 
     def chunks(self, at: int, each: TimedPass) -> list[Chunk]:
@@ -198,7 +213,7 @@ class Prefilling:
         if each.message is None or not each.message.prefills:
             return []
         if self._packs:
-            return self._packed(at, each, each.message)
+            return self._packed(at, each)
         self._move_ends(at)
         tokens, context = each.message.prefill_tokens, each.message.prefill_kv
         result: list[Chunk] = []
@@ -232,7 +247,9 @@ class Prefilling:
                 self._learn(chunk.prompt)
         self._prompts = [each for each in self._prompts if each.at > at]
         gone = bisect_left(self._at, at + 1)
-        for each in (self._at, self._ends, self._sizes, self._counts, self._tokens):
+        if gone:
+            self._unsure = not chunks
+        for each in (self._at, self._ends, self._sizes, self._counts, self._tokens, self._stored):
             del each[:gone]
 
 

@@ -46,10 +46,7 @@ def test_the_parts_of_a_prefill_worker_and_a_decode_worker_add_up_to_the_true_en
             starts=decode.iterations.starts + 3 * 10**9, ends=decode.iterations.ends + 3 * 10**9
         )
     )
-    first, second = (
-        replay(runs.prefill, 2, role=WorkerRole.PREFILL),
-        replay(decode, 2, role=WorkerRole.DECODE),
-    )
+    first, second = (replay(runs.prefill, 2, role=WorkerRole.PREFILL), replay(decode, 2, role=WorkerRole.DECODE))
     shown = first.joules[runs.prefill_of] + second.joules
     answered = np.isfinite(shown) & (runs.true_j > 5)
     assert answered.sum() > 0.85 * (runs.true_j > 5).sum()

@@ -1,6 +1,5 @@
 import pytest
 
-from gpu_profile.serving.packing import Packed, packed
 from gpu_profile.serving.workers import EngineWorker, WorkerRole, role_of_span
 
 
@@ -29,21 +28,3 @@ def test_sglang_names_spans_after_the_role() -> None:
     assert [role_of_span(name) for name in ("prefill Req 1a", "decode Req 1a", " Req 1a", "llm_request")] == [
         WorkerRole.PREFILL, WorkerRole.DECODE, WorkerRole.WHOLE, WorkerRole.WHOLE,
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("left", "before", "count", "tokens", "stored", "full", "found"),
-    [
-        ([300, 500], [0, 0], 1, 500, 0, False, Packed((1,), None)),  # the first answer is a later iteration's
-        ([300, 500], [0, 64], 1, 300, 64, False, None),  # the other one has the stored tokens
-        ([300, 500, 200], [0, 0, 0], 2, 500, 0, False, Packed((0, 2), None)),
-        ([300, 500], [0, 0], 2, 512, 0, True, Packed((0,), 1)),  # the second one is cut
-        ([300, 500], [0, 0], 2, 512, 0, False, None),
-        ([300, 500], [0, 0], 1, 320, 0, False, Packed((0,), None)),  # whole pages
-        ([1] * 20, [0] * 20, 13, 13, 0, False, None),  # too many to search
-    ],
-)
-def test_the_sums_of_an_iteration_identify_its_prompts(
-    left: list[int], before: list[int], count: int, tokens: int, stored: int, full: bool, found: Packed | None
-) -> None:
-    assert packed(left, before, count, tokens, stored, full=full) == found
