@@ -88,7 +88,8 @@ class ServingSettings:
     engines: Pairs = setting(
         (),
         Named("NAME=ADDRESS", _wrong_engine),
-        "Engines that publish iterations, as in sglang=tcp://localhost:5557 or mine=unix:///run/mine.sock.",
+        "Engines that publish iterations, as in llm=tcp://localhost:5557; "
+        "or workers, prefill:llm=... and decode:llm=...",
         Alias(("--serving",)),
     )
     devices: Pairs = setting(

@@ -28,7 +28,7 @@ class PromptState(NamedTuple):
 
 
 class PassSums(NamedTuple):
-    """An iteration: its prompts, the tokens that it computes, and the tokens before them. `full`: it may cut a prompt."""
+    """An iteration: its prompts, the tokens that it computes, and the tokens before. `full`: it may cut a prompt."""
 
     prompts: int
     tokens: int

@@ -61,6 +61,14 @@ def test_a_span_with_wrong_values_has_a_reason(change: dict[str, object], fault:
     assert served_request("llm_request", 0, {**VLLM, **change}, None) is fault
 
 
+def test_a_request_of_one_token_ends_with_it() -> None:
+    """As on a prefill worker of SGLang."""
+    attributes = {name: value for name, value in VLLM.items() if name != "gen_ai.latency.e2e"}
+    request = served_request("prefill Req 1a", 10 * S, {**attributes, "gen_ai.usage.completion_tokens": 1}, None)
+    assert isinstance(request, ServedRequest)
+    assert request.end_ns == request.first_token_ns == 10 * S + 3 * S // 4
+
+
 def test_a_span_without_a_time_or_a_number_of_tokens_is_incomplete() -> None:
     for name in ("gen_ai.usage.prompt_tokens", "gen_ai.latency.time_to_first_token", "gen_ai.latency.e2e"):
         attributes = {key: value for key, value in VLLM.items() if key != name}
