@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from gpu_profile.analysis.runs import RecordedWork, in_order, is_usable
+from gpu_profile.analysis.runs import RecordedWork
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.activities import MOST_DEEP
 from gpu_profile.recording import Recording, SpanRecord
@@ -73,13 +73,7 @@ def _processes(recording: Recording, spans: Sequence[SpanRecord]) -> Iterator[st
         for each in recording.processes
     ]
     unknown = names[0] if len(names) == 1 else f"one of {len(names)} processes"
-    sources = [source for source, count in recording.span_sources for _ in range(count)]
-    if len(sources) == len(recording.spans):
-        by_source = (names[source] if source >= 0 else unknown for source in sources)
-        named = zip(recording.spans, by_source, strict=True)
-        ordered = sorted(((span, name) for span, name in named if is_usable(span)), key=lambda each: in_order(each[0]))
-        return (name for _, name in ordered)
     by_rank: dict[int | None, str] = {
         each.rank: name for each, name in zip(recording.processes, names, strict=True) if each.rank is not None
     }
-    return (by_rank.get(span.rank, unknown) for span in spans)
+    return (by_rank.get(span.rank, unknown) if span.process is None else names[span.process] for span in spans)

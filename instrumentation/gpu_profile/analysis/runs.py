@@ -192,17 +192,12 @@ def _device_work(places: Ints, columns: Ints, regions: tuple[str, ...], within: 
 
 def usable(spans: Sequence[SpanRecord]) -> list[SpanRecord]:
     """Spans with a possible interval, sorted by their start."""
-    return sorted(filter(is_usable, spans), key=in_order)
+    return sorted(filter(is_usable, spans), key=lambda span: (span.start_ns, -span.end_ns))
 
 
 def is_usable(span: SpanRecord) -> bool:
     """Whether the span's interval is possible."""
     return 0 <= span.start_ns <= span.end_ns < LATEST_NS
-
-
-def in_order(span: SpanRecord) -> tuple[int, int]:
-    """The key of the order by start, in which a span that ends later comes first."""
-    return span.start_ns, -span.end_ns
 
 
 def _names(spans: Iterable[SpanRecord], notes: list[str]) -> Mapping[str, str]:

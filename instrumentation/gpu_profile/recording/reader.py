@@ -73,8 +73,6 @@ class Recording:
     lost_bytes: int = 0
     problems: tuple[str, ...] = ()
     device_hosts: Mapping[str, str] = field(default_factory=dict)
-    #: Stretches of `spans`: the index of their process in `processes`, -1 if its record is lost, and their number.
-    span_sources: tuple[tuple[int, int], ...] = ()
 
 
 class Cut(NamedTuple):
@@ -95,8 +93,9 @@ def read_recording(directory: str | os.PathLike[str], *, since_ns: int = 0) -> R
     RecordingError if the directory does not exist or has no recording, or if a file in it is no recording of a version
     that this one reads. Damage is no error: `lost_bytes` counts it, and `problems` lists it.
     """
-    content = _RecordingContent(since_ns)
-    for path in _files(Path(directory)):
+    paths = _files(Path(directory))
+    content = _RecordingContent(since_ns, several=len(paths) > 1)
+    for path in paths:
         content.file(path, _bytes(path))
     samples: dict[str, dict[str, Columns]] = {}
     for (device, key), blocks in content.blocks.items():
@@ -111,7 +110,6 @@ def read_recording(directory: str | os.PathLike[str], *, since_ns: int = 0) -> R
         content.lost_bytes,
         tuple(dict.fromkeys([*content.problems, *content.unended()])),
         content.device_hosts,
-        tuple(content.span_sources),
     )
 
 
@@ -214,15 +212,16 @@ def _stretches(source: Columns) -> list[Columns]:
 
 @dataclass
 class _RecordingContent:
-    """The records read so far, of processes that began at `since_ns` or later."""
+    """The records read so far, of processes that began at `since_ns` or later. `several`: the recording has more than
+    one file."""
 
     since_ns: int = 0
+    several: bool = False
     processes: list[ProcessInfo] = field(default_factory=list)
     devices: dict[str, Device] = field(default_factory=dict)
     #: By device and signal, and then by file.
     blocks: dict[tuple[str, str], dict[Path, list[Columns]]] = field(default_factory=dict)
     spans: list[SpanRecord] = field(default_factory=list)
-    span_sources: list[tuple[int, int]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     notes: list[Mapping[str, Any]] = field(default_factory=list)
     device_hosts: dict[str, str] = field(default_factory=dict)
@@ -269,9 +268,6 @@ class _RecordingContent:
                 size = record.end - record.start
                 self._lost(f"{path}: byte {record.start}: malformed record of {size} bytes skipped ({reason})", size)
         self._gap(path, at, len(data), "the file is cut off or damaged there")
-        if len(self.spans) > first_span:
-            source = -1 if process is None else len(self.processes)
-            self.span_sources.append((source, len(self.spans) - first_span))
         if process is not None:
             self._written_by(replace(process, end_ns=end_ns), path, first_span)
         else:
@@ -281,8 +277,8 @@ class _RecordingContent:
 
     def _written_by(self, process: ProcessInfo, path: Path, first_span: int) -> None:
         """Add the process that wrote a file, and note it in the file's spans and devices."""
-        if (rank := process.rank) is not None:
-            place = len(self.processes)
+        if self.several or process.rank is not None:
+            rank, place = process.rank, len(self.processes)
             self.spans[first_span:] = [span._replace(rank=rank, process=place) for span in self.spans[first_span:]]
         self.processes.append(process)
         for (device, _), blocks in self.blocks.items():

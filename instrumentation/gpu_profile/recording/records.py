@@ -54,8 +54,8 @@ class SpanRecord(NamedTuple):
     `end_ns` are the host's. `items` is the number of units of work, None if not reported. `failed`: an exception ended
     it; None if not recorded. `devices` are the UUIDs of the devices in its join by the host's clock. `assumed`: it
     named none, and its process guessed them. `rank` is its process's: the file has it with the process, and the reader
-    fills it in, with `process`, the process's place in `Recording.processes`. Attributes come back as from JSON:
-    tuples as lists.
+    fills it in, with `process`, the process's place in `Recording.processes` (None: the only one, or unknown).
+    Attributes come back as from JSON: tuples as lists.
     """
 
     name: str
