@@ -381,6 +381,7 @@ def test_a_correction_that_takes_readings_for_those_of_another_renewal_is_undone
     told = [outcome for outcome in row.outcomes(0) if outcome.quantity == "power"]
     assert len(told) == 6
     for outcome in told:
+        # The stamps of a host that may be late leave intervals of up to 17 W. The values are much closer.
         assert outcome.answer.half_width is not None
-        assert outcome.answer.half_width < 10
-        assert outcome.answer.value == pytest.approx(outcome.target.truth, abs=2 * outcome.answer.half_width)
+        assert outcome.answer.half_width < 20
+        assert outcome.answer.value == pytest.approx(outcome.target.truth, abs=2)

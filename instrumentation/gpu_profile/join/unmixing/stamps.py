@@ -71,6 +71,9 @@ class StampErrors(NamedTuple):
 
         `active` is the share of all time in which each column is active."""
         inside = weights[: len(self.shared)] > 0
+        if inside[:1].any():
+            # Short pauses are little but edges. Work in them is reported by its busy time, not by this rate.
+            return 0.0
         own, rest = np.flatnonzero(inside), np.flatnonzero(~inside)
         shared = self.shared[np.ix_(own, rest)]
         if not shared.any():

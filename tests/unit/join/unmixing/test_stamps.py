@@ -161,9 +161,10 @@ def test_a_lateness_that_ends_share_moves_a_rate_no_further_than_its_bound(late_
     assert 0.97 * (true - measured[1]) <= moved <= 2 * (true - measured[1])
 
 
-def test_a_mixture_of_all_columns_moves_not_at_all() -> None:
+@pytest.mark.parametrize("weights", [(0.3, 0.7), (1.0, 0.0)])
+def test_a_mixture_of_all_columns_and_time_outside_regions_do_not_move(weights: tuple[float, float]) -> None:
     errors = ending_late(1.0, marked=0).errors(2, 100, 1e-8)
-    assert errors.moved(np.array([0.3, 0.7]), np.array([100.0, 500.0]), np.array([0.3, 0.7])) == 0.0
+    assert errors.moved(np.array(weights), np.array([100.0, 500.0]), np.array([0.3, 0.7])) == 0.0
 
 
 def test_executions_as_short_as_the_lateness_have_no_bound() -> None:
