@@ -83,6 +83,7 @@ def query(
     for note in notes:
         _note(note)
     engine = FleetEngine(tables)
+    engine.check(sql)
     if out is not None:
         engine.write(sql, out)
         click.echo(f"wrote {out}", err=True)

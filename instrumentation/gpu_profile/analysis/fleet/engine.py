@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
+from itertools import count
 from pathlib import Path
 from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -46,6 +47,7 @@ class FleetEngine:
         spill = str(Path(gettempdir()) / f"gpu-profile-query-{os.getpid()}")
         self._connection: duckdb.DuckDBPyConnection = duckdb.connect(config={"temp_directory": spill})
         self._error = duckdb.Error
+        self._select = (duckdb.StatementType.SELECT, duckdb.StatementType.MULTI)  # PIVOT is of the second
         for name, columns in tables.items():
             types = ", ".join(f"{column} {kind}" for column, kind in BASES[name].items())
             self._connection.register("loaded", dict(columns))
@@ -55,11 +57,20 @@ class FleetEngine:
         for question in QUESTIONS.values():
             self._connection.execute(f"CREATE VIEW {question.view} AS {question.sql}")
 
+    def check(self, sql: str) -> None:
+        """UsageError unless the text is one SELECT, or another statement that only reads."""
+        try:
+            kinds = [statement.type for statement in self._connection.extract_statements(sql)]
+        except self._error as error:
+            raise self._wrong(error) from error
+        if len(kinds) != 1 or kinds[0] not in self._select:
+            raise UsageError("query: one SELECT is needed, and no other statement: run several queries one by one")
+
     def answer(self, sql: str) -> FleetAnswer:
         """The rows of a query. UsageError with DuckDB's reason if it is not valid."""
         result = self._run(sql)
         rows = [tuple(_plain(value) for value in row) for row in result.fetchall()]
-        return FleetAnswer(tuple(column[0] for column in result.description or ()), rows)
+        return FleetAnswer(_distinct([column[0] for column in result.description or ()]), rows)
 
     def write(self, sql: str, path: Path) -> None:
         """Write the rows of a query to a file. UsageError for an unknown ending or a file that cannot be written."""
@@ -72,7 +83,20 @@ class FleetEngine:
         try:
             return self._connection.execute(sql)
         except self._error as error:
-            raise UsageError(f"query: {str(error).partition(chr(10))[0]}"[:200]) from error
+            raise self._wrong(error) from error
+
+    @staticmethod
+    def _wrong(error: Exception) -> UsageError:
+        return UsageError(f"query: {str(error).partition(chr(10))[0]}"[:200])
+
+
+def _distinct(names: Sequence[str]) -> tuple[str, ...]:
+    """The names of columns. Later ones of equal names have a number, because JSON and CSV need different ones."""
+    taken: list[str] = []
+    for name in names:
+        numbers = (f"{name}_{number}" for number in count(1))
+        taken.append(name if name not in taken else next(each for each in numbers if each not in (*taken, *names)))
+    return tuple(taken)
 
 
 def _plain(value: object) -> object:

@@ -164,6 +164,14 @@ def test_answers_are_a_table_csv_or_json_with_the_reasons_of_cut_recordings(
     assert [float(row["energy_j"]) for row in table] == [row["energy_j"] for row in parsed]
 
 
+def test_columns_of_equal_names_are_all_in_the_answer(recordings: list[str], capsys: Capture) -> None:
+    sql = "select 1 as a, 2 as a, 3 as a_1, 4 as a"
+    assert run(["query", sql, recordings[0], "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"a": 1, "a_2": 2, "a_1": 3, "a_3": 4}]
+    assert run(["query", sql, recordings[0], "--format", "csv"]) == 0
+    assert capsys.readouterr().out == "a,a_2,a_1,a_3\n1,2,3,4\n"
+
+
 def test_a_file_has_the_rows(recordings: list[str], tmp_path: Path, capsys: Capture) -> None:
     target = tmp_path / "it's.parquet"
     assert run(["query", "regions", f"v1={recordings[0]}", "--out", str(target)]) == 0
@@ -208,6 +216,10 @@ def test_the_questions_are_listed_and_printed_as_views(capsys: Capture) -> None:
         (["regions"], "query: no recording given"),
         (["speed", "{a}"], "speed: no question: services"),
         (["select nothing from here", "{a}"], "query: Catalog Error: Table with name here does not exist!"),
+        (["select 1; copy (select 1) to 'x.csv'", "{a}"], "query: one SELECT is needed, and no other statement"),
+        (["select 1; select 2", "{a}", "--out", "x.csv"], "query: one SELECT is needed, and no other statement"),
+        (["with x as (select 1) insert into gpu_profile_student select 1, 1, 1", "{a}"], "query: one SELECT is needed"),
+        (["select ;", "{a}"], "query: Parser Error"),
         (["regions", "{a}", "--out", "x.xlsx"], "--out x.xlsx: the name ends with none of .parquet, .csv, .json"),
         (["regions", "{a}", "--out", "/nowhere/x.csv"], "query: IO Error"),
         (["regions", "{a}", "--device", "GPU-z"], "--device: no recording has samples of GPU-z"),
