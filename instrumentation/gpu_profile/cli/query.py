@@ -109,18 +109,24 @@ def _sql(question: str) -> str:
 
 
 def _runs(recordings: Sequence[str], devices: tuple[str, ...]) -> Iterator[RecordedRun]:
-    """Each recording's analysis. One that cannot be read has a line; UsageError if none can."""
+    """Each recording's analysis, once. One that cannot be read has a line; UsageError if none can."""
     from gpu_profile.analysis.fleet import RecordedRun
 
     failures = list[GpuProfileError]()
+    places = {_version_and_path(argument)[1].resolve() for argument in recordings}
+    left = set(places)
     for argument in recordings:
         version, path = _version_and_path(argument)
+        if (place := path.resolve()) not in left:
+            _note(f"left out: {argument}: this recording was given before")
+            continue
+        left.remove(place)
         try:
             recording = read_samples_or_spans(path)
             analysis = read_analysis(recording, tuple(each for each in devices if each in recording.samples))
         except GpuProfileError as error:
             failures.append(error)
-            if len(failures) == len(recordings):
+            if len(failures) == len(places):
                 raise
             _note(f"left out: {error}")
             continue

@@ -245,6 +245,17 @@ def test_an_unreadable_recording_leaves_the_answers_for_the_others(recordings: l
     assert len(out.splitlines()) >= 3
 
 
+def test_a_recording_that_is_given_twice_counts_once(recordings: list[str], tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "link").symlink_to(recordings[0])
+    again = [f"2={recordings[0]}/", f"1={recordings[0]}/../a", f"1={tmp_path / 'link'}"]
+    assert run(["query", "services", f"1={recordings[0]}", *again, "--format", "json"]) == 0
+    out, err = capsys.readouterr()
+    assert [(row["version"], row["runs"], row["executions"]) for row in json.loads(out)] == [("1", 1, 24)]
+    assert err.splitlines() == [f"gpu-profile: left out: {each}: this recording was given before" for each in again]
+    assert run(["query", "services", "/nowhere", "/nowhere/"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("gpu-profile: /nowhere: not a recording")
+
+
 @pytest.mark.parametrize(("question", "why"), [("regressions", "two versions"), ("stragglers", "no recording has")])
 def test_an_answer_without_rows_has_its_reason(recordings: list[str], capsys: Capture, question: str, why: str) -> None:
     assert run(["query", question, recordings[0]]) == 0
