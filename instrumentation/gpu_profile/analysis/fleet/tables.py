@@ -105,10 +105,16 @@ def _durations(run: RecordedRun) -> Iterator[tuple[Any, ...]]:
 
 
 def _held(run: RecordedRun) -> Iterator[tuple[Any, ...]]:
+    """The sampled time of each device, and apart from it the time of gaps, of which the utilisation is unknown."""
     for use in run.analysis.devices:
-        held_s = (use.end_ns - use.start_ns) / NS_PER_S
-        idle_s = None if use.utilization is None else held_s * max(0.0, 1.0 - use.utilization)
-        yield use.start_ns, run.name, use.device.uuid, held_s, idle_s, use.energy_j
+        whole_s = (use.end_ns - use.start_ns) / NS_PER_S
+        measured_s = 0.0 if use.utilization is None else whole_s * use.coverage
+        if use.utilization is not None:
+            idle_s = measured_s * max(0.0, 1.0 - use.utilization)
+            yield use.start_ns, run.name, use.device.uuid, measured_s, idle_s, use.energy_j
+        if use.utilization is None or measured_s < whole_s:
+            energy_j = use.energy_j if use.utilization is None else None
+            yield use.start_ns, run.name, use.device.uuid, whole_s - measured_s, None, energy_j
 
 
 def _executions(run: RecordedRun, *, ranked: bool) -> Iterator[dict[str, Column]]:

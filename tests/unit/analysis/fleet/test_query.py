@@ -11,7 +11,7 @@ from tempfile import gettempdir
 from typing import Any
 
 import pytest
-from support.analysis import Run, analysed
+from support.analysis import GAP, Run, analysed, with_gap
 from support.ranks import late_job
 
 from gpu_profile.analysis import Analysis
@@ -88,6 +88,17 @@ def test_shares_without_a_rate_are_uncertain_and_missing_ones_are_not_0() -> Non
     uncertain, missing = (by_region[each.summary.region] for each in (first, second))
     assert (uncertain["energy_j"], uncertain["uncertain_energy_j"]) == (None, first.summary.energy_j)
     assert (missing["energy_j"], missing["execution_energy_j"], missing["unmeasured_executions"]) == (None, None, 20)
+
+
+def test_time_without_samples_is_held_and_not_measured() -> None:
+    analysis = analysed(with_gap(Run(calls=40)))
+    (device,) = analysis.devices
+    assert device.utilization is not None
+    (held,) = rows("idle", RecordedRun("r", "1", analysis))
+    assert (held["held_s"], held["devices"]) == ((device.end_ns - device.start_ns) / 1e9, 1)
+    assert held["measured_s"] == pytest.approx(held["held_s"] - (GAP[1] - GAP[0]) / 1e9)
+    assert held["idle_s"] == pytest.approx(held["measured_s"] * (1 - device.utilization))
+    assert held["energy_j"] == device.energy_j
 
 
 def test_late_ranks_are_those_of_analyze() -> None:
