@@ -44,6 +44,8 @@ _MJ: Final = 1e3
 MOST_LINKED: Final = 5_000
 #: The most names of kernels below a path; the others are one frame.
 _MOST_KERNELS: Final = 200
+#: The most notes of the analysis among the comments.
+_MOST_NOTES: Final = 20
 #: Frames that are no regions; the first follows the name of one.
 UNCERTAIN: Final = "(uncertain: shared out by time)"
 OUTSIDE: Final = "(outside all regions)"
@@ -78,8 +80,10 @@ def profile_of(recording: Recording, analysis: Analysis, *, name: str = "") -> S
     samples: list[StackSample] = []
     comments = [f"{len(spans):,} executions of {len(work.runs)} regions."]
     measured = [False, False]
+    divided = {device.parent for device in recording.devices if device.uuid in work.devices}
+    lost = analysis.lost_bytes > 0 or len(spans) < len(recording.spans)
     for uuid, use in uses.items():
-        device = _DeviceSamples(analysis, use, paths, linked)
+        device = _DeviceSamples(analysis, use, paths, linked, complete=not lost and uuid not in divided)
         rows = device.rows(work.devices.get(uuid), own.get(uuid))
         samples += _rounded(rows)
         comments += device.comments
@@ -124,6 +128,9 @@ def _remarks(
         yield f"Kernel time is of {profiled:,} executions that a profiler saw. Kernels have no energy of their own."
     if analysis.lost_bytes:
         yield f"{analysis.lost_bytes:,} bytes of the recording are damaged and left out."
+    yield from map(printable, analysis.notes[:_MOST_NOTES])
+    if len(analysis.notes) > _MOST_NOTES:
+        yield f"{len(analysis.notes) - _MOST_NOTES:,} more notes are printed by gpu-profile analyze."
 
 
 # ------------------------------------------------------------------ executions
@@ -163,16 +170,23 @@ def _link(span: SpanRecord) -> SpanLink | None:
 
 
 class _DeviceSamples:
-    """The samples of one device, and lines about its totals. `measured`: whether it has GPU time, and energy."""
+    """The samples of one device, and lines about its totals. `measured`: whether it has GPU time, and energy.
 
-    def __init__(self, analysis: Analysis, use: DeviceUse, paths: CallPaths, linked: dict[int, SpanLink]) -> None:
-        self._use, self._paths, self._linked = use, paths, linked
+    `complete`: whether all executions that used it are listed on it, so that the rest is outside all regions. Those of
+    MIG instances are not, nor are lost ones.
+    """
+
+    def __init__(
+        self, analysis: Analysis, use: DeviceUse, paths: CallPaths, linked: dict[int, SpanLink], *, complete: bool
+    ) -> None:
+        self._use, self._paths, self._linked, self._complete = use, paths, linked, complete
         self._summaries = {
             each.summary.region: each for each in analysis.regions if each.summary.device.uuid == use.device.uuid
         }
         self._title = title(use.device, labels(analysis)[use.device.uuid])
         self.comments: list[str] = []
-        self.measured = (use.utilization is not None, use.energy_source != "")
+        joules = [use.energy_j, *(each.summary.energy_j for each in self._summaries.values())]
+        self.measured = (use.utilization is not None, any(each is not None for each in joules))
 
     def rows(self, work: DeviceWork | None, own: Floats | None) -> _Rows:
         rows = _Rows([], [])
@@ -242,7 +256,7 @@ class _DeviceSamples:
             self.comments.append(
                 f"{self._title}: regions have {si(-rest, unit)} of {what} more than its samples: they ran beyond them."
             )
-        whole = len(given) == len(parts) and (place == 0 or self._use.unattributed_j is not None)
+        whole = self._complete and len(given) == len(parts) and (place == 0 or self._use.unattributed_j is not None)
         line = f"{self._title}: {what} {si(total, unit)}, of which {si(sum(given), unit)} in regions."
         self.comments.append(line if whole else f"{line} Some parts of the rest may be of regions.")
         if rest > 0:

@@ -13,10 +13,11 @@ from support.pprof import read_otlp, read_pprof, total
 from gpu_profile.analysis import Analysis, call_paths, profile
 from gpu_profile.analysis.kernel_times import OTHERS
 from gpu_profile.analysis.profile import ENERGY, GPU_TIME, KERNEL_TIME, OUTSIDE, REMAINDER, UNCERTAIN, profile_of
+from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.catalogue.signals import SM
 from gpu_profile.cli import run
 from gpu_profile.errors import UsageError
-from gpu_profile.recording import ProcessInfo, Recording, RecordingWriter, SpanRecord, read_recording
+from gpu_profile.recording import Columns, ProcessInfo, Recording, RecordingWriter, SpanRecord, read_recording
 from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.regimes.kernel_work import KernelWork
 from gpu_profile.report.otlp_profiles import otlp_profiles
@@ -117,6 +118,33 @@ def test_a_rest_that_may_be_of_regions_is_not_called_outside() -> None:
     found = profile_of(recording, replace(analysis, devices=(replace(device, unattributed_j=None),)))
     assert by_stack(found, 1)["GPU 0 NVIDIA H200", REMAINDER] > 0
     assert any("Some parts of the rest may be of regions" in each for each in found.comments)
+
+
+def test_lost_executions_and_those_of_mig_instances_may_have_the_rest() -> None:
+    run_of = Run(calls=8)
+    whole = run_of.recording()
+    backwards = SpanRecord("lost", T0 + 900 * MS, T0, devices=(GPU.uuid,))
+    mig = Device("MIG-a", parent=GPU.uuid, kind=DeviceKind.MIG)
+    inside = tuple(span._replace(device_intervals=(), devices=(mig.uuid,)) for span in whole.spans)
+    for recording, note in (
+        (replace(whole, spans=(*whole.spans, backwards)), "1 executions of lost left out"),
+        (replace(whole, lost_bytes=9, problems=("a.gpr: byte 7: 9 bytes lost",)), "a.gpr: byte 7: 9 bytes lost"),
+        (replace(whole, devices=(GPU, mig), spans=inside), "GPU 0 NVIDIA H200: energy"),
+    ):
+        found, _ = made(recording)
+        assert {each.stack for each in found.samples if each.stack[0] != HOST} == {("GPU 0 NVIDIA H200", REMAINDER)}
+        assert any(each.startswith(note) for each in found.comments)
+    damaged = replace(whole, problems=tuple(f"problem {i}" for i in range(30)))
+    found, analysis = made(damaged)
+    assert found.comments[-1] == f"{len(analysis.notes) - 20} more notes are printed by gpu-profile analyze."
+
+
+def test_an_energy_counter_that_was_read_once_measured_no_energy() -> None:
+    recording = Run(calls=8).recording()
+    columns = recording.samples[GPU.uuid]
+    once = {**columns, "energy": Columns(*(each[:1] for each in columns["energy"]))}
+    found, _ = made(replace(recording, samples={GPU.uuid: once}))
+    assert found.kinds == (GPU_TIME,)
 
 
 def test_without_a_device_total_regions_alone_are_listed() -> None:
