@@ -110,14 +110,14 @@ def _growth(table: str, metrics: Sequence[Metric], since: str, seconds: int, val
         return ",\n            ".join(template.format(column=column, name=name) for column, name in values.items())
 
     instance = _INSTANCE.replace("resource[", "p.resource[")
+    # Deltas are grouped by their time too, so that copies of a point are one.
     # Whole maps are hashed first, because that is much faster than reading their keys for each point.
     points = joined(
-        "toFloat64(max({column})) AS {name}_last, toFloat64(min({column})) AS {name}_first, "
-        "toFloat64(sum({column})) AS {name}_added"
+        "toFloat64(max({column})) AS {name}_last, toFloat64(min({column})) AS {name}_first"
     )
     # Collectors may add attributes to a resource later: these are not part of a series.
     merged = joined(
-        "max(p.{name}_last) AS {name}_last, min(p.{name}_first) AS {name}_first, sum(p.{name}_added) AS {name}_added"
+        "max(p.{name}_last) AS {name}_last, min(p.{name}_first) AS {name}_first, sum(p.{name}_last) AS {name}_added"
     )
     before = joined(
         "max({name}_last) OVER (PARTITION BY series, started ORDER BY hour ROWS BETWEEN 1 PRECEDING AND 1 PRECEDING) "
@@ -147,7 +147,8 @@ FROM (
             {points}
             FROM {table}
             WHERE MetricName IN ({listed}) AND TimeUnix >= {since}
-            GROUP BY metric, started, hour, delta, cityHash64(ResourceAttributes, Attributes)
+            GROUP BY metric, started, hour, delta, if(delta, toFloat64(TimeUnix), 0),
+                cityHash64(ResourceAttributes, Attributes)
         ) AS p
         GROUP BY metric, started, hour, delta, series
     )

@@ -234,6 +234,7 @@ def test_growth_is_counted_once_over_hours_restarts_copies_and_late_attributes(o
         sum_point(REGION_ENERGY, R, 9180, 10, started=9100),
         sum_point(REGION_ENERGY, R, 9240, 5, started=9200, temporality=1, resource=delta),
         sum_point(REGION_ENERGY, R, 9300, 5, started=9240, temporality=1, resource=delta),
+        sum_point(REGION_ENERGY, R, 9300, 5, started=9240, temporality=1, resource=delta),
         # Began before the views' time: its growth within it counts.
         sum_point(REGION_ENERGY, R, 9000, 7000, started=-1_500_000_000, resource=old),
         sum_point(REGION_ENERGY, R, 9060, 7001, started=-1_500_000_000, resource=old),

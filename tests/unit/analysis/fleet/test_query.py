@@ -155,6 +155,28 @@ def test_an_interval_is_that_of_compare_for_repeated_runs() -> None:
     assert row["finding"] == "higher"
 
 
+def test_a_run_with_a_device_of_uncertain_energy_counts_neither_in_part_nor_as_0() -> None:
+    engine = FleetEngine(tables_of([])[0])
+    uses = [
+        f"(TIMESTAMP '2026-01-0{version}', 'v{version}', 'run {run}', 'g{gpu}', 10, {certain}, {uncertain})"
+        for version in (1, 2)
+        for run in range(4)
+        for gpu, certain, uncertain in (
+            (0, 100 + run, "NULL"),
+            # The last run of a version has half of its energy by time.
+            (1, *(("NULL", 300) if run == 3 else (300 + run, "NULL"))),
+        )
+    ]
+    engine.answer(
+        "INSERT INTO gpu_profile_use BY NAME SELECT col0 AS hour, col0 AS first_seen, '' AS service, col1 AS version, "
+        "col2 AS run, 'r' AS region, col3 AS device, '' AS regime, col4 AS executions, "
+        f"col5 AS energy_j, col6 AS uncertain_energy_j FROM (VALUES {', '.join(uses)})"
+    )
+    answer = engine.answer(QUESTIONS["regressions"].sql)
+    (row,) = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+    assert (row["runs_a"], row["runs_b"], row["a"], row["finding"]) == (3, 3, 20.1, "no change shown")
+
+
 def test_answers_are_a_table_csv_or_json_with_the_reasons_of_cut_recordings(
     recordings: list[str], capsys: Capture
 ) -> None:

@@ -20,15 +20,15 @@
 WITH runs AS (
     SELECT u.service AS service, u.version AS version, u.region AS region, u.run AS run, 'energy' AS quantity,
         'J' AS unit, min(u.first_seen) AS since, sum(u.executions) AS n,
-        sum(u.energy_j + coalesce(u.uncertain_energy_j, 0)) AS x
-    FROM gpu_profile_use AS u WHERE u.energy_j IS NOT NULL AND u.version <> ''
+        sum(coalesce(u.energy_j, 0) + coalesce(u.uncertain_energy_j, 0)) AS x
+    FROM gpu_profile_use AS u WHERE coalesce(u.energy_j, u.uncertain_energy_j) IS NOT NULL AND u.version <> ''
     GROUP BY u.service, u.version, u.region, u.run
     HAVING coalesce(sum(u.uncertain_energy_j), 0) <= 0.05 * (sum(u.energy_j) + coalesce(sum(u.uncertain_energy_j), 0))
     UNION ALL
     SELECT u.service AS service, u.version AS version, u.region AS region, u.run AS run, 'gpu_time' AS quantity,
         's' AS unit, min(u.first_seen) AS since, sum(u.executions) AS n,
-        sum(u.gpu_s + coalesce(u.uncertain_gpu_s, 0)) AS x
-    FROM gpu_profile_use AS u WHERE u.gpu_s IS NOT NULL AND u.version <> ''
+        sum(coalesce(u.gpu_s, 0) + coalesce(u.uncertain_gpu_s, 0)) AS x
+    FROM gpu_profile_use AS u WHERE coalesce(u.gpu_s, u.uncertain_gpu_s) IS NOT NULL AND u.version <> ''
     GROUP BY u.service, u.version, u.region, u.run
     HAVING coalesce(sum(u.uncertain_gpu_s), 0) <= 0.05 * (sum(u.gpu_s) + coalesce(sum(u.uncertain_gpu_s), 0))
     UNION ALL
