@@ -85,16 +85,17 @@ def query(
     engine = FleetEngine(tables)
     engine.check(sql)
     if out is not None:
-        engine.write(sql, out)
+        rows = engine.write(sql, out)
         click.echo(f"wrote {out}", err=True)
     else:
         answer = engine.answer(sql)
+        rows = len(answer.rows)
         if form == "table":
             click.echo(as_table(answer, terminal_width(sys.stdout)))
         else:
             click.echo((as_csv if form == "csv" else as_json)(answer).rstrip("\n"))
-        if not answer.rows and question in _EMPTY:
-            _note(f"{question}: {_EMPTY[question]}")
+    if not rows and question in _EMPTY:
+        _note(f"{question}: {_EMPTY[question]}")
 
 
 def _sql(question: str) -> str:

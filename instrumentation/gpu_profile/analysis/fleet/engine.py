@@ -72,12 +72,17 @@ class FleetEngine:
         rows = [tuple(_plain(value) for value in row) for row in result.fetchall()]
         return FleetAnswer(_distinct([column[0] for column in result.description or ()]), rows)
 
-    def write(self, sql: str, path: Path) -> None:
-        """Write the rows of a query to a file. UsageError for an unknown ending or a file that cannot be written."""
+    def write(self, sql: str, path: Path) -> int:
+        """Write the rows of a query to a file, and return their number. A link stays one: its target is written.
+
+        UsageError for an unknown ending or a file that cannot be written.
+        """
         form = FILE_FORMS.get(path.suffix)
         if form is None:
             raise UsageError(f"--out {path}: the name ends with none of {', '.join(FILE_FORMS)}")
-        self._run(f"COPY ({sql.rstrip().rstrip(';')}\n) TO '{str(path).replace(chr(39), chr(39) * 2)}' {form}")
+        target = os.path.realpath(path).replace("'", "''")
+        counted = self._run(f"COPY ({sql.rstrip().rstrip(';')}\n) TO '{target}' {form}").fetchone()
+        return 0 if counted is None else int(counted[0])
 
     def _run(self, sql: str) -> duckdb.DuckDBPyConnection:
         try:

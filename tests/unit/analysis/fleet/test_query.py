@@ -213,6 +213,10 @@ def test_a_file_has_the_rows(recordings: list[str], tmp_path: Path, capsys: Capt
     path = str(target).replace("'", "''")
     rows_of = FleetEngine(tables).answer(f"SELECT DISTINCT version, typeof(energy_j) FROM '{path}'").rows
     assert rows_of == [("v1", "DOUBLE")]
+    (link := tmp_path / "link.csv").symlink_to(tmp_path / "target.csv")
+    assert run(["query", "services", recordings[0], "--out", str(link)]) == 0
+    assert link.is_symlink()
+    assert link.read_text().startswith("service,version,runs")
 
 
 def test_large_answers_are_swapped_out_to_the_temporary_folder_and_not_to_the_users_own() -> None:
@@ -290,11 +294,16 @@ def test_a_recording_that_is_given_twice_counts_once(recordings: list[str], tmp_
 
 
 @pytest.mark.parametrize(("question", "why"), [("regressions", "two versions"), ("stragglers", "no recording has")])
-def test_an_answer_without_rows_has_its_reason(recordings: list[str], capsys: Capture, question: str, why: str) -> None:
+def test_an_answer_without_rows_has_its_reason(
+    recordings: list[str], tmp_path: Path, capsys: Capture, question: str, why: str
+) -> None:
     assert run(["query", question, recordings[0]]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("no rows (")
     assert f"gpu-profile: {question}: {why}" in err
+    assert run(["query", question, recordings[0], "--out", str(tmp_path / "x.json")]) == 0
+    assert f"gpu-profile: {question}: {why}" in capsys.readouterr().err
+    assert json.loads((tmp_path / "x.json").read_text()) == []
 
 
 def test_without_duckdb_the_remedy_is_printed(
