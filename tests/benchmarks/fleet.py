@@ -52,7 +52,7 @@ def speed(engine: str, count: int) -> Iterator[Row]:
 
 def truth(fleets: int) -> Iterator[Row]:
     """How often an answer of `regressions` has any change where there is none, and finds one that there is."""
-    tables, _ = tables_of([])
+    tables = tables_of([])
     engine = FleetEngine(tables)
     drawn = np.random.default_rng(7)
     wrong = sum(bool(shown(engine, drawn, planted=0.0)) for _ in range(fleets))

@@ -31,7 +31,7 @@ MEMORY_BYTES: Final = 6 * 10**9
 
 def duck(rows: int) -> tuple[int, Callable[[str], object]]:
     """DuckDB's process and questions. Half of the `rows` are region use, 35 % executions, the rest small tables."""
-    tables, _ = tables_of([])
+    tables = tables_of([])
     engine = FleetEngine(tables)
     for setting in (f"SET threads = {THREADS}", f"SET memory_limit = '{MEMORY_BYTES}B'"):
         engine.answer(setting)

@@ -79,10 +79,7 @@ def query(
         uuid for uuid in devices if not any(uuid == use.device.uuid for r in runs for use in r.analysis.devices)
     ]:
         raise UsageError(f"--device: no recording has samples of {few(unknown)}")
-    tables, notes = tables_of(runs)
-    for note in notes:
-        _note(note)
-    engine = FleetEngine(tables)
+    engine = FleetEngine(tables_of(runs))
     engine.check(sql)
     if out is not None:
         rows = engine.write(sql, out)

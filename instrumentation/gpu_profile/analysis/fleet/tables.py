@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +11,6 @@ import numpy.typing as npt
 
 from gpu_profile.analysis.account import Analysis
 from gpu_profile.analysis.fleet.questions import BASES, student_rows
-from gpu_profile.recording import ProcessInfo
 from gpu_profile.units import NS_PER_S
 
 Column = npt.NDArray[Any]
@@ -29,21 +26,15 @@ class RecordedRun:
     analysis: Analysis
 
 
-def tables_of(runs: Sequence[RecordedRun]) -> tuple[dict[str, dict[str, Column]], list[str]]:
-    """The base tables by name, each with its columns, and one line for each part of the recordings that is left out."""
-    notes = list[str]()
+def tables_of(runs: Sequence[RecordedRun]) -> dict[str, dict[str, Column]]:
+    """The base tables by name, each with its columns."""
     rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in BASES}
     executions = list[dict[str, Column]]()
     for run in runs:
         rows["gpu_profile_use"] += _uses(run)
         rows["gpu_profile_durations"] += _durations(run)
         rows["gpu_profile_held"] += _held(run)
-        mixed = _mixed_ranks(run.analysis.processes)
-        if mixed:
-            notes.append(
-                f"{run.name}: several processes at once have rank {mixed[0]}: two jobs; their ranks are left out"
-            )
-        executions += _executions(run, ranked=not mixed)
+        executions += _executions(run)
     rows["gpu_profile_student"] += student_rows()
     tables = {
         name: {
@@ -56,7 +47,7 @@ def tables_of(runs: Sequence[RecordedRun]) -> tuple[dict[str, dict[str, Column]]
         tables["gpu_profile_executions"] = {
             column: _joined([each[column] for each in executions]) for column in BASES["gpu_profile_executions"]
         }
-    return tables, notes
+    return tables
 
 
 def _joined(parts: Sequence[Column]) -> Column:
@@ -117,10 +108,10 @@ def _held(run: RecordedRun) -> Iterator[tuple[Any, ...]]:
             yield use.start_ns, run.name, use.device.uuid, whole_s - measured_s, None, energy_j
 
 
-def _executions(run: RecordedRun, *, ranked: bool) -> Iterator[dict[str, Column]]:
+def _executions(run: RecordedRun) -> Iterator[dict[str, Column]]:
     for region, executed in run.analysis.runs.items():
         count = len(executed.starts_ns)
-        ranks = np.full(count, -1) if executed.ranks is None or not ranked else executed.ranks
+        ranks = np.full(count, -1) if executed.ranks is None else executed.ranks
         failed = np.zeros(count, np.bool_) if executed.failed is None else executed.failed
         text = {"service": "", "version": run.version, "run": run.name, "region": region}
         yield {
@@ -130,17 +121,3 @@ def _executions(run: RecordedRun, *, ranked: bool) -> Iterator[dict[str, Column]
             "duration_s": executed.durations_s,
             "failed": np.ma.array(failed, mask=np.full(count, executed.failed is None)),
         }
-
-
-def _mixed_ranks(processes: Sequence[ProcessInfo]) -> list[int]:
-    """Ranks that two processes had at the same time: the recording has more than one job."""
-    spans = defaultdict[int, list[tuple[int, int]]](list)
-    for process in processes:
-        if process.rank is not None:
-            spans[process.rank].append((process.start_ns, process.end_ns or process.start_ns))
-    mixed = []
-    for rank, times in sorted(spans.items()):
-        ordered = sorted(times)
-        if any(later[0] < earlier[1] for earlier, later in pairwise(ordered)):
-            mixed.append(rank)
-    return mixed

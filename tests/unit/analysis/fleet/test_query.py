@@ -23,7 +23,6 @@ from gpu_profile.analysis.fleet import QUESTIONS, RecordedRun, tables_of
 from gpu_profile.analysis.fleet.engine import FleetEngine
 from gpu_profile.analysis.fleet.questions import BASES
 from gpu_profile.cli import run
-from gpu_profile.recording import ProcessInfo
 
 Capture = pytest.CaptureFixture[str]
 
@@ -48,7 +47,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def rows(name: str, *runs: RecordedRun) -> list[dict[str, Any]]:
-    tables, _ = tables_of(runs)
+    tables = tables_of(runs)
     answer = FleetEngine(tables).answer(QUESTIONS[name].sql)
     assert answer.columns == tuple(QUESTIONS[name].columns)
     return [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
@@ -114,13 +113,24 @@ def test_late_ranks_are_those_of_analyze() -> None:
     assert [row["late"] for row in answer[1:]] == [0, 0, 0]
 
 
-def test_two_jobs_in_one_folder_have_no_ranks_and_a_line() -> None:
+def test_of_two_jobs_in_one_folder_the_ranks_are_those_of_analyze() -> None:
     recording = late_job(LateCause.HOST, steps=12)
-    other = ProcessInfo("0.1.0", "node-b", 7, recording.processes[0].start_ns + 5, rank=0, world_size=1, end_ns=None)
-    mixed = analysed(replace(recording, processes=(*recording.processes, other)))
-    tables, notes = tables_of([RecordedRun("folder", "", mixed)])
-    assert notes == ["folder: several processes at once have rank 0: two jobs; their ranks are left out"]
-    assert FleetEngine(tables).answer(QUESTIONS["stragglers"].sql).rows == []
+    # Two ranks of a second job, which was killed: it has no end.
+    second = tuple(replace(each, pid=each.pid + 9, end_ns=None) for each in recording.processes[:2])
+    spans = [span._replace(process=span.rank) for span in recording.spans]
+    spans += [
+        span._replace(process=span.rank + 4, id=f"f{span.id[1:]}", start_ns=span.start_ns + 1)
+        for span in recording.spans
+        if span.rank is not None and span.rank < len(second)
+    ]
+    mixed = analysed(replace(recording, processes=(*recording.processes, *second), spans=tuple(spans)))
+    assert any("2 jobs are in the recording" in note for note in mixed.notes)
+    known: Any = of_analysis(mixed)
+    (compared,) = known["ranks"]
+    answer = rows("stragglers", RecordedRun("folder", "", mixed))
+    assert {row["rank"]: (row["executions"], row["mean_s"]) for row in answer} == {
+        each["rank"]: (12, pytest.approx(each["mean_s"])) for each in compared["ranks"]
+    }
 
 
 def test_an_interval_is_that_of_compare_for_repeated_runs() -> None:
@@ -135,7 +145,7 @@ def test_an_interval_is_that_of_compare_for_repeated_runs() -> None:
 
     compared = compare_runs(costs("1"), costs("2"))
     (expected,) = [each for each in compared.differences if each.quantity == "energy/request"]
-    tables, _ = tables_of([])
+    tables = tables_of([])
     engine = FleetEngine(tables)
     values = ", ".join(
         f"(TIMESTAMP '2026-01-0{version}', 'v{version}', 'run {place}', {n}, {each})"
@@ -156,7 +166,7 @@ def test_an_interval_is_that_of_compare_for_repeated_runs() -> None:
 
 
 def test_a_run_with_a_device_of_uncertain_energy_counts_neither_in_part_nor_as_0() -> None:
-    engine = FleetEngine(tables_of([])[0])
+    engine = FleetEngine(tables_of([]))
     uses = [
         f"(TIMESTAMP '2026-01-0{version}', 'v{version}', 'run {run}', 'g{gpu}', 10, {certain}, {uncertain})"
         for version in (1, 2)
@@ -209,7 +219,7 @@ def test_a_file_has_the_rows(recordings: list[str], tmp_path: Path, capsys: Capt
     target = tmp_path / "it's.parquet"
     assert run(["query", "regions", f"v1={recordings[0]}", "--out", str(target)]) == 0
     assert capsys.readouterr() == ("", f"wrote {target}\n")
-    tables, _ = tables_of([])
+    tables = tables_of([])
     path = str(target).replace("'", "''")
     rows_of = FleetEngine(tables).answer(f"SELECT DISTINCT version, typeof(energy_j) FROM '{path}'").rows
     assert rows_of == [("v1", "DOUBLE")]
@@ -220,7 +230,7 @@ def test_a_file_has_the_rows(recordings: list[str], tmp_path: Path, capsys: Capt
 
 
 def test_large_answers_are_swapped_out_to_the_temporary_folder_and_not_to_the_users_own() -> None:
-    tables, _ = tables_of([])
+    tables = tables_of([])
     ((folder,),) = FleetEngine(tables).answer("SELECT current_setting('temp_directory')").rows
     assert Path(folder).parent == Path(gettempdir())
 
