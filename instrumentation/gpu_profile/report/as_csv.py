@@ -20,7 +20,7 @@ def csv_text(columns: Mapping[str, Callable[[_T], Cell]], rows: Iterable[_T]) ->
     """A header, and for each row the values that the columns read from it. Lines end in line feeds."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
+    writer.writerow(map(_cell, columns))
     for row in rows:
         writer.writerow([_cell(read(row)) for read in columns.values()])
     return out.getvalue()

@@ -45,7 +45,9 @@ class FleetEngine:
             raise UsageError(f"query needs DuckDB, which is not installed: {INSTALL}") from error
         # DuckDB's default for large answers is a folder in the user's own.
         spill = str(Path(gettempdir()) / f"gpu-profile-query-{os.getpid()}")
-        self._connection: duckdb.DuckDBPyConnection = duckdb.connect(config={"temp_directory": spill})
+        # A table that does not exist must not be a variable of this module.
+        config = {"temp_directory": spill, "python_enable_replacements": "false"}
+        self._connection: duckdb.DuckDBPyConnection = duckdb.connect(config=config)
         self._error = duckdb.Error
         self._select = (duckdb.StatementType.SELECT, duckdb.StatementType.MULTI)  # PIVOT is of the second
         for name, columns in tables.items():

@@ -215,6 +215,14 @@ def test_columns_of_equal_names_are_all_in_the_answer(recordings: list[str], cap
     assert capsys.readouterr().out == "a,a_2,a_1,a_3\n1,2,3,4\n"
 
 
+def test_names_of_columns_are_no_formulas_and_no_control_characters(recordings: list[str], capsys: Capture) -> None:
+    sql = """select 1 as "=cmd()", 2 as "b\x1b[31m\n" """
+    assert run(["query", sql, recordings[0], "--format", "csv"]) == 0
+    assert capsys.readouterr().out == "'=cmd(),b\\x1b[31m\\n\n1,2\n"
+    assert run(["query", sql, recordings[0]]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
 def test_a_file_has_the_rows(recordings: list[str], tmp_path: Path, capsys: Capture) -> None:
     target = tmp_path / "it's.parquet"
     assert run(["query", "regions", f"v1={recordings[0]}", "--out", str(target)]) == 0
@@ -267,6 +275,7 @@ def test_the_questions_are_listed_and_printed_as_views(capsys: Capture) -> None:
         (["select 1; select 2", "{a}", "--out", "x.csv"], "query: one SELECT is needed, and no other statement"),
         (["with x as (select 1) insert into gpu_profile_student select 1, 1, 1", "{a}"], "query: one SELECT is needed"),
         (["select ;", "{a}"], "query: Parser Error"),
+        (["select * from sql", "{a}"], "query: Catalog Error: Table with name sql does not exist!"),
         (["regions", "{a}", "--out", "x.xlsx"], "--out x.xlsx: the name ends with none of .parquet, .csv, .json"),
         (["regions", "{a}", "--out", "/nowhere/x.csv"], "query: IO Error"),
         (["regions", "{a}", "--device", "GPU-z"], "--device: no recording has samples of GPU-z"),
