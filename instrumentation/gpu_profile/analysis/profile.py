@@ -50,6 +50,8 @@ _MOST_NOTES: Final = 20
 UNCERTAIN: Final = "(uncertain: shared out by time)"
 OUTSIDE: Final = "(outside all regions)"
 REMAINDER: Final = "(not attributed)"
+#: The frame of an empty name, as both formats take an empty text for no frame.
+NO_NAME: Final = "(no name)"
 #: Labels of samples.
 _DEVICE: Final = "hw.id"
 _SHARE: Final = "share"
@@ -99,7 +101,12 @@ def profile_of(recording: Recording, analysis: Analysis, *, name: str = "") -> S
     comments += _remarks(analysis, spans, paths, linked, profiled)
     return StackProfile(
         tuple(kinds),
-        [each._replace(values=tuple(each.values[i] for i in places)) for each in samples],
+        [
+            each._replace(
+                stack=tuple(frame or NO_NAME for frame in each.stack), values=tuple(each.values[i] for i in places)
+            )
+            for each in samples
+        ],
         analysis.start_ns,
         analysis.end_ns,
         printable(name),

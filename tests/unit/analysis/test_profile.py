@@ -12,7 +12,16 @@ from support.pprof import read_otlp, read_pprof, total
 
 from gpu_profile.analysis import Analysis, call_paths, profile
 from gpu_profile.analysis.kernel_times import OTHERS
-from gpu_profile.analysis.profile import ENERGY, GPU_TIME, KERNEL_TIME, OUTSIDE, REMAINDER, UNCERTAIN, profile_of
+from gpu_profile.analysis.profile import (
+    ENERGY,
+    GPU_TIME,
+    KERNEL_TIME,
+    NO_NAME,
+    OUTSIDE,
+    REMAINDER,
+    UNCERTAIN,
+    profile_of,
+)
 from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.catalogue.signals import SM
 from gpu_profile.cli import run
@@ -268,6 +277,20 @@ def test_gpu_time_of_one_other_signal_has_its_own_total() -> None:
     one_other = (replace(regions[1], summary=replace(regions[1].summary, busy_source="dram")), *regions[2:])
     found = profile_of(recording, replace(analysis, regions=(regions[0], *one_other)))
     assert any("there is no total by the same signal" in each for each in found.comments)
+
+
+def test_a_span_without_a_name_is_a_frame_too() -> None:
+    run_of = Run(calls=8)
+    run_of.spans = [
+        span._replace(name="" if span.name == "forward" else span.name)
+        for span in works(run_of.spans, {"forward": (90, {"": 60, "gemm": 30})})
+    ]
+    found, _ = made(run_of.recording())
+    assert by_stack(found, 2) == {
+        (HOST, "step", NO_NAME, OTHERS): 8 * 60,
+        (HOST, "step", NO_NAME, "gemm"): 8 * 30,
+    }
+    assert [*read_otlp(otlp_profiles(found))] == [*found.kinds]
 
 
 def test_long_and_many_paths_are_cut_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
