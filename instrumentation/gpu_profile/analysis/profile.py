@@ -83,7 +83,9 @@ def profile_of(recording: Recording, analysis: Analysis, *, name: str = "") -> S
     comments = [f"{len(spans):,} executions of {len(work.runs)} regions."]
     measured = [False, False]
     divided = {device.parent for device in recording.devices if device.uuid in work.devices}
-    lost = analysis.lost_bytes > 0 or len(spans) < len(recording.spans)
+    # A process without an end was killed or still runs: regions that had not ended are not recorded.
+    unended = any(process.end_ns is None for process in recording.processes)
+    lost = unended or analysis.lost_bytes > 0 or len(spans) < len(recording.spans)
     for uuid, use in uses.items():
         device = _DeviceSamples(analysis, use, paths, linked, complete=not lost and uuid not in divided)
         rows = device.rows(work.devices.get(uuid), own.get(uuid))
