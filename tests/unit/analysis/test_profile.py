@@ -287,10 +287,7 @@ def test_a_span_without_a_name_is_a_frame_too() -> None:
         for span in works(run_of.spans, {"forward": (90, {"": 60, "gemm": 30})})
     ]
     found, _ = made(run_of.recording())
-    assert by_stack(found, 2) == {
-        (HOST, "step", NO_NAME, OTHERS): 8 * 60,
-        (HOST, "step", NO_NAME, "gemm"): 8 * 30,
-    }
+    assert by_stack(found, 2) == {(HOST, "step", NO_NAME, OTHERS): 8 * 60, (HOST, "step", NO_NAME, "gemm"): 8 * 30}
     assert [*read_otlp(otlp_profiles(found))] == [*found.kinds]
 
 

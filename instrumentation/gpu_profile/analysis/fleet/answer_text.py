@@ -31,7 +31,8 @@ def as_table(answer: FleetAnswer, width: int | None = None) -> str:
     empty |= {place for place, name in enumerate(answer.columns) if name == _USUALLY_0 and not any(values[place])}
     spare = [empty, {place for place, name in enumerate(answer.columns) if name in _SPARE} - empty]
     cells = [[_cell(value) for value in row] for row in answer.rows]
-    return fitted_table([*map(printable, answer.columns)], cells, spare, width=width, left=left, more="--format csv has them")
+    names = [*map(printable, answer.columns)]
+    return fitted_table(names, cells, spare, width=width, left=left, more="--format csv has them")
 
 
 def _cell(value: object) -> str:

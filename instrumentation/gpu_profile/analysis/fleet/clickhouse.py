@@ -112,9 +112,7 @@ def _growth(table: str, metrics: Sequence[Metric], since: str, seconds: int, val
     instance = _INSTANCE.replace("resource[", "p.resource[")
     # Deltas are grouped by their time too, so that copies of a point are one.
     # Whole maps are hashed first, because that is much faster than reading their keys for each point.
-    points = joined(
-        "toFloat64(max({column})) AS {name}_last, toFloat64(min({column})) AS {name}_first"
-    )
+    points = joined("toFloat64(max({column})) AS {name}_last, toFloat64(min({column})) AS {name}_first")
     # Collectors may add attributes to a resource later: these are not part of a series.
     merged = joined(
         "max(p.{name}_last) AS {name}_last, min(p.{name}_first) AS {name}_first, sum(p.{name}_last) AS {name}_added"

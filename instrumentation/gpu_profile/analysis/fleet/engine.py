@@ -46,8 +46,9 @@ class FleetEngine:
         # DuckDB's default for large answers is a folder in the user's own.
         spill = str(Path(gettempdir()) / f"gpu-profile-query-{os.getpid()}")
         # A table that does not exist must not be a variable of this module.
-        config = {"temp_directory": spill, "python_enable_replacements": "false"}
-        self._connection: duckdb.DuckDBPyConnection = duckdb.connect(config=config)
+        self._connection: duckdb.DuckDBPyConnection = duckdb.connect(
+            config={"temp_directory": spill, "python_enable_replacements": False}
+        )
         self._error = duckdb.Error
         self._select = (duckdb.StatementType.SELECT, duckdb.StatementType.MULTI)  # PIVOT is of the second
         for name, columns in tables.items():
