@@ -8,7 +8,6 @@ On simulated pipelines this puts the energies of tenants up to 11 % off, at half
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -17,8 +16,8 @@ from gpu_profile.serving.sharing import Unallocated
 
 #: The most batches that are at work at once.
 _MOST_BATCHES: Final = 16
-#: Iterations in decode that continue an earlier batch than the last one, from which an engine is a pipeline, and the
-#: part of this number that each iteration takes away.
+#: Iterations in decode that continue an earlier batch than the last one, less those that continue the last one, from
+#: which an engine is a pipeline, and the part of this number that each iteration takes away.
 _ENOUGH, _FORGET = 30.0, 0.001
 #: A longer time between iterations is idle.
 _IDLE_NS: Final = 1_000_000_000
@@ -38,26 +37,36 @@ class PipelineWatch:
     def __init__(self) -> None:
         #: Whether the engine is a pipeline.
         self.recognised = False
-        self._batches: deque[tuple[int, int]] = deque(maxlen=_MOST_BATCHES)
+        #: The latest batches in decode, by their requests and tokens of context: the prompts before each.
+        self._batches: dict[tuple[int, int], int] = {}
+        self._last, self._prompts = (0, 0), 0
         self._others = 0.0
         self._marked_ns, self._busy_ns = 0, 0
 
     def add(self, passes: Sequence[TimedPass]) -> None:
         """Look at iterations, in order.
 
-        The next iteration of a batch has the same requests, and one more token of context for each.
+        The next iteration of a batch has the same requests, and one more token of context for each. By chance, new
+        requests alone may look the same, after as many prompts.
         """
         for message in (each.message for each in passes if each.message is not None):
             self.recognised |= message.stages > 1
+            prompts, self._prompts = self._prompts, self._prompts + message.prefills
             # An engine that reports its requests reports each stage on its own, with the stage's GPUs.
             if not message.decodes or not message.decode_kv or message.requests is not None:
                 continue
             before = message.decodes, message.decode_kv - message.decodes
             self._others *= 1 - _FORGET
-            if before in self._batches and before != self._batches[-1]:
+            if before == self._last:
+                self._others = max(0.0, self._others - 1)
+            elif before in self._batches and prompts - self._batches[before] < message.decodes:
                 self._others += 1
                 self.recognised |= self._others >= _ENOUGH
-            self._batches.append((message.decodes, message.decode_kv))
+            self._last = message.decodes, message.decode_kv
+            self._batches.pop(self._last, None)
+            self._batches[self._last] = prompts
+            if len(self._batches) > _MOST_BATCHES:
+                del self._batches[next(iter(self._batches))]
 
     def marked(self, passes: Sequence[TimedPass], until_ns: int) -> list[MarkedTime]:
         """The times of a pipeline's iterations, and the idle times between them, from the last call until a time. The

@@ -1,5 +1,6 @@
 """Pipelines are recognised by their batches. Their costs are refused, since only one stage reports its iterations."""
 
+import random
 from itertools import pairwise
 from typing import Any
 
@@ -36,6 +37,21 @@ def test_a_pipeline_is_recognised_within_seconds_by_requests_that_are_in_some_it
 def test_engines_that_are_no_pipelines_are_not_taken_for_one() -> None:
     assert not is_pipeline(simulate(PHYSICS, seconds=4, seed=1))
     assert not is_pipeline(simulate_disaggregated(PHYSICS, seconds=3, seed=1).decode)
+
+
+@pytest.mark.parametrize(("at_once", "prompts", "answers"), [(1, (100, 105), (5, 5)), (2, (100, 103), (5, 8))])
+def test_short_answers_to_prompts_of_like_lengths_are_no_pipeline(
+    at_once: int, prompts: tuple[int, int], answers: tuple[int, int]
+) -> None:
+    draw, watch, requests = random.Random(1), PipelineWatch(), list[list[int]]()  # noqa: S311
+    for _ in range(3000):
+        while len(requests) < at_once:
+            requests.append([draw.randint(*prompts), draw.randint(*answers), 0])
+        new, old = ([each for each in requests if bool(each[2]) is decodes] for decodes in (False, True))
+        context = sum(prompt + done for prompt, _, done in old)
+        watch.add([TimedPass(0, 1, ForwardPass("w", 0, 0, 0.0, len(new), len(new), 0.0, 0, len(old), context))])
+        requests = [[prompt, answer, done + 1] for prompt, answer, done in requests if done + 1 < answer]
+    assert not watch.recognised
 
 
 def test_an_engine_says_itself_that_it_is_one_and_a_stage_with_its_requests_is_none() -> None:
