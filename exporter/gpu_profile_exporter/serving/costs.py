@@ -13,7 +13,7 @@ from gpu_profile.errors import UsageError
 from gpu_profile.sampling.tracked import TrackedDevice
 from gpu_profile.serving.forward_pass import msgpack
 from gpu_profile.serving.request_spans import SpanFault, served_request
-from gpu_profile.serving.workers import WorkerRole, role_of_span
+from gpu_profile.serving.workers import EngineWorker, WorkerRole, role_of_span
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.config import ServingSettings
 from gpu_profile_exporter.readings.readings import MetricReading
@@ -163,10 +163,13 @@ class ServingCosts:
     def _engine_of(self, service: str, name: str) -> ServedEngine | None:
         """The engine of a span, from the service's name, which with several engines must be the engine's or its
         server's, or else from the worker's role in the span's name."""
-        role, every = role_of_span(name), self.engines.values()
+        role, every, worker = role_of_span(name), self.engines.values(), EngineWorker.named(service)
         fit = [
             engine for engine in every if engine.worker.role is role or WorkerRole.WHOLE in (engine.worker.role, role)
         ]
+        if worker.role:
+            # vLLM's spans have no role in their names. The other worker's may come too, also if it is on another node.
+            fit = [one for one in fit if one.worker == worker]
         named = [one for one in every if service in (one.name, one.worker.server)]
         if named or (role is WorkerRole.WHOLE and len(every) > 1):
             fit = [one for one in fit if one in named]

@@ -73,6 +73,12 @@ class EngineListener:
             import zmq
         except ImportError as error:
             raise UsageError("--serving: needs ZeroMQ: pip install 'gpu-profile[serving]'") from error
+        owners: dict[str, str] = {}
+        for name, address in addresses.items():
+            place = str(_path(address)) if address.startswith(_UNIX) else address
+            if (owner := owners.setdefault(place, name)) != name:
+                # Each would have the other one's iterations, or one would take the other one's socket away.
+                raise UsageError(f"--serving: {owner} and {name} have one address; each engine publishes at its own")
         self._zmq: Any = zmq
         self._clock = clock
         self._waiting = {name: _MessageQueue() for name in addresses}
@@ -91,7 +97,7 @@ class EngineListener:
 
     def _open(self, name: str, address: str) -> Any:
         if address.startswith(_UNIX):
-            path = Path("/" + address.removeprefix(_UNIX).lstrip("/"))
+            path = _path(address)
             try:
                 made = _datagram_socket(path)
             except OSError as error:
@@ -182,6 +188,11 @@ class EngineListener:
         """The number of an engine's dropped messages, by reason."""
         with self._lock:
             return dict(self._waiting[name].dropped)
+
+
+def _path(address: str) -> Path:
+    """The path of a local socket's address."""
+    return Path("/" + address.removeprefix(_UNIX).lstrip("/"))
 
 
 def _datagram_socket(path: Path) -> socket.socket:

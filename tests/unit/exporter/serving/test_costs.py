@@ -219,6 +219,10 @@ def test_a_worker_alone_takes_only_the_spans_of_its_role_and_has_no_total(tmp_pa
         other, own = (
             costs.request("sglang", f"{each} Req 1a", START_NS, SPAN, b"1" * 16) for each in ("prefill", "decode")
         )
+        for service in ("prefill:llm", "decode:other"):
+            vllm = costs.request(service, "llm_request", START_NS, SPAN, b"1" * 16)
+            assert vllm is not None
+            assert vllm.reason == "engine_not_known"
         assert other is not None
         assert own is not None
         assert other.reason == "engine_not_known"

@@ -72,6 +72,14 @@ def test_a_flood_is_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.Monk
         until(lambda: engines.take("own"), "room again")
 
 
+@pytest.mark.parametrize(
+    "addresses", [("tcp://127.0.0.1:5557", "tcp://127.0.0.1:5557"), ("unix:///run/e.sock", "unix:/run/e.sock")]
+)
+def test_two_engines_at_one_address_are_refused(addresses: tuple[str, str]) -> None:
+    with pytest.raises(UsageError, match="--serving: a and b have one address; each engine publishes at its own"):
+        EngineListener(dict(zip("ab", addresses, strict=True)), SYSTEM_CLOCK)
+
+
 def test_an_address_that_cannot_be_used_is_the_users_error(tmp_path: Path) -> None:
     taken = tmp_path / "file"
     taken.write_text("not a socket")
