@@ -40,8 +40,8 @@ _IDLE_NS, _IDLE_EDGE_NS = 10_000_000_000, 2_000_000_000
 class EngineAccount:
     """Shares out the energy of one engine's devices.
 
-    `tenant_of` gives the tenant of a request's number. Totals by tenant and phase: `microjoules`, and `device_s` in s.
-    The tenant None has the work of unknown requests.
+    `tenant_of` gives the tenant of a request's number, None if the request is not known any more. Totals by tenant and
+    phase: `microjoules`, and `device_s` in s. The tenant None has the work of unknown requests.
     """
 
     def __init__(self, tenant_of: Callable[[int], Hashable], devices: int = 1) -> None:
@@ -284,9 +284,10 @@ class EngineAccount:
             charged.request.tolist(), charged.phase.tolist(), charged.totals.tolist(), charged.terms, strict=True
         )
         for request, phase, total, own_terms in rows:
-            named = request != UNKNOWN_REQUEST
-            targets = [by_tenant[self._tenant_of(request) if named else None]]
-            for sums in (*targets, self._requests[request]) if named else targets:
+            tenant = self._tenant_of(request) if request != UNKNOWN_REQUEST else None
+            targets = [by_tenant[tenant]]
+            # Of a request that was forgotten, nobody asks for the cost.
+            for sums in targets if tenant is None else (*targets, self._requests[request]):
                 sums.joules[phase] += total[0]
                 sums.marginal_j[phase] += total[1]
                 sums.device_s[phase] += total[2]

@@ -25,7 +25,7 @@ from gpu_profile.serving.pipelines import PipelineWatch
 from gpu_profile.serving.request_spans import Attributes, ServedRequest, SpanFault, served_request
 from gpu_profile.serving.sharing import Unallocated
 from gpu_profile.serving.span_arrivals import SpanArrivals
-from gpu_profile.serving.tenants import NO_TENANT, ModelUse, ModelUses
+from gpu_profile.serving.tenants import ModelUses
 from gpu_profile.serving.windows import CounterReadings
 from gpu_profile.serving.workers import WorkerRole
 
@@ -104,7 +104,7 @@ class ServingEngine:
 
     def _use_of(self, number: int) -> Hashable:
         request = self._requests.get(number)
-        return ModelUse(NO_TENANT, "") if request is None else request.use
+        return None if request is None else request.use
 
     # ------------------------------------------------------------------ taking in
 
@@ -370,7 +370,8 @@ class ServingEngine:
         until_ns = self.account.shared_until_ns
         for _ in range(len(self._ended)):
             end_ns, number = self._ended.popleft()
-            if end_ns >= until_ns and len(self._ended) < MOST_REQUESTS:
+            # The request's last iteration may end a little later than its stamp.
+            if end_ns >= until_ns - _SPAN_EARLY_NS and len(self._ended) < MOST_REQUESTS:
                 self._ended.append((end_ns, number))
                 continue
             self._end(number)

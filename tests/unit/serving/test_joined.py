@@ -172,6 +172,14 @@ def test_requests_without_a_place_are_given_back_with_the_reason(served: Run) ->
     assert [reason for _, reason in engine.finished()] == [PlacingFault.TOO_OLD, SpanFault.RANGE]
 
 
+def test_a_request_whose_stamp_is_before_the_end_of_its_last_iteration_is_complete_and_forgotten(served: Run) -> None:
+    spans = [span._replace(start_ns=span.start_ns - 40 * MS) for span in served.spans]
+    engine = ServingEngine("tenant", deadline_ns=20 * S)
+    play(engine, replace(served, spans=spans))
+    assert engine.account._requests.keys() <= engine._requests.keys()
+    assert {use.tenant for use, _ in engine.account.microjoules} == {"rag", "chat", "agent"}
+
+
 def test_without_spans_phases_have_costs_and_tenants_none(served: Run) -> None:
     engine = ServingEngine("tenant")
     finished = play(engine, served, spans=False)
