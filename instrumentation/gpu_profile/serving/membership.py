@@ -86,9 +86,9 @@ class Membership:
         self._passes: deque[TimedPass] = deque()
         #: The position of the first of them among all iterations, and among iterations with decode.
         self._gone, self._decodes_gone = 0, 0
-        #: By iteration with decode: its end and its position. As `_COLUMNS`: its requests in decode (-1: lost), the
-        #: number of the placed ones, the sum of their contexts, the stated one, and whether its parts are those of
-        #: placed requests in decode alone.
+        #: By iteration with decode: its times and position. As `_COLUMNS`: its requests in decode (-1: lost), those
+        #: with a place, the sum of their contexts, the stated one, and whether its parts are of placed decode alone.
+        self._starts: list[int] = []
         self._ends: list[int] = []
         self._at: list[int] = []
         self._columns: Ints = np.zeros((_COLUMNS, 0), np.int64)
@@ -132,6 +132,7 @@ class Membership:
         for at, each in enumerate(after, before):
             message = each.message
             if message is None or message.decodes:
+                self._starts.append(each.start_ns)
                 self._ends.append(each.end_ns)
                 self._at.append(at)
                 fresh.append((-1, 0, 0, 0, 0) if message is None else _column(message))
@@ -147,7 +148,8 @@ class Membership:
         if not self._passes or request.end_ns < self._passes[0].start_ns:
             return PlacingFault.TOO_OLD
         if request.completion > 1:
-            self.delay.learn(request.end_ns, self._ends, self._columns[_COUNT])
+            counts, contexts = self._columns[_COUNT], self._columns[_STATED]
+            self.delay.learn(request.end_ns, self._starts, self._ends, counts, contexts)
         delay_ns = self.delay.ns
         first_ns, end_ns = request.first_token_ns - delay_ns, request.end_ns - delay_ns
         if len(self._running) >= MOST_REQUESTS:
@@ -386,7 +388,7 @@ class Membership:
             batch.decode(DecodeRuns(*rows.T).of(gone, gone + left).moved(usable))
             for placed in [each for each in self._running.values() if each.last < gone + left]:
                 self._remove(placed)
-        del self._ends[:left], self._at[:left]
+        del self._starts[:left], self._ends[:left], self._at[:left]
         self._columns, self._runs = self._columns[:, left:], None
         self._decodes_gone += left
 

@@ -1,10 +1,14 @@
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
+from benchmarks import serving_messages
 from benchmarks.serving_messages import replay
 from benchmarks.serving_vllm import vllm_messages
 
 from gpu_profile.driver.simulated.models import MODELS
-from gpu_profile.serving.simulated import EnginePhysics, simulate
+from gpu_profile.serving.simulated import EnginePhysics, ServingRun, simulate
+from gpu_profile.serving.simulated_load import TenantLoad
 from gpu_profile.serving.simulated_workers import simulate_disaggregated
 from gpu_profile.serving.workers import WorkerRole
 
@@ -17,6 +21,29 @@ def test_from_messages_and_spans_requests_get_their_true_energy() -> None:
     assert answered.sum() > 0.9 * (run.true_j > 5).sum()
     errors = abs(shown.joules[answered] / run.true_j[answered] - 1)
     assert np.median(errors) < 0.03
+    truth = np.bincount([request.tenant for request in run.requests], run.true_j)
+    assert shown.tenants == pytest.approx(truth, rel=0.05)
+
+
+def test_requests_with_short_answers_one_at_a_time_have_costs_if_their_stamps_are_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Hardly ever has an iteration fewer requests than the one before."""
+    late_s, spans = 0.03, serving_messages.spans
+
+    def late(run: ServingRun, role: WorkerRole) -> Iterator[tuple[int, int, dict[str, object]]]:
+        for arrival_ns, start_ns, attributes in spans(run, role):
+            stamps = {f"gen_ai.latency.{name}": late_s for name in ("time_to_first_token", "e2e")}
+            stamps = {name: float(str(attributes[name])) + later_s for name, later_s in stamps.items()}
+            yield arrival_ns + round(late_s * 1e9), start_ns, attributes | stamps
+
+    monkeypatch.setattr(serving_messages, "spans", late)
+    tenants = (TenantLoad("a", 800, 1.2, 0.3, 0.01, 0, 6), TenantLoad("b", 300, 2, 0.1, 0.01, 0, 6))
+    run = simulate(EnginePhysics(MODELS["H200 SXM"]), tenants, seconds=60, seed=2, drained=True)
+    shown = replay(run, 0)
+    assert np.isfinite(shown.joules).mean() > 0.9
+    assert np.nanmedian(abs(shown.joules / run.true_j - 1)) < 0.03
+    assert np.nanmean(abs(shown.joules - run.true_j) > 3 * shown.half_widths) < 0.01
     truth = np.bincount([request.tenant for request in run.requests], run.true_j)
     assert shown.tenants == pytest.approx(truth, rel=0.05)
 
