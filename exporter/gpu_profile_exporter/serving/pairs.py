@@ -32,9 +32,10 @@ class _Part:
 class RequestPairs:
     """The latest requests of a server's two workers. Any thread may call `take`.
 
-    A trace may have several requests. Both parts have the same number of tokens in their prompts, and the decode ends
-    after the prefill has begun. Of several such parts, the same id goes first, then the latest prefill, which
-    belongs to the last try. Each prefill is in one total at most. Both workers are on this node, with one clock.
+    A trace may have several requests. Both parts have the same number of tokens in their prompts, and the decode's first
+    token comes after the prefill has begun. Of several such parts, the same id goes first, then the decode that begins
+    nearest to the prefill's end: that of the last try. Each prefill is in one total at most. Both workers are on this
+    node, with one clock.
     """
 
     def __init__(self) -> None:
@@ -55,7 +56,7 @@ class RequestPairs:
                 return  # a copy, which the engine refuses
             fit = [each for each in others if not each.joined and _fits(part, each)]
             if fit:
-                other = max(fit, key=lambda each: (each.request.id == request.id, each.request.scheduled_ns))
+                other = min(fit, key=lambda each: (each.request.id != request.id, _apart_ns(part, each)))
                 part.joined = other.joined = True
                 _join(part.ticket, other.ticket)
             if len(others) >= _MOST_IN_TRACE:
@@ -67,13 +68,24 @@ class RequestPairs:
                 self._kept -= len(self._parts.pop(next(iter(self._parts))))
 
 
+def _ordered(one: _Part, other: _Part) -> tuple[_Part, _Part]:
+    """The prefill, and the decode."""
+    return (one, other) if one.ticket.role is WorkerRole.PREFILL else (other, one)
+
+
+def _apart_ns(one: _Part, other: _Part) -> int:
+    """The time between the end of the prefill and the begin of the decode."""
+    prefill, decode = _ordered(one, other)
+    return abs(decode.request.scheduled_ns - prefill.request.end_ns)
+
+
 def _fits(one: _Part, other: _Part) -> bool:
-    prefill, decode = (one, other) if one.ticket.role is WorkerRole.PREFILL else (other, one)
+    prefill, decode = _ordered(one, other)
     return (
         prefill.ticket.role is not decode.ticket.role
         and (prefill.room == decode.room or not prefill.room or not decode.room)
         and prefill.request.prompt == decode.request.prompt
-        and prefill.request.scheduled_ns <= decode.request.end_ns
+        and prefill.request.scheduled_ns <= decode.request.first_token_ns
     )
 
 

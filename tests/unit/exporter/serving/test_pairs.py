@@ -113,6 +113,14 @@ def test_requests_of_one_trace_are_told_apart_by_room_prompt_id_and_time() -> No
     assert traces.part(DECODE, 2, 9, trace=b"\2" * 16).prefill is None
 
 
+@pytest.mark.parametrize("first", [PREFILL, DECODE])
+def test_several_answers_to_one_prompt_at_once_have_their_own_prefills(first: WorkerRole) -> None:
+    """Only the first prefill computes the prompt: the others find it in the cache. The answers end in another order."""
+    traces, times = Traces(), {PREFILL: [(1, 2), (2, 3), (3, 4)], DECODE: [(3, 7), (4, 8), (2, 9)]}
+    parts = {role: [traces.part(role, *each) for each in times[role]] for role in sorted(times, key=first.__ne__)}
+    assert [parts[PREFILL].index(each.prefill) for each in parts[DECODE] if each.prefill] == [1, 2, 0]
+
+
 def test_parts_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pairs, "_MOST", 10)
     monkeypatch.setattr(pairs, "_MOST_IN_TRACE", 4)
