@@ -32,10 +32,10 @@ class _Part:
 class RequestPairs:
     """The latest requests of a server's two workers. Any thread may call `take`.
 
-    A trace may have several requests. Both parts have the same number of tokens in their prompts, and the decode's first
-    token comes after the prefill has begun. Of several such parts, the same id goes first, then the decode that begins
-    nearest to the prefill's end: that of the last try. Each prefill is in one total at most. Both workers are on this
-    node, with one clock.
+    A trace may have several requests. Both parts have the same number of tokens in their prompts, and the first token
+    of the decode comes after the prefill has begun. Of several such parts, the same id goes first, then the decode that
+    begins nearest to the prefill's end: that of the last try. Each prefill is in one total at most. Both workers are on
+    this node, with one clock.
     """
 
     def __init__(self) -> None:
