@@ -17,6 +17,9 @@ from gpu_profile.serving.request_spans import ServedRequest
 
 #: An iteration with at least this share of the most tokens of any is full: chunks may be whole blocks of tokens.
 _FULL: Final = 0.95
+#: The most tokens are those of the latest iterations with prefill: of at least so many, and at most twice as many. An
+#: engine may restart with a smaller limit.
+_LATEST: Final = 1000
 #: Two iterations that end in so short a time may be taken for each other.
 _NEAR_NS: Final = 30_000_000
 #: The weight of a new prompt in its tenant's usual share of computed tokens, and the most tenants with one.
@@ -74,14 +77,15 @@ class Prefilling:
         self._apart, self._packs, self._unsure = apart, False, True
         self._at: list[int] = []
         self._ends: list[int] = []
-        #: Their tokens of prefill and decode together, None if a message was lost, and the most so far.
+        #: Their tokens of prefill and decode together, None if a message was lost.
         self._sizes: list[int | None] = []
         #: Their prompts (0: lost) and their tokens of prefill.
         self._counts: list[int] = []
         self._tokens: list[int] = []
         #: The tokens before the computed ones.
         self._stored: list[int] = []
-        self._budget = 0
+        #: The most of them, before and in the latest iterations, and the number of these.
+        self._most_before, self._most, self._seen = 0, 0, 0
         self._prompts: list[_Prompt] = []
         #: By tenant: the usual share of a prompt that is computed.
         self._computed: dict[object, float] = {}
@@ -95,12 +99,18 @@ class Prefilling:
         self._counts.append(each.message.prefills if each.message else 0)
         self._tokens.append(each.message.prefill_tokens if each.message else 0)
         self._stored.append(each.message.prefill_kv if each.message else 0)
-        self._budget = max(self._budget, size or 0)
+        self._most, self._seen = max(self._most, size or 0), self._seen + 1
+        if self._seen == _LATEST:
+            self._most_before, self._most, self._seen = self._most, 0, 0
+
+    def _is_full(self, size: int) -> bool:
+        """Whether an iteration of these tokens may be full."""
+        return size >= _FULL * max(self._most_before, self._most)
 
     def _full_between(self, at: int, end: int) -> bool:
         """Whether all iterations with prefill between two positions may be full: only then a prompt needs more."""
         low, high = bisect_left(self._at, at + 1), bisect_left(self._at, end)
-        return all(size is None or size >= _FULL * self._budget for size in self._sizes[low:high])
+        return all(size is None or self._is_full(size) for size in self._sizes[low:high])
 
     def ended_at(self, first_ns: int) -> int | None:
         """The position of the iteration from which a first token came at this time, None if there is none."""
@@ -177,8 +187,7 @@ class Prefilling:
         size = self._sizes[place] if place < len(self._sizes) else None
         if size is None:
             return None
-        full = size >= _FULL * self._budget
-        return PassSums(self._counts[place], self._tokens[place], self._stored[place], full)
+        return PassSums(self._counts[place], self._tokens[place], self._stored[place], self._is_full(size))
 
     def _packed(self, at: int, each: TimedPass) -> list[Chunk]:
         """The parts of prompts in an iteration of a prefill worker, by their tokens. None fit if it is empty."""

@@ -177,7 +177,7 @@ def test_a_request_whose_stamp_is_before_the_end_of_its_last_iteration_is_comple
     engine = ServingEngine("tenant", deadline_ns=20 * S)
     play(engine, replace(served, spans=spans))
     assert engine.account._requests.keys() <= engine._requests.keys()
-    assert {use.tenant for use, _ in engine.account.microjoules} == {"rag", "chat", "agent"}
+    assert {use for use, _ in engine.account.microjoules} == {ModelUse(each, "") for each in ("rag", "chat", "agent")}
 
 
 def test_without_spans_phases_have_costs_and_tenants_none(served: Run) -> None:

@@ -7,6 +7,7 @@ from unit.serving.tiny_engine import EPOCH_NS, MS, Run, all_parts, run
 from gpu_profile.serving.forward_pass import ForwardPass, decoded
 from gpu_profile.serving.membership import Membership, PlacingFault
 from gpu_profile.serving.pass_times import PassTimes, TimedPass
+from gpu_profile.serving.prefill import _LATEST, Prefilling
 from gpu_profile.serving.request_spans import ServedRequest, served_request
 from gpu_profile.serving.work import UNKNOWN_REQUEST, Iterations, RequestPhase, WorkQuantity
 
@@ -127,6 +128,15 @@ def test_prompts_move_to_the_neighbouring_iteration_that_lacks_them(first: float
     parts = membership.leave(0, of_request, phases_only=False).iterations().parts
     prefills = parts.phase == RequestPhase.PREFILL
     assert list(zip(parts.iteration[prefills], parts.request[prefills], strict=True)) == [(2, 1), (3, 2)]
+
+
+def test_an_engine_that_restarts_with_a_smaller_limit_of_tokens_has_full_iterations_again() -> None:
+    some = Prefilling()
+    for at in range(2 * _LATEST + 1):
+        message = ForwardPass("w", 0, at, 0.0, 1, 2048 if at else 8192, 0.0, 0, 0, 0)
+        some.add(at, TimedPass(at, at + 1, message))
+    assert some._is_full(2000)
+    assert not some._is_full(1900)
 
 
 def test_lost_iterations_leave_the_others_right() -> None:
