@@ -23,7 +23,7 @@ _SQL: Final = ("select", "with", "from", "values", "describe", "show", "summariz
 _EMPTY: Final = {
     "regressions": "two versions are needed: gpu-profile query regressions old=RUN1 old=RUN2 new=RUN3 …",
     "stragglers": "no recording has regions of several ranks of a job",
-    "tenants": "recordings have no tenants: the exporter's metrics have them (docs/fleet_sql.md)",
+    "tenants": "recordings have no tenants: the exporter's metrics have them (docs/fleet-sql.md)",
 }
 #: The most reasons of a recording that are printed. `analyze` prints all.
 _NOTES: Final = 3

@@ -14,7 +14,7 @@ Read in this order:
   `gpu-profile query --clickhouse` prints it, and nothing here connects to a server.
 
 Imports the rest of `analysis`, the catalogue's names and `report`. To add a question, write its SQL file, and add its
-name to `questions` and its sample to docs/fleet_sql.md. To add a column to a base table, add it to `questions.BASES`,
+name to `questions` and its sample to docs/fleet-sql.md. To add a column to a base table, add it to `questions.BASES`,
 `tables` and `clickhouse`.
 """
 

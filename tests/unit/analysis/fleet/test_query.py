@@ -244,7 +244,7 @@ def test_large_answers_are_swapped_out_to_the_temporary_folder_and_not_to_the_us
 
 
 def test_the_page_has_each_question_and_base_table() -> None:
-    page = (Path(__file__).parents[4] / "docs" / "fleet_sql.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "fleet-sql.md").read_text()
     assert all(f"`{name}`" in page for name in QUESTIONS)
     for base, columns in BASES.items():
         assert f"| `{base}` |" in page
