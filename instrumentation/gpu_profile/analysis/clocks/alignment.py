@@ -65,7 +65,8 @@ class NodeClocks:
 def node_clocks(recording: Recording, collectives: Sequence[Collective] = ()) -> NodeClocks:
     """Compare the clocks of the nodes, by the collectives or else by the regions of the recording."""
     job = job_of(recording)
-    hosts = list(dict.fromkeys(job.hosts[rank] for rank in sorted(job.hosts)))
+    # After a restart on another node, a rank has hosts that are its last one no more.
+    hosts = list(dict.fromkeys([*(job.hosts[rank] for rank in sorted(job.hosts)), *job.executions]))
     if len(hosts) < 2:
         return NodeClocks(job=job)
     # A node whose recordings are cut off has few meetings with the others.
@@ -83,8 +84,9 @@ def node_clocks(recording: Recording, collectives: Sequence[Collective] = ()) ->
     if len(best) < len(hosts) - 1:
         _improve(best, [(taken, True) for met in there if (taken := steps(met)) is not None])
     nodes = []
+    ran = {(process.host, process.rank) for process in map(recording.processes.__getitem__, job.attempts)}
     for host in hosts[1:]:
-        ranks = tuple(sorted(rank for rank, own in job.hosts.items() if own == host))
+        ranks = tuple(sorted(rank for own, rank in ran if own == host and rank is not None))
         if (chosen := best.get(number[host])) is None:
             why = left_out[ranks[0]] if all(rank in left_out for rank in ranks) else _NO_MEETING
             nodes.append(NodeClock(host, ranks, None, reason=why))
@@ -122,14 +124,19 @@ def _executions(
         runs.setdefault(span.name, {}).setdefault(attempt, {}).setdefault(span.rank, []).append(edges)
         clocks[attempt, span.rank] = number[recording.processes[place].host]
     often = sorted(runs, key=lambda name: -sum(map(len, runs[name].get(0, {}).values())))[:_MOST_REGIONS]
-    result = []
+    result: list[Meetings | None] = []
     for name in often:
         parts = []
         for attempt, ranks in runs[name].items():
             times = {rank: _edges(edges, base) for rank, edges in ranks.items()}
             numbers = {rank: clocks[attempt, rank] for rank in ranks}
             parts.append(meetings(name, times, numbers, left_out))
-        result.append(max((part for part in parts if part), key=lambda part: part.entries.size, default=None))
+        covered = set[int]()
+        for part in sorted((part for part in parts if part), key=lambda part: -part.entries.size):
+            # Smaller parts only for nodes without ranks in a larger one.
+            if not covered.issuperset(part.clocks.tolist()):
+                covered.update(part.clocks.tolist())
+                result.append(part)
     return result
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import sqrt
 from typing import Final
 
 import numpy as np
 
+from gpu_profile.analysis.chance import normal_quantile
 from gpu_profile.analysis.clocks.alignment import NodeClocks
 from gpu_profile.analysis.clocks.meetings import Meetings, meetings
 from gpu_profile.analysis.runs import Runs
@@ -16,8 +18,8 @@ from gpu_profile.units import NS_PER_S
 
 #: Stretches of the run that are compared to find the beginning.
 _STRETCHES: Final = 20
-#: A rank is late if it is the last one in more meetings than this share, and than twice its part by chance. Ours.
-_OFTEN: Final = 0.5
+#: The probability that one of equal ranks counts as late.
+_CHANCE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +53,22 @@ def arrivals(met: Meetings, base_ns: int, clocks: NodeClocks) -> Arrivals | None
     rank = int(met.ranks[row])
     delay_ns = float(np.median(late_ns[row]))
     half_ns = _half_width(rank, clocks)
-    late = last[row] > max(_OFTEN, 2 / len(met.ranks) if len(met.ranks) > 3 else _OFTEN) and delay_ns > half_ns
+    late = _often(float(last[row]), len(met.ranks), entries.shape[1]) and delay_ns > half_ns
     begin = _begin(late_ns[row], delay_ns) if late else None
     since_ns = None if begin is None else base_ns + round(float(entries[row, begin]))
     return Arrivals(
-        rank, float(last[row]), entries.shape[1], delay_ns / NS_PER_S, half_ns / NS_PER_S, bool(late), since_ns
+        rank, float(last[row]), entries.shape[1], delay_ns / NS_PER_S, half_ns / NS_PER_S, late, since_ns
     )
+
+
+def _often(share: float, ranks: int, count: int) -> bool:
+    """Whether a rank is the last one in a share of `count` meetings that is nearer to always than to chance.
+
+    The share is also larger than that of any of equal ranks by chance.
+    """
+    by_chance = 1 / ranks
+    error = sqrt(by_chance * (1 - by_chance) / count)
+    return share > max((1 + by_chance) / 2, by_chance + normal_quantile(_CHANCE / ranks) * error)
 
 
 def region_meetings(region: str, runs: Runs, clocks: NodeClocks) -> Meetings | None:

@@ -161,7 +161,10 @@ def meetings(
     places: dict[int, int] = {}
     for rank, (starts, _) in whole.items():
         same = clocks[rank] == clocks[reference]
-        lag = 0 if len(starts) == usual else _lag(whole[rank], whole[reference], same_clock=same)
+        if len(starts) == usual:
+            lag: int | None = 0 if rank == reference else _shift(whole[rank], whole[reference])
+        else:
+            lag = _lag(whole[rank], whole[reference], same_clock=same)
         if lag is None:
             left_out[rank] = f"its {len(starts):,} executions of {name} cannot be matched with the others' {usual:,}"
         else:
@@ -174,6 +177,16 @@ def meetings(
         exits[row, first:last] = whole[rank][1][first - lag : last - lag]
     ranks = np.array(list(places), np.int64)
     return Meetings(name, ranks, np.array([clocks[rank] for rank in places], np.int64), entries, exits)
+
+
+def _shift(own: tuple[Floats, Floats], reference: tuple[Floats, Floats]) -> int:
+    """The lag of a rank with as many executions as the reference: 0 unless their rhythm clearly agrees elsewhere.
+
+    A rank that began to record a step later and ended a step later has as many executions, but others.
+    """
+    first = max(0, (len(own[0]) - _MOST_TESTED) // 2)
+    part = slice(first, first + _MOST_TESTED)
+    return _lag((own[0][part], own[1][part]), (reference[0][part], reference[1][part]), same_clock=False) or 0
 
 
 def _lag(own: tuple[Floats, Floats], reference: tuple[Floats, Floats], *, same_clock: bool) -> int | None:

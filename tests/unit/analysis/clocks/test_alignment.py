@@ -64,6 +64,14 @@ def test_the_rank_that_the_others_wait_for_is_named_across_nodes() -> None:
     assert "all-reduce: the ranks wait in it for rank 3, the last of 120 times in " in render(analysis)
 
 
+def test_none_of_two_equal_ranks_is_late() -> None:
+    for seed in range(4):
+        job = ClockJob([0], per_node=2, steps=60, seed=seed)
+        (waiting,) = (each.arrivals for each in analyse(job.recording(("all-reduce",))).ranks)
+        assert waiting is not None
+        assert not waiting.late
+
+
 def test_a_rank_that_becomes_late_is_late_since_then() -> None:
     job = ClockJob([0, 1830], straggler=None, steps=120, jitter_ms=1)
     late = ClockJob([0, 1830], straggler=2, straggles_ms=50, steps=60, jitter_ms=1)

@@ -51,6 +51,16 @@ def test_a_restarted_job_is_one_job_with_a_line() -> None:
     assert last_rank(recording) == 3
 
 
+def test_ranks_that_restart_on_another_node_have_both_clocks() -> None:
+    again = ClockJob([200_000, 200_500], steps=100, seed=5).recording(first_pid=500)
+    moved = tuple(replace(each, host=each.host.replace("node-1", "spare")) for each in again.processes)
+    clocks = analyse(both(LATE.recording(), replace(again, processes=moved))).clocks
+    assert [(node.host, node.ranks) for node in clocks.nodes] == [("spare", (2, 3)), ("node-1", (2, 3))]
+    spare, first = (clocks.offsets[host] for host in ("spare", "node-1"))
+    assert spare.low_ns <= 500e6 <= spare.high_ns
+    assert first.low_ns <= 1_830e6 <= first.high_ns
+
+
 def test_a_rank_that_was_cut_off_is_compared_in_the_common_time() -> None:
     analysis = analyse(LATE.recording(kept={2: slice(0, 80)}))
     (line,) = [note for note in analysis.notes if "fewer" in note]

@@ -65,6 +65,17 @@ def test_a_rank_with_fewer_executions_takes_part_where_its_steps_agree(kept: sli
     assert np.nanmax(np.abs(met.entries[3] - starts[3])) == 0
 
 
+@pytest.mark.parametrize("later", [1, 3])
+def test_ranks_with_as_many_executions_of_other_steps_are_matched_by_their_rhythm(later: int) -> None:
+    job = ClockJob([0, 4_000])
+    starts, ends = job.by_node(job.entries), job.by_node(job.exits)
+    parts = [slice(0, 100)] * 2 + [slice(later, 100 + later)] * 2
+    runs = {rank: (starts[rank, part], ends[rank, part]) for rank, part in enumerate(parts)}
+    met = meetings("all-reduce", runs, {0: 0, 1: 0, 2: 1, 3: 1}, {})
+    assert met is not None
+    assert np.nanmax(np.abs(met.entries[3] - starts[3, :100])) == 0
+
+
 def test_a_rank_whose_steps_agree_nowhere_is_left_out() -> None:
     job, other = ClockJob([0, 4_000]), ClockJob([0, 4_000], seed=9, steps=60)
     starts, ends = job.by_node(job.entries), job.by_node(job.exits)
