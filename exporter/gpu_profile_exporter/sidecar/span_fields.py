@@ -13,6 +13,8 @@ import numpy.typing as npt
 from gpu_profile.history.timeline import Ints
 
 if TYPE_CHECKING:
+    from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
     from gpu_profile_exporter.sidecar.trace_request import TraceRequest
 
 _FAILED: Final = 2
@@ -23,8 +25,9 @@ _FEW: Final = 24
 _TRACE, _ID, _STATE, _PARENT, _NAME, _KIND, _START, _END, _NEXT = 0x0A, 0x12, 0x1A, 0x22, 0x2A, 0x30, 0x39, 0x41, 0x4A
 #: The bytes of the two ids, and of the two times, with their keys.
 _IDS, _TIMES = 28, 18
-#: The end of a status of failure: its field `code` with the value 2. Nothing follows it but the span's `flags`.
-_FAILURE, _FLAGS_SIZE = 0x0218, 6
+#: Bytes of fields that may come after the times: a status of failure (its field `code` with the value 2), a parent, and
+#: the part of a trace state that `joining` reads. Attributes rarely contain them.
+_FAILURE, _LATE_PARENT, _LATE_STATE = b"\x18\x02", b"\x22\x08", b"ot="
 
 
 class SpanFields(NamedTuple):
@@ -60,7 +63,7 @@ class SpanFields(NamedTuple):
             none, others = np.zeros(n, np.int64), list(range(n))
             fields = cls([0] * n, names, keys, parents, none, none.copy(), (), ())
         starts, ends, states = fields.starts.view(np.uint64), fields.ends.view(np.uint64), [*fields.states]
-        failed = [i for i in fields.failed if request.span(i).status.code == _FAILED]
+        failed = [i for i in fields.failed if _has_failed(request.span(i))]
         for i in others:
             span = request.span(i)
             fields.kinds[i], fields.names[i] = span.kind, span.name.encode()
@@ -69,8 +72,7 @@ class SpanFields(NamedTuple):
             starts[i], ends[i] = span.start_time_unix_nano, span.end_time_unix_nano
             if span.trace_state:
                 states.append(i)
-            # To ask for the code of a status that was not sent would make an empty one, at five times the cost.
-            if span.HasField("status") and span.status.code == _FAILED:
+            if _has_failed(span):
                 failed.append(i)
         return fields._replace(states=states, failed=sorted(failed))
 
@@ -83,10 +85,15 @@ class SpanFields(NamedTuple):
         yield from starmap(range, pairwise(sorted({0, *edges, n})))
 
 
+def _has_failed(span: Span) -> bool:
+    # To ask for the code of a status that was not sent would make an empty one, at five times the cost.
+    return span.HasField("status") and span.status.code == _FAILED
+
+
 def _together(data: bytes, contents: Ints, extents: Ints) -> tuple[SpanFields, list[int]]:
     """The fields of the spans at these offsets, and the numbers of the spans with fields in another order.
 
-    `failed`: spans that may have failed. Fields that are repeated after the times are not seen.
+    `failed`: spans that may have failed. Of fields that are repeated after the times, the first one counts.
     """
     octets = _windows(data, 1).view(np.uint8)
     last = len(data) - 1
@@ -106,6 +113,8 @@ def _together(data: bytes, contents: Ints, extents: Ints) -> tuple[SpanFields, l
         present, size = byte(at) == key, byte(at + 1)
         size *= present
         fits &= (size <= 0x7F) if key != _PARENT else (size == 8 * present)
+        # Without a name it may come later.
+        fits &= present | (key != _NAME)
         texts.append((present, at + 2, size))
         at = at + 2 * present + size
     present = byte(at) == _KIND
@@ -113,11 +122,13 @@ def _together(data: bytes, contents: Ints, extents: Ints) -> tuple[SpanFields, l
     at = at + 2 * present
     times = block(at, _TIMES)
     at += _TIMES
-    fits &= (kinds <= 0x7F) & (times[:, 0] == _START) & (times[:, 9] == _END)
+    fits &= present & (kinds <= 0x7F) & (times[:, 0] == _START) & (times[:, 9] == _END)
     fits &= (at == extents) | ((at < extents) & (byte(at) >= _NEXT))
-    pairs = np.ndarray((last,), "<u2", data, 0, (1,))
-    failed = (pairs[extents - 2] == _FAILURE) | (pairs[extents - 2 - _FLAGS_SIZE] == _FAILURE)
+    tails = np.where(fits, at, extents)
     (with_state, _, _), (with_parent, parent_at, _), (_, name_at, name_size) = texts
+    fits &= ~_holding(octets, _LATE_PARENT, tails, extents)
+    if _LATE_STATE in data:
+        fits &= with_state | ~_holding(octets, _LATE_STATE, tails, extents)
     traces = ids[:, 2:18]
     parents = [b""] * len(contents)
     if with_parent.any():
@@ -133,9 +144,23 @@ def _together(data: bytes, contents: Ints, extents: Ints) -> tuple[SpanFields, l
         times[:, 1:9].copy().view("<i8")[:, 0],
         times[:, 10:18].copy().view("<i8")[:, 0],
         np.flatnonzero(with_state & fits).tolist(),
-        np.flatnonzero(failed & fits).tolist(),
+        np.flatnonzero(fits & _holding(octets, _FAILURE, tails, extents)).tolist(),
     )
     return fields, np.flatnonzero(~fits).tolist()
+
+
+def _holding(octets: npt.NDArray[np.uint8], text: bytes, starts: Ints, ends: Ints) -> npt.NDArray[np.bool_]:
+    """Which of these parts, in order and apart, contain `text`."""
+    n = len(octets) - len(text) + 1
+    there = octets[:n] == text[0]
+    for i, byte in enumerate(text[1:], 1):
+        there &= octets[i : n + i] == byte
+    places = np.flatnonzero(there)
+    parts = np.searchsorted(starts, places, "right") - 1
+    inside = (parts >= 0) & (places < ends[parts])
+    result = np.zeros(len(starts), np.bool_)
+    result[parts[inside]] = True
+    return result
 
 
 def _windows(data: bytes, size: int) -> npt.NDArray[np.void]:

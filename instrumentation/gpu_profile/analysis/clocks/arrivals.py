@@ -56,9 +56,7 @@ def arrivals(met: Meetings, base_ns: int, clocks: NodeClocks) -> Arrivals | None
     late = _often(float(last[row]), len(met.ranks), entries.shape[1]) and delay_ns > half_ns
     begin = _begin(late_ns[row], delay_ns) if late else None
     since_ns = None if begin is None else base_ns + round(float(entries[row, begin]))
-    return Arrivals(
-        rank, float(last[row]), entries.shape[1], delay_ns / NS_PER_S, half_ns / NS_PER_S, late, since_ns
-    )
+    return Arrivals(rank, float(last[row]), entries.shape[1], delay_ns / NS_PER_S, half_ns / NS_PER_S, late, since_ns)
 
 
 def _often(share: float, ranks: int, count: int) -> bool:
