@@ -53,7 +53,7 @@ def arrivals(met: Meetings, base_ns: int, clocks: NodeClocks) -> Arrivals | None
     rank = int(met.ranks[row])
     delay_ns = float(np.median(late_ns[row]))
     half_ns = _half_width(rank, clocks)
-    late = _often(float(last[row]), len(met.ranks), entries.shape[1]) and delay_ns > half_ns
+    late = bool(_often(float(last[row]), len(met.ranks), entries.shape[1]) and delay_ns > half_ns)
     begin = _begin(late_ns[row], delay_ns) if late else None
     since_ns = None if begin is None else base_ns + round(float(entries[row, begin]))
     return Arrivals(rank, float(last[row]), entries.shape[1], delay_ns / NS_PER_S, half_ns / NS_PER_S, late, since_ns)

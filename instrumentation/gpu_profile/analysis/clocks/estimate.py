@@ -60,8 +60,8 @@ class ClockOffset:
 
     @property
     def drifts(self) -> bool:
-        """Whether the rate is certainly none."""
-        return abs(self.rate) > self.rate_half_width
+        """Whether the clock certainly runs faster or slower. Of a clock that was set, the rate shows the step."""
+        return not self.stepped and abs(self.rate) > self.rate_half_width
 
     def by_reference(self, times_ns: Ints) -> Ints:
         """Times of this clock by the reference's, in whole ns; exact for times of any size."""
@@ -161,17 +161,26 @@ def _offset(
     both = np.isfinite(ahead)
     own, others = (each[both].clip(0) for each in within)
     ahead = ahead[both]
+    pieces = np.array_split(ahead, _PARTS)
+    parts = np.array([np.median(piece) for piece in pieces])
+    spread = 1.48 * float(np.median([np.median(np.abs(piece - np.median(piece))) for piece in pieces]))
     low = float(np.quantile(ahead - own, _QUARTER))
     high = float(np.quantile(ahead + others, 1 - _QUARTER))
+    if spread > float(np.median(own + others)) and hard[0] <= hard[1]:
+        # The exits are not simultaneous, but follow one another: stages of a pipeline, for instance.
+        low, high = -np.inf, np.inf
     # Bounds that contradict each other, or the exits, are of meetings that were none. Then only the exits count.
     if max(low, hard[0]) <= min(high, hard[1]) and hard[0] <= hard[1]:
         low, high = max(low, hard[0]), min(high, hard[1])
     middle = min(max(float(np.median(ahead)), low), high)
-    pieces = np.array_split(ahead, _PARTS)
-    parts = np.array([np.median(piece) for piece in pieces])
-    spread = 1.48 * float(np.median([np.median(np.abs(piece - np.median(piece))) for piece in pieces]))
     by_chance = _SURE * 1.25 * spread / np.sqrt(len(ahead) / _PARTS)
-    stepped = bool(np.abs(parts - np.median(parts)).max() > 2 * by_chance + np.median(np.maximum(own, others)))
+    apart = float(np.median(np.maximum(own, others)))
+    stepped = bool(np.abs(parts - np.median(parts)).max() > 2 * by_chance + apart)
+    # A part hides a step near its end.
+    ends = np.array([np.median(ahead[:LEAST]), np.median(ahead[-LEAST:])])
+    by_chance = _SURE * 1.25 * spread / np.sqrt(LEAST)
+    if np.abs(ends - np.median(parts)).max() > 2 * by_chance + apart:
+        stepped, parts = True, np.concatenate((parts, ends))
     if stepped:
         # The rate is that of a line through the steps.
         wider += gained / 2

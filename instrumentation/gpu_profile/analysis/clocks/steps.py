@@ -17,6 +17,8 @@ from gpu_profile.history.timeline import Floats
 _LEAST_STEPS: Final = 5 * LEAST
 #: Steps are compared over a sixteenth of the run.
 _PARTS: Final = 16
+#: The most by which steps differ between ranks, as a share of their differences over time. Ours.
+_ALIKE: Final = 0.7
 #: Standard errors by which the variance must be below that of ranks on their own.
 _SURE: Final = 2.5
 
@@ -25,14 +27,15 @@ def steps(executions: Meetings) -> Meetings | None:
     """The steps of a region as meetings, from one start to the next. None if the ranks do not keep step.
 
     The starts of ranks on their own drift apart like a random walk: after q steps the variance of their distance has
-    grown q-fold (Lo and MacKinlay, *Review of Financial Studies* 1, 1988). Ranks in step have a steady distance.
+    grown q-fold (Lo and MacKinlay, *Review of Financial Studies* 1, 1988). Ranks in step have a steady distance. So
+    have ranks with timers, and the stages of a pipeline. But the steps of ranks in step are long and short together.
     """
     starts = executions.entries
     if starts.shape[1] < _LEAST_STEPS:
         return None
     first = {int(clock): row for row, clock in reversed(list(enumerate(executions.clocks)))}
     rows = list(first.values())
-    kept = [row for row in rows if row == rows[0] or _in_step(starts[row] - starts[rows[0]])]
+    kept = [row for row in rows if row == rows[0] or _in_step(starts[row], starts[rows[0]])]
     if len(kept) < 2:
         return None
     clocks = executions.clocks[kept]
@@ -46,9 +49,11 @@ def steps(executions: Meetings) -> Meetings | None:
     )
 
 
-def _in_step(apart: Floats) -> bool:
-    apart = apart[np.isfinite(apart)]
-    if len(apart) < _LEAST_STEPS:
+def _in_step(own: Floats, others: Floats) -> bool:
+    both = np.isfinite(own) & np.isfinite(others)
+    own, others = own[both], others[both]
+    apart = own - others
+    if len(apart) < _LEAST_STEPS or _deviation(apart) > _ALIKE * min(_deviation(own), _deviation(others)):
         return False
     lag = max(2, len(apart) // _PARTS)
     once, often = np.diff(apart), apart[lag:] - apart[:-lag]
@@ -59,3 +64,9 @@ def _in_step(apart: Floats) -> bool:
     ratio = float(np.var(often)) / (lag * power)
     error = sqrt(2 * (2 * lag - 1) * (lag - 1) / (3 * lag * len(apart)))
     return ratio + _SURE * error < 1
+
+
+def _deviation(starts: Floats) -> float:
+    """The median deviation of the differences of successive starts."""
+    lengths = np.diff(starts)
+    return float(np.median(np.abs(lengths - np.median(lengths))))

@@ -82,6 +82,35 @@ def test_a_clock_that_was_set_during_the_run_has_all_its_offsets_in_the_interval
     assert not one(job).stepped
 
 
+def test_a_clock_that_was_set_shortly_before_the_end_was_set_and_does_not_drift() -> None:
+    job = ClockJob([0, 1830], steps=200)
+    met = job.meetings()
+    for times in (met.entries, met.exits):
+        times[job.clocks == 1, 190:] += 250 * MS
+    found = estimate(met, 0)[1]
+    assert found.stepped
+    assert not found.drifts
+    assert found.low_ns < 1830 * MS < 2080 * MS < found.high_ns
+
+
+def test_the_stages_of_a_pipeline_follow_one_another_and_the_truth_is_within_the_interval() -> None:
+    drawn = np.random.default_rng(0)
+    entries, exits = np.empty((2, 4, 100))
+    free = np.zeros(4)
+    for step in range(100):
+        forward, backward = 20 + 2 * drawn.gamma(1, 1, (2, 4))
+        entries[:, step] = free
+        # Each stage waits for the one before it. Then all go back in the opposite order.
+        exits[:, step] = free[0] + np.concatenate(([0], np.cumsum(forward[:3])))
+        free = exits[3, step] + forward[3] + 2 * np.cumsum(backward[::-1])[::-1]
+    offsets = np.array([0.0, 300, -40, 1000])
+    met = Meetings("receive", *np.tile(np.arange(4), (2, 1)), *(np.stack((entries, exits)) + offsets[:, None]) * MS)
+    assert met.waits
+    found = estimate(met, 0)
+    assert len(found) == 3
+    assert all(each.low_ns <= offsets[node] * MS <= each.high_ns for node, each in found.items())
+
+
 def test_no_clock_runs_as_wrong_as_ranks_without_meetings_drift_apart() -> None:
     job = ClockJob([0, 0], per_node=1, compute_ms=100, synchronous=False)
     job.exits[1] *= 1.05

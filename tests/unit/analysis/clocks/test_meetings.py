@@ -51,6 +51,13 @@ def test_ranks_without_a_collective_region_are_in_step_or_not() -> None:
     assert steps(computing(ClockJob([0, 1830], steps=30))) is None
 
 
+def test_ranks_with_timers_are_not_in_step() -> None:
+    for seed in range(10):
+        drawn = np.random.default_rng(seed)
+        starts = (1000 * np.arange(200) + drawn.uniform(0, 3000, (2, 1)) + 3 * drawn.gamma(1, 1, (2, 200))) * MS
+        assert steps(Meetings("tick", np.arange(2), np.arange(2), starts, starts + 50 * MS)) is None
+
+
 @pytest.mark.parametrize(("kept", "lag"), [(slice(0, 70), 0), (slice(30, None), 30), (slice(20, 90), 20)])
 @pytest.mark.parametrize("same_clock", [False, True])
 def test_a_rank_with_fewer_executions_takes_part_where_its_steps_agree(kept: slice, lag: int, same_clock: bool) -> None:
