@@ -136,7 +136,10 @@ def read_inspector(path: Path) -> InspectorFiles:
     UsageError if there is none, or if the path cannot be read.
     """
     try:
-        paths = sorted(each for each in path.iterdir() if each.suffix == ENDING) if path.is_dir() else [path]
+        paths = [path]
+        if path.is_dir():
+            # A pipe would never end.
+            paths = sorted(each for each in path.iterdir() if each.suffix == ENDING and each.is_file())
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
     reader = _InspectorReader()

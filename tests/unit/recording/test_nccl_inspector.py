@@ -1,6 +1,7 @@
 """Files of NCCL Inspector, in the formats of its releases."""
 
 import json
+import os
 from pathlib import Path
 from unittest import mock
 
@@ -106,6 +107,13 @@ def test_size_is_limited(tmp_path: Path) -> None:
     assert len(files.collectives) == 3
     assert any("1 records left out: longer than 1 MiB" in each for each in files.problems)
     assert any("only the first 3 collectives" in each for each in files.problems)
+
+
+def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
+    ClockJob([0], steps=2).inspector(tmp_path)
+    (tmp_path / "old.log").mkdir()
+    os.mkfifo(tmp_path / "pipe.log")
+    assert len(read_inspector(tmp_path).collectives) == 4
 
 
 def test_a_folder_without_files_and_a_missing_path_are_mistakes(tmp_path: Path) -> None:

@@ -74,7 +74,8 @@ class ClockOffset:
 def estimate(met: Meetings, reference: int) -> dict[int, ClockOffset]:
     """The offsets of the clocks in meetings, by number, relative to the clock `reference`.
 
-    A clock is absent if it has too few meetings with the reference, or if no clock can run as wrong as they say.
+    A clock is absent if it has too few meetings with the reference, if no clock can run as wrong as they say, or if
+    they are no meetings.
     """
     numbers = np.unique(met.clocks).tolist()
     if reference not in numbers:
@@ -116,9 +117,9 @@ def estimate(met: Meetings, reference: int) -> dict[int, ClockOffset]:
             ahead, hard = exits[row] - exits[me], (-bounds[me, row], bounds[row, me])
             within = np.maximum(last_stays, late[row]), np.maximum(last_stays, late[me])
             wider = rates[place][1] * length / 2
-            result[numbers[place]] = _offset(
-                ahead, within, hard, wider, abs(rates[place][0]) * length, at_ns, rates[place]
-            )
+            offset = _offset(ahead, within, hard, wider, abs(rates[place][0]) * length, at_ns, rates[place])
+            if offset is not None:
+                result[numbers[place]] = offset
     return result
 
 
@@ -156,8 +157,11 @@ def _offset(
     gained: float,
     at_ns: float,
     rate: tuple[float, float],
-) -> ClockOffset:
-    """The offset from exits `ahead[K]` of the reference's, which come `within` times, and from bounds that are hard."""
+) -> ClockOffset | None:
+    """The offset from exits `ahead[K]` of the reference's, which come `within` times, and from bounds that are hard.
+
+    None if neither the exits nor the bounds are those of meetings.
+    """
     both = np.isfinite(ahead)
     own, others = (each[both].clip(0) for each in within)
     ahead = ahead[both]
@@ -166,8 +170,10 @@ def _offset(
     spread = 1.48 * float(np.median([np.median(np.abs(piece - np.median(piece))) for piece in pieces]))
     low = float(np.quantile(ahead - own, _QUARTER))
     high = float(np.quantile(ahead + others, 1 - _QUARTER))
-    if spread > float(np.median(own + others)) and hard[0] <= hard[1]:
+    if spread > float(np.median(own + others)):
         # The exits are not simultaneous, but follow one another: stages of a pipeline, for instance.
+        if hard[0] > hard[1]:
+            return None
         low, high = -np.inf, np.inf
     # Bounds that contradict each other, or the exits, are of meetings that were none. Then only the exits count.
     if max(low, hard[0]) <= min(high, hard[1]) and hard[0] <= hard[1]:

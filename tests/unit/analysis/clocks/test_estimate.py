@@ -104,11 +104,20 @@ def test_the_stages_of_a_pipeline_follow_one_another_and_the_truth_is_within_the
         exits[:, step] = free[0] + np.concatenate(([0], np.cumsum(forward[:3])))
         free = exits[3, step] + forward[3] + 2 * np.cumsum(backward[::-1])[::-1]
     offsets = np.array([0.0, 300, -40, 1000])
-    met = Meetings("receive", *np.tile(np.arange(4), (2, 1)), *(np.stack((entries, exits)) + offsets[:, None]) * MS)
+    nodes, ahead = np.arange(4), offsets[:, None]
+    met = Meetings("receive", nodes, nodes, (entries + ahead) * MS, (exits + ahead) * MS)
     assert met.waits
     found = estimate(met, 0)
     assert len(found) == 3
     assert all(each.low_ns <= offsets[node] * MS <= each.high_ns for node, each in found.items())
+
+
+def test_stages_that_leave_before_others_enter_have_no_offsets() -> None:
+    drawn = np.random.default_rng(0)
+    exits = 180.0 * np.arange(100) + 20 * np.arange(4)[:, None] + 5 * drawn.gamma(1, 1, (4, 100))
+    entries = exits - 10 * drawn.uniform(0, 1, (4, 100)) ** 2
+    met = Meetings("receive", np.arange(4), np.arange(4), entries * MS, exits * MS)
+    assert estimate(met, 0) == {}
 
 
 def test_no_clock_runs_as_wrong_as_ranks_without_meetings_drift_apart() -> None:
