@@ -82,10 +82,15 @@ def test_columns_are_the_fields_of_the_spans(spans: list[tuple[bytes, Span, str]
     assert fields.failed == [i for i, span in enumerate(parsed) if span.status.code == 2]
 
 
-def test_a_trace_state_with_a_threshold_is_seen_at_the_end_too() -> None:
-    span = Span(trace_id=b"t" * 16, span_id=b"s" * 8, name="x", kind=2, start_time_unix_nano=1, end_time_unix_nano=2)  # type: ignore[arg-type]
-    data = message(1, message(2, *[message(2, span.SerializeToString() + string(3, "ot=th:8"))] * 30))
-    assert sorted(SpanFields.of(TraceRequest(data)).states) == list(range(30))
+@pytest.mark.parametrize("late", ["name", "kind", "parent_span_id", "trace_state", "n", "b"])
+def test_a_field_after_attributes_and_status_is_seen(late: str) -> None:
+    one = _span(16, 8, 8, "ot=th:8", "GET /x", 3, 5, 6, 2, "x", 0x301)
+    data = message(1, message(2, *[message(2, _encoded(b"", one, late))] * 30))
+    fields = SpanFields.of(TraceRequest(data))
+    assert set(fields.names) == {b"GET /x"}
+    assert set(fields.kinds) == {3}
+    assert set(fields.parents) == {one.trace_id + one.parent_span_id}
+    assert sorted(fields.states) == fields.failed == list(range(30))
 
 
 @pytest.mark.parametrize(
