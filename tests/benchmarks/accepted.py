@@ -84,6 +84,8 @@ def save(table: Table, path: Path = PATH) -> None:
 def _written(accepted: Accepted) -> dict[str, Any]:
     fields = asdict(accepted.row)
     del fields["cost"]
+    # A comparison of numpy's numbers is no bool of JSON's.
+    fields["ok"] = bool(fields["ok"])
     return {**fields, "costs": [float(f"{cost:.4g}") for cost in accepted.costs]}
 
 

@@ -46,6 +46,8 @@ _REACH_LATE_MS: Final = 50.0
 _STEADY_PER_S: Final = 50_000
 _REACH_MIB: Final = 200.0
 _REACH_DISK: Final = 1.3
+#: Most requests, one each 0.1 s, until the first spans are joined.
+_PATIENCE: Final = 300
 
 
 def rows() -> Iterator[Row]:
@@ -219,10 +221,15 @@ def _running(*, on_disk: bool = False) -> Iterator[tuple[_Exporter, _NextReceive
         exporter = _Exporter(folder, receiver.url, *[f"--forward-queue={folder / 'queue'}"] * on_disk)
         stack.callback(exporter.process.wait, 20)
         stack.callback(exporter.process.terminate)
-        # A region is known once it has run for a while.
+        # A region is identified while it pauses at times. Under full load it never does, and spans would stay unjoined.
         client = _Client(exporter.port)
         stack.callback(client.close)
         for _ in range(60):
+            client.send(_request(20))
+            time.sleep(0.1)
+        for _ in range(_PATIENCE):
+            if exporter.told("gpu_profile_receive_spans_total", '"joined"') > 0:
+                break
             client.send(_request(20))
             time.sleep(0.1)
         yield exporter, receiver
