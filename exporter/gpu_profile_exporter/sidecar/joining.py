@@ -39,7 +39,8 @@ from gpu_profile_exporter.sidecar.region_metrics import (
     service_prefix,
     shown_region,
 )
-from gpu_profile_exporter.sidecar.span_fields import SpanFields
+from gpu_profile_exporter.sidecar.searching import RareText
+from gpu_profile_exporter.sidecar.span_fields import SpanFields, kind_and_name
 from gpu_profile_exporter.sidecar.trace_request import TraceRequest
 
 if TYPE_CHECKING:
@@ -51,9 +52,9 @@ _log = logging.getLogger("gpu_profile_exporter")
 #: Seconds between two joins.
 STEP_S: Final = 0.1
 #: Attribute prefix of spans that the library has joined already. They are forwarded unchanged.
-_OURS: Final = b"gpu_profile."
-_HW_ID: Final = HW_ID.encode()
-_GEN_AI: Final = b"gen_ai."
+_OURS: Final = RareText(b"gpu_profile.", b"u_")
+_HW_ID: Final = RareText(HW_ID.encode(), b"w.")
+_GEN_AI: Final = RareText(b"gen_ai.", b"n_")
 #: Span kinds by OTLP's number: OpenTelemetry's number plus 1. OTLP's 0 means unspecified.
 _KINDS: Final = {kind.value + 1: kind for kind in SpanKind}
 #: OpenTelemetry's sampling threshold in a trace state, unless it keeps every trace (all zeros): the first digits of a
@@ -197,6 +198,8 @@ class SpanJoin:
         """The execution of each span, None where the rule does not select it; and the spans that are joined already."""
         executions, joined = list[Execution | None](), list[int]()
         resource: Resource | None = None
+        # Text that is missing in the whole request or scope need not be searched in each span.
+        present = [one.text if one.is_in(request.data) else None for one in (_OURS, _HW_ID, _GEN_AI)]
         for scope in request.scopes:
             if scope.resource is not resource:
                 # Once for all scopes of a resource.
@@ -204,12 +207,15 @@ class SpanJoin:
                 service, devices = service_prefix(attributes), self._holders.devices_of(attributes, request.ends)
             first = len(executions)
             rows = slice(first, first + len(scope.places))
-            pairs = list(zip(fields.kinds[rows], fields.names[rows], strict=True))
-            shared = {pair: self._selected(*pair, scope.name, service, devices) for pair in dict.fromkeys(pairs)}
-            executions += map(shared.__getitem__, pairs)
-            # Text that is missing in the whole scope need not be searched in each span.
-            ours, names_device = (request.data.find(text, *scope.places.extent) >= 0 for text in (_OURS, _HW_ID))
-            gen_ai = None in shared.values() and request.data.find(_GEN_AI, *scope.places.extent) >= 0
+            labels = fields.labels[rows]
+            shared = {
+                each: self._selected(*kind_and_name(each), scope.name, service, devices) for each in set(labels)
+            }
+            executions += map(shared.__getitem__, labels)
+            ours, names_device, gen_ai = (
+                text is not None and request.data.find(text, *scope.places.extent) >= 0 for text in present
+            )
+            gen_ai = gen_ai and None in shared.values()
             if not (ours or names_device or gen_ai):
                 continue
             for i, span in enumerate(scope.spans, first):
@@ -224,13 +230,12 @@ class SpanJoin:
         return executions, joined
 
     def _selected(
-        self, kind: int, name: bytes, scope: str, service: str, devices: tuple[str, ...] | str
+        self, kind: int, name: str, scope: str, service: str, devices: tuple[str, ...] | str
     ) -> Execution | None:
         """The execution of the spans of this kind and name, if the rule selects them."""
-        text = name.decode()
-        if not self._choice.fits(_KINDS.get(kind, SpanKind.INTERNAL), scope, text):
+        if not self._choice.fits(_KINDS.get(kind, SpanKind.INTERNAL), scope, name):
             return None
-        return self._share(service + region_name(text), devices)
+        return self._share(service + region_name(name), devices)
 
     def _take_rows(
         self, request: TraceRequest, fields: SpanFields, executions: list[Execution | None], rows: range, now_ns: int

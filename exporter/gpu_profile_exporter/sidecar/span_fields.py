@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.history.timeline import Ints
+from gpu_profile_exporter.sidecar.searching import RareText, places_of
 
 if TYPE_CHECKING:
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -25,20 +26,20 @@ _FEW: Final = 24
 _TRACE, _ID, _STATE, _PARENT, _NAME, _KIND, _START, _END, _NEXT = 0x0A, 0x12, 0x1A, 0x22, 0x2A, 0x30, 0x39, 0x41, 0x4A
 #: The bytes of the two ids, and of the two times, with their keys.
 _IDS, _TIMES = 28, 18
+_MOST_KIND: Final = 0x7F
 #: Bytes of fields that may come after the times: a status of failure (its field `code` with the value 2), a parent, and
 #: the part of a trace state that `joining` reads. Attributes rarely contain them.
-_FAILURE, _LATE_PARENT, _LATE_STATE = b"\x18\x02", b"\x22\x08", b"ot="
+_FAILURE, _LATE_PARENT, _LATE_STATE = b"\x18\x02", b"\x22\x08", RareText(b"ot=", b"t=")
 
 
 class SpanFields(NamedTuple):
     """Columns by span. A key is a trace's id followed by a span's id. A key in `parents` is empty without a parent.
 
-    `names` are in UTF-8. `starts` and `ends` are in ns; times of more than 63 bits are negative. `states`: the spans
+    `labels` are in the form of `label`. `starts` and `ends` are in ns; times of more than 63 bits are negative. `states`: the spans
     that have a trace state. `failed`: the spans with a status of failure.
     """
 
-    kinds: list[int]
-    names: list[bytes]
+    labels: list[bytes]
     keys: list[bytes]
     parents: list[bytes]
     starts: Ints
@@ -53,20 +54,19 @@ class SpanFields(NamedTuple):
         Encoders write a span's fields in the order of their numbers. Such spans are read together with numpy, which
         takes a fifth of the time of OpenTelemetry's classes; other spans are read by these.
         """
-        contents = np.array([at for scope in request.scopes for at in scope.places.contents], np.int64)
-        extents = np.array([at for scope in request.scopes for at in scope.places.ends], np.int64)
+        contents, extents = request.contents, request.extents
         n = len(contents)
         if n >= _FEW:
             fields, others = _together(request.data, contents, extents)
         else:
-            names, keys, parents = ([b""] * n for _ in range(3))
+            labels, keys, parents = ([b""] * n for _ in range(3))
             none, others = np.zeros(n, np.int64), list(range(n))
-            fields = cls([0] * n, names, keys, parents, none, none.copy(), (), ())
+            fields = cls(labels, keys, parents, none, none.copy(), (), ())
         starts, ends, states = fields.starts.view(np.uint64), fields.ends.view(np.uint64), [*fields.states]
         failed = [i for i in fields.failed if _has_failed(request.span(i))]
         for i in others:
             span = request.span(i)
-            fields.kinds[i], fields.names[i] = span.kind, span.name.encode()
+            fields.labels[i] = label(span.kind, span.name)
             fields.keys[i] = span.trace_id + span.span_id
             fields.parents[i] = span.parent_span_id and span.trace_id + span.parent_span_id
             starts[i], ends[i] = span.start_time_unix_nano, span.end_time_unix_nano
@@ -83,6 +83,17 @@ class SpanFields(NamedTuple):
             arrived = arrived | {key for key, times in Counter(self.keys).items() if times > 1}
         edges = {i + more for i, key in enumerate(self.keys) if key in arrived for more in (0, 1)} if arrived else set()
         yield from starmap(range, pairwise(sorted({0, *edges, n})))
+
+
+def label(kind: int, name: str) -> bytes:
+    """Kind and name of spans as in their bytes: the name in UTF-8, the key of the kind, the kind."""
+    # OTLP has six kinds. Others have no meaning, like 0.
+    return name.encode() + bytes((_KIND, kind if 0 <= kind <= _MOST_KIND else 0))
+
+
+def kind_and_name(label: bytes) -> tuple[int, str]:
+    """Kind and name of the spans with this label."""
+    return label[-1], label[:-2].decode()
 
 
 def _has_failed(span: Span) -> bool:
@@ -118,17 +129,17 @@ def _together(data: bytes, contents: Ints, extents: Ints) -> tuple[SpanFields, l
         texts.append((present, at + 2, size))
         at = at + 2 * present + size
     present = byte(at) == _KIND
-    kinds = byte(at + 1) * present
-    at = at + 2 * present
+    kinds = byte(at + 1)
+    at = at + 2
     times = block(at, _TIMES)
     at += _TIMES
-    fits &= present & (kinds <= 0x7F) & (times[:, 0] == _START) & (times[:, 9] == _END)
+    fits &= present & (kinds <= _MOST_KIND) & (times[:, 0] == _START) & (times[:, 9] == _END)
     fits &= (at == extents) | ((at < extents) & (byte(at) >= _NEXT))
     tails = np.where(fits, at, extents)
     (with_state, _, _), (with_parent, parent_at, _), (_, name_at, name_size) = texts
-    fits &= ~_holding(octets, _LATE_PARENT, tails, extents)
-    if _LATE_STATE in data:
-        fits &= with_state | ~_holding(octets, _LATE_STATE, tails, extents)
+    fits &= ~_holding(data, _LATE_PARENT, tails, extents)
+    if _LATE_STATE.is_in(data):
+        fits &= with_state | ~_holding(data, _LATE_STATE.text, tails, extents)
     traces = ids[:, 2:18]
     parents = [b""] * len(contents)
     if with_parent.any():
@@ -137,25 +148,20 @@ def _together(data: bytes, contents: Ints, extents: Ints) -> tuple[SpanFields, l
         for i, parent in zip(rows.tolist(), around.view("V24")[:, 0].tolist(), strict=True):
             parents[i] = parent
     fields = SpanFields(
-        kinds.tolist(),
-        [data[start:end] for start, end in zip(name_at.tolist(), (name_at + name_size).tolist(), strict=True)],
+        [data[start:end] for start, end in zip(name_at.tolist(), (name_at + name_size + 2).tolist(), strict=True)],
         np.concatenate((traces, ids[:, 20:28]), axis=1).view("V24")[:, 0].tolist(),
         parents,
         times[:, 1:9].copy().view("<i8")[:, 0],
         times[:, 10:18].copy().view("<i8")[:, 0],
         np.flatnonzero(with_state & fits).tolist(),
-        np.flatnonzero(fits & _holding(octets, _FAILURE, tails, extents)).tolist(),
+        np.flatnonzero(fits & _holding(data, _FAILURE, tails, extents)).tolist(),
     )
     return fields, np.flatnonzero(~fits).tolist()
 
 
-def _holding(octets: npt.NDArray[np.uint8], text: bytes, starts: Ints, ends: Ints) -> npt.NDArray[np.bool_]:
+def _holding(data: bytes, text: bytes, starts: Ints, ends: Ints) -> npt.NDArray[np.bool_]:
     """Which of these parts, in order and apart, contain `text`."""
-    n = len(octets) - len(text) + 1
-    there = octets[:n] == text[0]
-    for i, byte in enumerate(text[1:], 1):
-        there &= octets[i : n + i] == byte
-    places = np.flatnonzero(there)
+    places = places_of(text, data)
     parts = np.searchsorted(starts, places, "right") - 1
     inside = (parts >= 0) & (places < ends[parts])
     result = np.zeros(len(starts), np.bool_)

@@ -6,6 +6,7 @@ and added attributes are new. OpenTelemetry's own classes parse the spans.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from gpu_profile.history.timeline import Ints
 from gpu_profile.protobuf import head
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ class FieldPositions:
     __slots__ = ("contents", "ends", "keys")
 
     def __init__(self) -> None:
-        self.keys, self.contents, self.ends = list[int](), list[int](), list[int]()
+        self.keys, self.contents, self.ends = array("q"), array("q"), array("q")
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -133,6 +135,16 @@ class TraceRequest:
         """The number of spans."""
         return self._firsts[-1]
 
+    @property
+    def contents(self) -> Ints:
+        """The offsets of the contents of all spans."""
+        return _together(scope.places.contents for scope in self.scopes)
+
+    @property
+    def extents(self) -> Ints:
+        """The offsets of the ends of all spans."""
+        return _together(scope.places.ends for scope in self.scopes)
+
     def span(self, number: int) -> Span:
         """A span by its number in the request."""
         scope = bisect_right(self._firsts, number) - 1
@@ -207,6 +219,10 @@ class TraceRequest:
             ]
             if grown:
                 yield place, _message(_OF_RESOURCE, _spliced(data, place.content, place.end, grown))
+
+
+def _together(columns: Iterable[array[int]]) -> Ints:
+    return np.concatenate([np.zeros(0, np.int64), *(np.frombuffer(column, np.int64) for column in columns)])
 
 
 def _scope_spans(data: bytes, around: FieldPosition, places: FieldPositions, added: Sequence[bytes | None]) -> _Pieces:
@@ -319,9 +335,8 @@ def _like_first(data: bytes, at: int, end: int, most: int, positions: FieldPosit
     begins = np.concatenate(([0], ends[:-1])) if len(ends) else ends
     broken = np.flatnonzero((begins != heads) | (ends > len(octets)))
     n = min(int(broken[0]) if len(broken) else len(heads), most - len(positions))
-    positions.keys += (heads[:n] + at).tolist()
-    positions.contents += (heads[:n] + 3 + at).tolist()
-    positions.ends += (ends[:n] + at).tolist()
+    for column, offsets in ((positions.keys, heads), (positions.contents, heads + 3), (positions.ends, ends)):
+        column.frombytes((offsets[:n] + at).tobytes())
     return positions.ends[-1] if n > 0 else at
 
 

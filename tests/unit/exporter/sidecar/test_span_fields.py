@@ -9,7 +9,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from support.otlp_traces import add_attributes, request_of
 
 from gpu_profile.protobuf import fixed64, message, number, string
-from gpu_profile_exporter.sidecar.span_fields import SpanFields
+from gpu_profile_exporter.sidecar.span_fields import SpanFields, kind_and_name
 from gpu_profile_exporter.sidecar.trace_request import TraceRequest
 
 
@@ -72,8 +72,7 @@ def test_columns_are_the_fields_of_the_spans(spans: list[tuple[bytes, Span, str]
     data = message(1, message(2, *(message(2, one) for one in encoded), string(3, "schema")))
     parsed = [Span.FromString(one) for one in encoded]
     fields = SpanFields.of(TraceRequest(data))
-    assert fields.kinds == [span.kind for span in parsed]
-    assert fields.names == [span.name.encode() for span in parsed]
+    assert list(map(kind_and_name, fields.labels)) == [(span.kind, span.name) for span in parsed]
     assert fields.keys == [span.trace_id + span.span_id for span in parsed]
     assert fields.parents == [span.parent_span_id and span.trace_id + span.parent_span_id for span in parsed]
     assert fields.starts.view("u8").tolist() == [span.start_time_unix_nano for span in parsed]
@@ -87,8 +86,7 @@ def test_a_field_after_attributes_and_status_is_seen(late: str) -> None:
     one = _span(16, 8, 8, "ot=th:8", "GET /x", 3, 5, 6, 2, "x", 0x301)
     data = message(1, message(2, *[message(2, _encoded(b"", one, late))] * 30))
     fields = SpanFields.of(TraceRequest(data))
-    assert set(fields.names) == {b"GET /x"}
-    assert set(fields.kinds) == {3}
+    assert set(map(kind_and_name, fields.labels)) == {(3, "GET /x")}
     assert set(fields.parents) == {one.trace_id + one.parent_span_id}
     assert sorted(fields.states) == fields.failed == list(range(30))
 
