@@ -203,7 +203,7 @@ class EngineAccount:
         # Their terms are those of a refuted model: their energy counts as refused until it has faded.
         for total in (*self._tenants.values(), *self._phases.values()):
             total.terms = np.zeros(TERMS)
-            total.refused_j += float(total.joules.sum())
+            total.refused_j += sum(total.joules)
         for sums in self._requests.values():
             sums.missing_j[Unallocated.LOST] = math.inf
 
@@ -249,7 +249,7 @@ class EngineAccount:
         missed = {reason: over_iterations(moments, each, some) for reason, each in parts.missing.items()}
         by_tenant = self._charge(model, some, terms, weights, clean, inside, missed)
         whole -= self._settle_tenants(by_tenant, float(moments[-1] - moments[0]) / 1e9, whole)
-        unknown_j = float(parts.shared.sum()) - sum(float(each.joules.sum()) for each in by_tenant.values())
+        unknown_j = float(parts.shared.sum()) - sum(sum(each.joules) for each in by_tenant.values())
         if unknown_j > _ROUNDING * float(parts.shared.sum()):
             whole -= self._add(Unallocated.REQUEST, unknown_j, whole)
         self._add(Unallocated.UNEXPLAINED, whole / _UJ, whole)
@@ -275,7 +275,7 @@ class EngineAccount:
         )
         for of_phase, sums in self._phases.items():
             mine = charged.phase == of_phase
-            sums.joules[of_phase] += charged.totals[mine, 0].sum()
+            sums.joules[of_phase] += float(charged.totals[mine, 0].sum())
             for place, reason in enumerate(missed, 5):
                 if reason not in WHOLE_TIMES:
                     sums.missing_j[reason] += float(charged.totals[mine, place].sum())
@@ -305,18 +305,19 @@ class EngineAccount:
             total.fade(math.exp(-elapsed_s / MEMORY_S))
         for tenant, sums in by_tenant.items():
             total = self._tenants[tenant]
-            total.joules += sums.joules
-            total.tokens += sums.tokens
+            for phase in RequestPhase:
+                total.joules[phase] += sums.joules[phase]
+                total.tokens[phase] += sums.tokens[phase]
             total.terms += sums.terms
             # Of a whole stretch that was left out, a tenant has nothing. Its other energy is complete.
             for reason in sums.missing_j.keys() - WHOLE_TIMES:
                 total.missing_j[reason] += sums.missing_j[reason]
             refusal = total.refusal(self.model)
             for phase in RequestPhase:
-                counted = min(max(0, int(float(sums.joules[phase]) * _UJ)), most - added)
+                counted = min(max(0, int(sums.joules[phase] * _UJ)), most - added)
                 if refusal is None:
                     self.microjoules[tenant, phase] += counted
-                    self.device_s[tenant, phase] += max(0.0, float(sums.device_s[phase]))
+                    self.device_s[tenant, phase] += max(0.0, sums.device_s[phase])
                 else:
                     self.unallocated[refusal] += counted
                     total.refused_j += counted / _UJ
@@ -338,7 +339,7 @@ class EngineAccount:
     def _share_half_width(self, sums: CostSums | None) -> float | None:
         if not self.model.ready or sums is None or sums.refusal(self.model, width := sums.half_width(self.model)):
             return None
-        joules = float(sums.joules.sum())
+        joules = sum(sums.joules)
         if not joules or sums.refused_j > MOST_MISSING * joules:
             return None
         return (width + max(0.0, sum(sums.absent.values()))) / joules
@@ -348,24 +349,28 @@ class EngineAccount:
         sums = self._requests.get(request)
         if sums is None or not self.model.ready:
             return None
-        joules = float(sums.joules.sum())
+        joules = sum(sums.joules)
         noise = 1.96 * math.sqrt(max(0.0, sums.square) * self.model.relative_noise)
         priced = sums.half_width(self.model)
         half_width = math.hypot(priced, noise) + max(0.0, sum(sums.absent.values()))
         reason = sums.refusal(self.model, priced)
         if reason is None and half_width > WIDEST_HALF_WIDTH * joules:
             reason = Unallocated.NOT_IDENTIFIABLE
-        by_phase = float(sums.joules[RequestPhase.PREFILL]), float(sums.joules[RequestPhase.DECODE])
-        return RequestCost(by_phase, half_width, float(sums.marginal_j.sum()), float(sums.device_s.sum()), reason)
+        by_phase = sums.joules[RequestPhase.PREFILL], sums.joules[RequestPhase.DECODE]
+        return RequestCost(by_phase, half_width, sum(sums.marginal_j), sum(sums.device_s), reason)
 
     def ended(self, request: int, tokens: Sequence[float], began_ns: int) -> None:
         """A request that began at a time has ended, with `tokens` by phase. Tokens that are in no iteration so far
         will be in none: their energy is missing in its cost and in its tenant's."""
-        sums, expected = self._requests[request], np.array(tokens, float)
-        sums.lacking = np.where(sums.tokens < (1 - _TOKENS_ROUNDING) * expected, expected - sums.tokens, 0.0)
+        sums = self._requests[request]
+        sums.lacking = [
+            expected - counted if counted < (1 - _TOKENS_ROUNDING) * expected else 0.0
+            for expected, counted in zip(tokens, sums.tokens, strict=True)
+        ]
         # The energy before the first window that was shared out is nobody's.
         if 0 < self._shared_since_ns <= began_ns:
-            self._tenants[self._tenant_of(request)].lacking += sums.lacking
+            total = self._tenants[self._tenant_of(request)]
+            total.lacking = [before + each for before, each in zip(total.lacking, sums.lacking, strict=True)]
 
     def doubt(self, request: int, tokens: float, of_tenant: float) -> None:
         """The tokens of a request's prefill may be off by so many, and its tenant's by `of_tenant`."""

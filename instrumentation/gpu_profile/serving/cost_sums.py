@@ -37,6 +37,11 @@ class RequestCost(NamedTuple):
     reason: Unallocated | None
 
 
+def _by_phase() -> list[float]:
+    # Sums of single rows: operations on arrays of two values would cost ten times as much.
+    return [0.0] * len(RequestPhase)
+
+
 @dataclass(slots=True)
 class CostSums:
     """One request's or tenant's sums: J, marginal J, device s and tokens by phase, and terms.
@@ -46,11 +51,11 @@ class CostSums:
     iteration, by phase. The tokens of prefill may be off by `unsure`.
     """
 
-    joules: Floats = field(default_factory=lambda: np.zeros(len(RequestPhase)))
-    marginal_j: Floats = field(default_factory=lambda: np.zeros(len(RequestPhase)))
-    device_s: Floats = field(default_factory=lambda: np.zeros(len(RequestPhase)))
-    tokens: Floats = field(default_factory=lambda: np.zeros(len(RequestPhase)))
-    lacking: Floats = field(default_factory=lambda: np.zeros(len(RequestPhase)))
+    joules: list[float] = field(default_factory=_by_phase)
+    marginal_j: list[float] = field(default_factory=_by_phase)
+    device_s: list[float] = field(default_factory=_by_phase)
+    tokens: list[float] = field(default_factory=_by_phase)
+    lacking: list[float] = field(default_factory=_by_phase)
     terms: Floats = field(default_factory=lambda: np.zeros(TERMS))
     square: float = 0.0
     unsure: float = 0.0
@@ -59,26 +64,30 @@ class CostSums:
 
     def fade(self, factor: float) -> None:
         """Scale a tenant's sums: old ones say little about the present."""
-        for name in ("joules", "tokens", "lacking", "unsure", "terms", "refused_j"):
-            setattr(self, name, getattr(self, name) * factor)
+        for phase in RequestPhase:
+            self.joules[phase] *= factor
+            self.tokens[phase] *= factor
+            self.lacking[phase] *= factor
+        self.unsure *= factor
+        self.terms *= factor
+        self.refused_j *= factor
         for reason in self.missing_j:
             self.missing_j[reason] *= factor
 
     @property
     def absent(self) -> dict[Unallocated, float]:
         """The energy that is not in `joules`, by reason. Lacking tokens count as much as the others of their phase."""
-        lacks = self.lacking > 0
-        if not lacks.any():
+        if max(self.lacking) <= 0:
             return self.missing_j
-        clear = (self.tokens[lacks] > 0).all()
-        lacking_j = (
-            float((self.joules * self.lacking / np.maximum(self.tokens, 1e-9))[lacks].sum()) if clear else math.inf
-        )
+        lacking_j = 0.0
+        for joules, tokens, lacking in zip(self.joules, self.tokens, self.lacking, strict=True):
+            if lacking > 0:
+                lacking_j += joules * lacking / tokens if tokens > 0 else math.inf
         return self.missing_j | {Unallocated.REQUEST: self.missing_j.get(Unallocated.REQUEST, 0.0) + lacking_j}
 
     def refusal(self, model: CostModel, half_width_j: float | None = None) -> Unallocated | None:
         """Why the sums have no value, None if they have. `half_width_j` is that of `half_width`, if it is known."""
-        joules, absent = float(self.joules.sum()), self.absent
+        joules, absent = sum(self.joules), self.absent
         if sum(absent.values()) > MOST_MISSING / (1 - MOST_MISSING) * max(joules, 1e-12):
             return max(absent, key=absent.__getitem__)
         width_j = self.half_width(model) if half_width_j is None else half_width_j
@@ -88,7 +97,7 @@ class CostSums:
 
     def half_width(self, model: CostModel) -> float:
         """The half-width of the 95 % interval of the energy in J."""
-        joules = float(self.joules.sum())
-        prefill_j, tokens = float(self.joules[RequestPhase.PREFILL]), float(self.tokens[RequestPhase.PREFILL])
+        joules, prefill_j = sum(self.joules), self.joules[RequestPhase.PREFILL]
+        tokens = self.tokens[RequestPhase.PREFILL]
         unsure_j = self.unsure / tokens * prefill_j if self.unsure and tokens else 0.0
         return model.prices.half_width(self.terms, joules) + unsure_j + model.misfit * joules

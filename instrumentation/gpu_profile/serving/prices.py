@@ -109,6 +109,8 @@ class DurationModel:
 
     def add(self, values: Floats, seconds: Floats) -> None:
         """Add iterations with these terms, `values[n, TERMS]`, and durations in s."""
+        if not len(values):
+            return
         values = values.copy()
         values[:, DURATION] = 0.0
         if self.n >= _LEARNED:

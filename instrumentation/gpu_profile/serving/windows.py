@@ -60,9 +60,14 @@ class CumulativeTerms(NamedTuple):
             return np.zeros((len(moments), self.sums.shape[1]))
         last = np.searchsorted(self.starts, moments, side="right") - 1
         which = np.maximum(last, 0)
-        lengths = np.maximum(self.ends[which] - self.starts[which], 1)
-        part = np.where(last < 0, 0.0, np.clip((moments - self.starts[which]) / lengths, 0.0, 1.0))
-        result: Floats = self.sums[which] + (self.sums[which + 1] - self.sums[which]) * part[:, None]
+        starts = self.starts[which]
+        lengths = np.maximum(self.ends[which] - starts, 1)
+        part = np.where(last < 0, 0.0, np.minimum(np.maximum((moments - starts) / lengths, 0.0), 1.0))
+        # In place, and by `take`: the search for the lag computes little else.
+        result, growth = self.sums.take(which, axis=0), self.sums.take(which + 1, axis=0)
+        growth -= result
+        growth *= part[:, None]
+        result += growth
         return result
 
 
@@ -77,10 +82,13 @@ def rows(readings: CounterReadings, lag_ns: int, cumulative: CumulativeTerms) ->
     """The equations of the windows between readings: the seconds outside iterations and then the terms of each window,
     `[windows, 1 + terms]`, and its J. The first term must be the iterations' duration in s."""
     moments = readings.times - lag_ns
-    terms = np.diff(cumulative.at(moments), axis=0)
-    outside = np.diff(moments) / 1e9 - terms[:, 0]
+    sums = cumulative.at(moments)
+    shares = np.empty((len(sums) - 1, 1 + sums.shape[1]))
+    outside, terms = shares[:, 0], shares[:, 1:]
+    np.subtract(sums[1:], sums[:-1], out=terms)
+    np.subtract(np.diff(moments) / 1e9, terms[:, 0], out=outside)
     outside[outside < _ROUNDING_S] = 0.0
-    return np.column_stack((outside, terms)), np.diff(readings.joules)
+    return shares, np.diff(readings.joules)
 
 
 def _least_squares(shares: Floats, joules: Floats) -> Floats:
