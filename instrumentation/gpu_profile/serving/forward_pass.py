@@ -11,8 +11,9 @@ Messages come from other processes. A message that is not as defined is refused 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
+from functools import cache, partial
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -47,6 +48,7 @@ class MessageFault(StrEnum):
     STREAMS = "streams"
     RATE = "rate"
     REPEATED = "repeated"
+    SEQUENCE = "sequence"
 
 
 class MessageError(ValueError):
@@ -111,6 +113,17 @@ def msgpack() -> Any:
     return module
 
 
+@cache
+def _unpacking() -> tuple[Callable[[bytes], object], tuple[type[Exception], ...]]:
+    """Unpacks a map of bounded size; and everything that msgpack raises for bad input."""
+    module = msgpack()
+    unpack = partial(
+        module.unpackb, max_str_len=_MOST_NAME, max_bin_len=0, max_ext_len=0, max_map_len=64,
+        max_array_len=_MOST_REQUESTS,
+    )  # fmt: skip
+    return unpack, (ValueError, TypeError, RecursionError, module.UnpackException, module.exceptions.BufferFull)
+
+
 def frames_of(datagram: bytes) -> tuple[bytes, bytes, bytes]:
     """The frames of a message that came as a datagram, as `engine` sends it over a Unix socket."""
     return b"", datagram[:8], datagram[8:]
@@ -128,13 +141,10 @@ def decoded(frames: Sequence[bytes]) -> ForwardPass:
     topic, sequence, payload = frames
     if len(topic) > _MOST_TOPIC or len(sequence) != 8 or len(payload) > _MOST_BYTES:
         raise MessageError(MessageFault.SIZE)
-    module = msgpack()
+    unpack, faults = _unpacking()
     try:
-        message = module.unpackb(
-            payload, max_str_len=_MOST_NAME, max_bin_len=0, max_ext_len=0, max_map_len=64, max_array_len=_MOST_REQUESTS
-        )
-    # Everything that msgpack raises for bad input is one of these.
-    except (ValueError, TypeError, RecursionError, module.UnpackException, module.exceptions.BufferFull) as error:
+        message = unpack(payload)
+    except faults as error:
         raise MessageError(MessageFault.FORMAT) from error
     if not isinstance(message, dict):
         raise MessageError(MessageFault.TYPE)

@@ -7,8 +7,9 @@ prompt ones correct late ones. A constant delay remains: the account's search fo
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from itertools import pairwise
+from bisect import bisect_right
+from collections import defaultdict
+from itertools import islice, pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -37,21 +38,22 @@ class TimedPass(NamedTuple):
     message: ForwardPass | None
 
 
-class _KeptPass(NamedTuple):
-    """A message that is kept back, the duration of its iteration, and the number of lost messages before it."""
-
-    arrival_ns: int
-    wall_ns: int
-    lost: int
-    message: ForwardPass
-
-
 class PassTimes:
-    """The iterations of one publisher, with times. A sequence that falls is a restart of the publisher."""
+    """The iterations of one publisher, with times. A sequence that falls is a restart of the publisher.
+
+    A sequence that the time since the last message cannot hold is refused: it is of another publisher, or wrong. If the
+    next message continues it, it was a restart.
+    """
 
     def __init__(self) -> None:
-        self._kept: deque[_KeptPass] = deque()
-        self._sequence = -1
+        #: Of the messages that are kept back: their arrivals, the durations of their iterations, the numbers of lost
+        #: messages before them, and whether each is a heartbeat.
+        self._arrivals: list[int] = []
+        self._walls: list[int] = []
+        self._lost_before: list[int] = []
+        self._idles: list[bool] = []
+        self._messages: list[ForwardPass] = []
+        self._sequence, self._refused = -1, -1
         self._lost = 0
         self._last_end_ns, self._typical_ns, self._idle = 0, 0, True
         #: Lost messages so far, and when the last one arrived.
@@ -66,32 +68,50 @@ class PassTimes:
         """Add a message.
 
         Raises:
-            MessageError: The message is a copy of the last one, or too many are kept back.
+            MessageError: The message is a copy of the last one, its sequence is impossible, or too many are kept back.
         """
-        if message.sequence == self._sequence:
-            raise MessageError(MessageFault.REPEATED)
-        skipped = message.sequence - self._sequence - 1
-        if message.sequence < self._sequence:
-            skipped = min(message.sequence, 1)
-        elif self._sequence < 0:
-            skipped = 0
+        if message.sequence != self._sequence + 1 and self._sequence >= 0:
+            self._skip(message.sequence, arrival_ns)
         self._sequence = message.sequence
-        self._lost = min(self._lost + skipped, _MOST_LOST)
-        self.gaps += skipped
-        if len(self._kept) >= _MOST_KEPT:
+        if len(self._arrivals) >= _MOST_KEPT:
             self._lost = min(self._lost + 1, _MOST_LOST)
             raise MessageError(MessageFault.RATE)
-        if arrival_ns < self.arrival_ns - CLOCK_STEP_NS:
-            self._kept.clear()
-            self._last_end_ns, self.arrival_ns, self._idle = 0, arrival_ns, True
-        arrival_ns = max(arrival_ns, self.arrival_ns)
-        self._kept.append(_KeptPass(arrival_ns, self._duration(message, arrival_ns), self._lost, message))
-        self.arrival_ns, self._lost, self._idle = arrival_ns, 0, message.idle
+        if arrival_ns < self.arrival_ns:
+            if arrival_ns < self.arrival_ns - CLOCK_STEP_NS:
+                self._drop(len(self._arrivals))
+                self._last_end_ns, self.arrival_ns, self._idle = 0, arrival_ns, True
+            arrival_ns = self.arrival_ns
+        idle = message.idle
+        self._walls.append(self._duration(message, arrival_ns, idle=idle))
+        self._arrivals.append(arrival_ns)
+        self._lost_before.append(self._lost)
+        self._idles.append(idle)
+        self._messages.append(message)
+        self.arrival_ns, self._lost, self._idle = arrival_ns, 0, idle
 
-    def _duration(self, message: ForwardPass, arrival_ns: int) -> int:
+    def _skip(self, sequence: int, arrival_ns: int) -> None:
+        """Count the lost messages before one that does not continue the last one."""
+        if sequence == self._sequence:
+            raise MessageError(MessageFault.REPEATED)
+        possible = _MOST_KEPT * (KEPT_BACK_NS + max(0, arrival_ns - self.arrival_ns)) // KEPT_BACK_NS
+        before = sequence if sequence < self._sequence else sequence - self._sequence - 1
+        skipped = min(sequence, 1) if sequence < self._sequence else before
+        if before > possible:
+            if sequence != self._refused + 1:
+                self._refused = sequence
+                raise MessageError(MessageFault.SEQUENCE)
+            skipped = 1
+        self._lost = min(self._lost + skipped, _MOST_LOST)
+        self.gaps += skipped
+
+    def _drop(self, n: int) -> None:
+        for each in (self._arrivals, self._walls, self._lost_before, self._idles, self._messages):
+            del each[:n]
+
+    def _duration(self, message: ForwardPass, arrival_ns: int, *, idle: bool) -> int:
         """The duration of an iteration. One that the engine did not measure lasted since the one before, or as long as
         usual if that is not clear."""
-        if message.wall_s or message.idle:
+        if message.wall_s or idle:
             return round(message.wall_s * 1e9)
         since_ns = arrival_ns - self.arrival_ns
         if self._idle or self._lost or since_ns > _UNTIMED_NS:
@@ -101,32 +121,33 @@ class PassTimes:
 
     def settled(self, now_ns: int) -> list[TimedPass]:
         """The iterations with final times, each once."""
-        kept, until_ns = self._kept, now_ns - KEPT_BACK_NS
-        if not kept or kept[0].arrival_ns > until_ns:
-            return []
+        n, result = bisect_right(self._arrivals, now_ns - KEPT_BACK_NS), list[TimedPass]()
+        if not n:
+            return result
         starts, ends = self._times()
-        last_ns, result = self._last_end_ns, list[TimedPass]()
-        for start, end, next_ns in zip(starts, ends, [*starts[1:], None], strict=True):
-            if kept[0].arrival_ns > until_ns:
-                break
-            _, _, lost, message = kept.popleft()
+        last_ns = self._last_end_ns
+        before = zip(starts, ends, self._lost_before, self._idles, self._messages, strict=True)
+        after = zip([*starts[1:], 0], [*self._lost_before[1:], 1], [*self._idles[1:], True], strict=True)
+        for (start, end, lost, idle, message), (later, later_lost, later_idle) in islice(
+            zip(before, after, strict=True), n
+        ):
             start_ns, end_ns = max(start, last_ns), max(end, last_ns + 1)
-            if message.idle:
-                if lost:
-                    result += _lost(last_ns or end_ns, end_ns, lost)
-                continue
             if lost:
-                result += _lost(last_ns or start_ns, start_ns, lost)
-            if next_ns is not None and 0 < next_ns - end_ns < HOST_GAP_NS and not kept[0].lost:
-                end_ns = end_ns if kept[0].message.idle else next_ns
+                until_ns = end_ns if idle else start_ns
+                result += _lost(last_ns or until_ns, until_ns, lost)
+            if idle:
+                continue
+            if not later_lost and not later_idle and 0 < later - end_ns < HOST_GAP_NS:
+                end_ns = later
             result.append(TimedPass(start_ns if start_ns < end_ns else end_ns - 1, end_ns, message))
             last_ns = end_ns
         self._last_end_ns = last_ns
+        self._drop(n)
         return result
 
     def _times(self) -> tuple[list[int], list[int]]:
         """The start and the end of each message that is kept back."""
-        arrivals, walls = np.array([each[:2] for each in self._kept], np.int64).T
+        arrivals, walls = np.array(self._arrivals, np.int64), np.array(self._walls, np.int64)
         totals = np.cumsum(walls)
         ends = totals + np.minimum.accumulate((arrivals - totals)[::-1])[::-1]
         return (ends - walls).tolist(), ends.tolist()

@@ -7,6 +7,7 @@ import pytest
 from unit.serving.tiny_engine import EPOCH_NS, MS, Frames, encoded
 
 from gpu_profile.errors import UsageError
+from gpu_profile.serving import forward_pass
 from gpu_profile.serving.forward_pass import MessageError, MessageFault, decoded, frames_of
 from gpu_profile.serving.pass_times import KEPT_BACK_NS, PassTimes, PublishedPasses
 
@@ -79,6 +80,7 @@ def test_a_message_that_is_not_as_defined_is_refused_with_a_reason(wrong: Frames
 
 def test_without_msgpack_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     message = frames(SGLANG)
+    forward_pass._unpacking.cache_clear()
     monkeypatch.setitem(sys.modules, "msgpack", None)
     with pytest.raises(UsageError, match=r"pip install 'gpu-profile\[serving\]'"):
         decoded(message)
@@ -122,6 +124,21 @@ def test_lost_messages_have_places_and_a_restart_begins_anew() -> None:
     assert times.gaps == 2
     with pytest.raises(MessageError):
         times.take(decode(1), EPOCH_NS + 200 * MS)
+
+
+def test_a_sequence_that_the_time_cannot_hold_is_refused_unless_the_next_message_continues_it() -> None:
+    published = PublishedPasses()
+    sequences = [3, 4, 2**63, 5, 2**40, 2**50, 7, 10**6, 10**6 + 1, 10**6 + 2, 0, 5 * 10**5, 1]
+    for place, sequence in enumerate(sequences):
+        published.take(decode(sequence), EPOCH_NS + place * 10 * MS)
+    (stream,) = published.streams.values()
+    assert published.refused == {MessageFault.SEQUENCE: 5}
+    # One message between 5 and 7, and the first one of the restart at a million.
+    assert stream.gaps == 2
+    passes = [each.message and each.message.sequence for each in stream.settled(EPOCH_NS + LATER_NS)]
+    assert passes == [3, 4, 5, None, 7, None, 10**6 + 1, 10**6 + 2, 0, 1]
+    published.take(decode(80_000), EPOCH_NS + 20_000 * MS)
+    assert stream.gaps == 80_000
 
 
 def test_times_begin_anew_when_the_clock_is_set_back() -> None:

@@ -1,3 +1,4 @@
+import random
 from collections import defaultdict
 from dataclasses import replace
 from enum import StrEnum
@@ -114,6 +115,21 @@ def test_messages_that_are_late_by_seconds_change_hardly_any_cost(served: Run) -
     assert sum(engine.refused_requests.values()) < 3
     assert len(off) > 50
     assert off[-1] < 0.2
+
+
+def test_messages_with_impossible_sequences_change_no_cost(served: Run) -> None:
+    """Each takes the place of no message. Taken for losses, they would leave requests without iterations."""
+    draw = random.Random(5)  # noqa: S311
+    messages = list(served.messages)
+    for place in sorted(draw.sample(range(len(messages)), 20), reverse=True):
+        at_ns, (topic, _, body) = messages[place]
+        messages.insert(place, (at_ns, (topic, draw.getrandbits(64).to_bytes(8, "big"), body)))
+    alone, beside = (ServingEngine("tenant", deadline_ns=20 * S) for _ in range(2))
+    play(alone, served)
+    play(beside, replace(served, messages=messages))
+    assert beside.refused_messages == {MessageFault.SEQUENCE: 20}
+    assert beside.lost_messages == 0
+    assert beside.account.microjoules == alone.account.microjoules
 
 
 def test_stamps_of_a_clock_that_is_seconds_off_give_no_cost(served: Run) -> None:
