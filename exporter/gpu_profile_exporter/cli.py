@@ -100,6 +100,9 @@ click.version_option(version(), prog_name=_NAME)(exporter)
 
 def serve(config: Config, reread: Action) -> None:
     """Run an exporter until SIGTERM or SIGINT. SIGHUP reads its files again, SIGUSR1 releases the GPUs."""
+    # The matrices of requests' costs and of spans are small: more threads of BLAS would only wait for one another, and
+    # take cores from the node's programs. Read when numpy is imported.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from gpu_profile_exporter.node import ExporterNode
 
     with signals() as control, ExporterNode(config) as node:

@@ -1,9 +1,12 @@
 """The energy of an engine's requests and tenants, shared out by several rules, beside the simulator's exact shares."""
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Final
+from multiprocessing import get_context
+from typing import Final, TypeVar
 
 import numpy as np
 from laboratory.score import clustered
@@ -23,6 +26,7 @@ _SECONDS: Final = 240.0
 #: Requests of less energy than this, in J, are not judged one by one.
 _LEAST_J: Final = 5.0
 _PHYSICS: Final = EnginePhysics(MODELS["H200 SXM"])
+_Measured = TypeVar("_Measured")
 _EXPERTS: Final = LanguageModel(parameters=24e9, experts=128, active=8)
 
 
@@ -214,7 +218,7 @@ def sample() -> Iterator[Row]:
 
 def _rows(seeds: int) -> Iterator[Row]:
     costs = []
-    for case, some in zip(CASES, judged(seeds), strict=True):
+    for case, some in zip(CASES, _as_in_the_exporter(judged, seeds), strict=True):
         costs += [each.us_per_iteration for each in some]
         yield _row(case, some)
     yield _median_cost("serving: cost of an iteration in the account", costs, 15.0)
@@ -223,17 +227,33 @@ def _rows(seeds: int) -> Iterator[Row]:
     yield from serving_gate.rows(100 * seeds)
 
 
+def _as_in_the_exporter(measure: Callable[[int], _Measured], seed: int) -> _Measured:
+    """Measure in a process with one thread of BLAS, as the exporter has."""
+    before = dict(os.environ)
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    try:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            return pool.submit(measure, seed).result()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 def _median_cost(name: str, costs: list[float], most: float) -> Row:
     cost = float(np.median(costs))
     return Row(name, f"{cost:.1f} us", reach=f"<={most:.0f} us", ok=cost <= most, cost=cost)
+
+
+def _replayed(seed: int) -> tuple[ServingRun, serving_messages.Replayed]:
+    run = simulate(_PHYSICS, seconds=_SECONDS, seed=seed, drained=True)
+    return run, serving_messages.replay(run, seed)
 
 
 def _from_messages(seeds: int) -> Iterator[Row]:
     """The whole way: forward-pass metrics that arrive late by some ms, and spans at the end of each request."""
     tenants, requests, half_widths, costs, answered = [], [], [], [], []
     for seed in range(max(1, seeds // 2)):
-        run = simulate(_PHYSICS, seconds=_SECONDS, seed=seed, drained=True)
-        shown = serving_messages.replay(run, seed)
+        run, shown = _as_in_the_exporter(_replayed, seed)
         truth = np.bincount([request.tenant for request in run.requests], run.true_j)
         large = (run.true_j >= _LEAST_J) & np.isfinite(shown.joules)
         tenants += abs(shown.tenants / truth - 1).tolist()

@@ -83,6 +83,22 @@ def test_an_unexpected_failure_is_one_line_without_a_traceback(
     assert err == "gpu-profile-exporter: RuntimeError: the sky fell (--log-level debug shows where)\n"
 
 
+@pytest.mark.parametrize(("number", "used"), [(None, "1"), ("3", "3")])
+def test_an_exporter_computes_with_one_thread_unless_the_environment_has_a_number(
+    monkeypatch: pytest.MonkeyPatch, number: str | None, used: str
+) -> None:
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", number or "")
+    if number is None:
+        monkeypatch.delenv("OPENBLAS_NUM_THREADS")
+
+    def built(_: Config) -> None:
+        raise RuntimeError(os.environ["OPENBLAS_NUM_THREADS"])
+
+    monkeypatch.setattr("gpu_profile_exporter.node.ExporterNode", built)
+    with pytest.raises(RuntimeError, match=used):
+        cli.serve(Config(), dict)
+
+
 def test_help_names_every_setting_and_command_in_at_most_100_columns() -> None:
     result = CliRunner().invoke(cli.exporter, ["--help"], terminal_width=100)
     assert result.exit_code == 0
