@@ -244,9 +244,9 @@ class EngineAccount:
         whole = round(float(readings.joules[-1]) * _UJ) - round(float(readings.joules[0]) * _UJ)
         for reason, unallocated_j in parts.unallocated.items():
             whole -= self._add(reason, unallocated_j, whole)
-        weights, clean = (over_iterations(moments, each, some) for each in (parts.given, parts.counted))
-        inside = over_iterations(moments, np.ones(len(joules)), some)
-        missed = {reason: over_iterations(moments, each, some) for reason, each in parts.missing.items()}
+        values = np.stack((parts.given, parts.counted, np.ones(len(joules)), *parts.missing.values()))
+        weights, clean, inside, *absent = over_iterations(moments, values, some)
+        missed = dict(zip(parts.missing, absent, strict=True))
         by_tenant = self._charge(model, some, terms, weights, clean, inside, missed)
         whole -= self._settle_tenants(by_tenant, float(moments[-1] - moments[0]) / 1e9, whole)
         unknown_j = float(parts.shared.sum()) - sum(sum(each.joules) for each in by_tenant.values())

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -45,6 +45,7 @@ _EARLY_NS = 20_000_000
 #: The rows of a table of iterations with decode, and its columns that are looked at together.
 _AT_ONCE: Final = 256
 _COUNT, _PLACED, _CONTEXT, _STATED, _ALONE, _COLUMNS = range(6)
+_LOST: Final = -1, 0, 0, 0, 0
 #: The most requests and iterations that wait.
 MOST_REQUESTS, MOST_PASSES = 20_000, 100_000
 
@@ -70,6 +71,13 @@ class _Placed(NamedTuple):
 
 def _column(message: ForwardPass) -> tuple[int, ...]:
     return message.decodes, 0, 0, message.decode_kv, message.requests is None and not message.prefills
+
+
+def _agree(columns: Any) -> Any:
+    """Whether the contexts of placed requests agree with the stated ones: by iteration, or of one."""
+    counts, _, contexts, stated, _ = columns
+    most = _CONTEXT_PER_REQUEST * counts + _CONTEXT_SHARE * stated
+    return (stated == 0) | (abs(stated - contexts) <= most)
 
 
 def _is_exact(message: ForwardPass, chunks: list[Chunk]) -> bool:
@@ -126,20 +134,19 @@ class Membership:
 
     def add(self, passes: Iterable[TimedPass]) -> None:
         """Add iterations, later than all earlier ones."""
-        fresh: list[tuple[int, ...]] = []
         before, after = self._gone + len(self._passes), list(passes)
         self._passes += after
+        some = [(at, *each) for at, each in enumerate(after, before) if each.message is None or each.message.decodes]
         for at, each in enumerate(after, before):
-            message = each.message
-            if message is None or message.decodes:
-                self._starts.append(each.start_ns)
-                self._ends.append(each.end_ns)
-                self._at.append(at)
-                fresh.append((-1, 0, 0, 0, 0) if message is None else _column(message))
-            if message is None or message.prefills:
+            if each.message is None or each.message.prefills:
                 self._prefills.add(at, each)
-        if fresh:
-            self._columns = np.concatenate((self._columns, np.array(fresh, np.int64).T), axis=1)
+        if some:
+            positions, starts, ends, messages = zip(*some, strict=True)
+            self._at += positions
+            self._starts += starts
+            self._ends += ends
+            fresh = np.array([_LOST if message is None else _column(message) for message in messages], np.int64)
+            self._columns = np.concatenate((self._columns, fresh.T), axis=1)
 
     # ------------------------------------------------------------------ placing
 
@@ -334,7 +341,7 @@ class Membership:
         self, batch: PassBatch, each: TimedPass, message: ForwardPass, chunks: list[Chunk], place: int, excess: int
     ) -> int:  # fmt: skip
         """Add an iteration with prompts that have these parts. Returns its index, -1: without decode."""
-        agrees = excess != 0 or not message.decodes or bool(self._agreeing(slice(place, place + 1))[0])
+        agrees = excess != 0 or not message.decodes or _agree(self._columns[:, place].tolist())
         fits = agrees and excess <= 0
         self.disagreeing += not fits
         self._misfit += _NEW_MISFIT * ((not fits) - self._misfit)
@@ -350,17 +357,10 @@ class Membership:
     def _is_clear(self) -> bool:
         return max(self._misfit, self._impossible) <= _MOST_MISFIT
 
-    def _agreeing(self, some: slice) -> Bools:
-        """Whether the contexts of placed requests agree with the stated ones."""
-        counts, _, contexts, stated, _ = self._columns[:, some]
-        most = _CONTEXT_PER_REQUEST * counts + _CONTEXT_SHARE * stated
-        result: Bools = (stated == 0) | (abs(stated - contexts) <= most)
-        return result
-
     def _is_whole(self, some: slice) -> Bools:
         """Whether iterations with decode have all of their requests and nothing else."""
-        counts, placed, _, _, alone = self._columns[:, some]
-        result: Bools = (placed == counts) & (alone > 0) & self._agreeing(some)
+        counts, placed, _, _, alone = columns = self._columns[:, some]
+        result: Bools = (placed == counts) & (alone > 0) & _agree(columns)
         return result
 
     def _clear_run(self, at: int) -> int:

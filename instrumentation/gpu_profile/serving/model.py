@@ -82,10 +82,11 @@ class CostModel:
         scales = self._scales_of(iterations)
         return terms_of(iterations.seconds, iterations.work, self._durations.prices, scales)
 
-    def gradients(self, iterations: Iterations, terms: Terms) -> Floats:
-        """By how much the terms of iterations grow with each quantity: `[n, QUANTITIES, TERMS]`."""
+    def gradients(self, seconds: Floats, work: Floats, values: Floats) -> Floats:
+        """By how much the terms of iterations with these durations, quantities and terms grow with each quantity:
+        `[n, QUANTITIES, TERMS]`."""
         scales = self._scales if len(self._scales) else np.ones(TERMS)
-        return gradients_of(iterations.seconds, iterations.work, self._durations.prices, scales, terms.values)
+        return gradients_of(seconds, work, self._durations.prices, scales, values)
 
     def keep(self, iterations: Iterations, readings: CounterReadings, good: Bools) -> None:
         """Add iterations, and readings up to the time of the last one. `good[readings]` marks each reading at the end

@@ -84,16 +84,17 @@ class PassBatch:
                 )
                 work[place] = np.maximum(stated, work[place])
                 unclear[place] = bool(message.decodes) and not message.decode_kv
-        times = np.array([each[:2] for each in self.passes], np.int64)
+        starts, ends, _ = zip(*self.passes, strict=True)
+        times = np.array((starts, ends), np.int64)
         if unclear.any():
-            self.unclear += [(int(low), int(high)) for low, high in times[unclear]]
+            self.unclear += [(int(low), int(high)) for low, high in times[:, unclear].T]
             kept = np.where(unclear, -1, np.cumsum(~unclear) - 1)
             clear = ~unclear[parts.iteration]
             parts = Parts(
                 kept[parts.iteration[clear]], parts.request[clear], parts.phase[clear], parts.work[clear]
             )  # fmt: skip
-            times, work, runs = times[~unclear], work[~unclear], runs.moved(kept)
-        return Iterations(times[:, 0], times[:, 1], work, parts, runs)
+            times, work, runs = times[:, ~unclear], work[~unclear], runs.moved(kept)
+        return Iterations(times[0], times[1], work, parts, runs)
 
     def _parts(self) -> Parts:
         """The parts, in the order of iterations."""

@@ -49,24 +49,29 @@ class PipelineWatch:
         The next iteration of a batch has the same requests, and one more token of context for each. By chance, new
         requests alone may look the same, after as many prompts.
         """
-        for message in (each.message for each in passes if each.message is not None):
-            self.recognised |= message.stages > 1
-            prompts, self._prompts = self._prompts, self._prompts + message.prefills
-            # An engine that reports its requests reports each stage on its own, with the stage's GPUs.
-            if not message.decodes or not message.decode_kv or message.requests is not None:
+        batches = self._batches
+        for _, _, message in passes:
+            if message is None:
                 continue
-            before = message.decodes, message.decode_kv - message.decodes
+            if message.stages > 1:
+                self.recognised = True
+            prompts, decodes, context = self._prompts, message.decodes, message.decode_kv
+            self._prompts = prompts + message.prefills
+            # An engine that reports its requests reports each stage on its own, with the stage's GPUs.
+            if not decodes or not context or message.requests is not None:
+                continue
+            before = decodes, context - decodes
             self._others *= 1 - _FORGET
             if before == self._last:
                 self._others = max(0.0, self._others - 1)
-            elif before in self._batches and prompts - self._batches[before] < message.decodes:
+            elif before in batches and prompts - batches[before] < decodes:
                 self._others += 1
                 self.recognised |= self._others >= _ENOUGH
-            self._last = message.decodes, message.decode_kv
-            self._batches.pop(self._last, None)
-            self._batches[self._last] = prompts
-            if len(self._batches) > _MOST_BATCHES:
-                del self._batches[next(iter(self._batches))]
+            self._last = last = decodes, context
+            batches.pop(last, None)
+            batches[last] = prompts
+            if len(batches) > _MOST_BATCHES:
+                del batches[next(iter(batches))]
 
     def marked(self, passes: Sequence[TimedPass], until_ns: int) -> list[MarkedTime]:
         """The times of a pipeline's iterations, and the idle times between them, from the last call until a time. The

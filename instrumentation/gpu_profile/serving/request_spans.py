@@ -8,7 +8,6 @@ in seconds since then. Versions that were read: vLLM 0.11's `vllm/tracing.py`, S
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from enum import StrEnum
@@ -23,6 +22,9 @@ _SEQUENCES: Final = ("gen_ai.usage.num_sequences", "gen_ai.request.n")
 _MODELS: Final = ("gen_ai.response.model", "gen_ai.request.model")
 _QUEUE, _FIRST, _WHOLE = (f"gen_ai.latency.{name}" for name in ("time_in_queue", "time_to_first_token", "e2e"))
 _MOST_TOKENS, _MOST_S, _LONGEST = 10**8, 1e6, 128
+_NUMBERS: Final = (int, float)
+#: Stands for all numbers out of their range.
+_WRONG: Final = -1.0
 
 Attributes = Mapping[str, object]
 
@@ -66,7 +68,7 @@ def served_request(
     whole_s = _number(attributes, (_WHOLE,), _MOST_S)
     cached, several = (_number(attributes, names, _MOST_TOKENS) for names in (_CACHED, _SEQUENCES))
     queue_s = _number(attributes, (_QUEUE,), _MOST_S)
-    if any(each is not None and math.isnan(each) for each in (prompt, completion, first_s, whole_s, cached, queue_s)):
+    if _WRONG in (prompt, completion, first_s, whole_s, cached, queue_s):
         return SpanFault.RANGE
     if whole_s is None and completion == 1:
         # SGLang's prefill workers report no end.
@@ -91,12 +93,13 @@ def served_request(
 
 
 def _number(attributes: Attributes, names: tuple[str, ...], most: float) -> float | None:
-    """The first of the attributes that exists, None if none does, NaN if it is not a number from 0 to `most`."""
+    """The first of the attributes that exists, None if none does, `_WRONG` if it is not a number from 0 to `most`."""
     for name in names:
         if name in attributes:
             value = attributes[name]
-            good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
-            return float(value) if good and isinstance(value, int | float) else math.nan
+            if isinstance(value, _NUMBERS) and not isinstance(value, bool) and 0 <= value <= most:
+                return float(value)
+            return _WRONG
     return None
 
 

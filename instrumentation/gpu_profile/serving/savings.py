@@ -34,7 +34,9 @@ class PrefillGrowth:
             tokens = clean * np.bincount(parts.iteration, prefill, len(some.starts))
             fade = math.exp(-float(some.ends[-1] - some.starts[0]) / 1e9 / MEMORY_S)
             self._tokens = fade * self._tokens + float(tokens.sum())
-            weighted = np.einsum("n,nqk->qk", tokens, model.gradients(some, terms)[:, _CACHEABLE])
+            used = np.flatnonzero(tokens)  # few iterations have prefill
+            gradients = model.gradients(some.seconds[used], some.work[used], terms.values[used])
+            weighted = np.einsum("n,nqk->qk", tokens[used], gradients[:, _CACHEABLE])
             self._terms = fade * self._terms + weighted
 
     def saving(self, model: CostModel, cached: int) -> float | None:

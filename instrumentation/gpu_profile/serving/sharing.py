@@ -117,9 +117,13 @@ class WindowParts(NamedTuple):
 
 
 def over_iterations(moments: Ints, values: Floats, some: Iterations) -> Floats:
-    """The mean over each iteration of a function that has a value in each window, and is 0 outside all windows."""
+    """The means over each iteration of functions that have a value in each window, and are 0 outside all windows:
+    `values[functions, windows]`, and `[functions, iterations]`."""
     since = moments[0]
-    integral = np.concatenate(([0.0], np.cumsum(values * np.diff(moments))))
-    starts, ends = (np.interp(each - since, moments - since, integral) for each in (some.starts, some.ends))
-    result: Floats = (ends - starts) / np.maximum(some.ends - some.starts, 1)
+    at, edges = moments - since, np.concatenate((some.starts, some.ends)) - since
+    result = np.empty((len(values), len(some.starts)))
+    lengths = np.maximum(some.ends - some.starts, 1)
+    for row, integral in zip(result, np.cumsum(values * np.diff(moments), axis=1), strict=True):
+        whole = np.interp(edges, at, np.concatenate(([0.0], integral)))
+        row[:] = (whole[len(row) :] - whole[: len(row)]) / lengths
     return result

@@ -11,9 +11,9 @@ import numpy as np
 
 from gpu_profile.history.timeline import Ints
 
-#: Trial delays, the weights of a delay and its neighbours, and the weight of earlier requests after each new one.
-_DELAYS_NS = range(-20_000_000, 79_000_000, 3_000_000)
-_WEIGHTS, _FORGET = (1.0, 2.0, 1.0), 0.98
+#: Trial delays, and the weight of earlier requests after each new one.
+_SHORTEST_NS, _LONGEST_NS, _STEP_NS, _FORGET = -20_000_000, 76_000_000, 3_000_000, 0.98
+_DELAYS_NS = range(_SHORTEST_NS, _LONGEST_NS + 1, _STEP_NS)
 
 
 class StampDelay:
@@ -27,18 +27,23 @@ class StampDelay:
     def learn(self, end_ns: int, starts: Sequence[int], ends: Sequence[int], counts: Ints, contexts: Ints) -> None:
         """Correct it by a request that ended at a time. Of iterations with decode, `starts` and `ends` are the times,
         `counts` the requests in decode (-1: unknown) and `contexts` the context of these (0: unknown)."""
-        low = max(0, bisect_left(ends, end_ns - _DELAYS_NS[-1]) - 1)
-        high = min(len(ends), bisect_left(ends, end_ns - _DELAYS_NS[0]) + 2)
-        if high - low > 1:
-            self._scores *= _FORGET
+        low = max(0, bisect_left(ends, end_ns - _LONGEST_NS) - 1)
+        high = min(len(ends), bisect_left(ends, end_ns - _SHORTEST_NS) + 2)
+        if high - low < 2:
+            return
+        scores = self._scores
+        scores *= _FORGET
+        since_ns = end_ns - _SHORTEST_NS
         some = zip(counts[low:high].tolist(), contexts[low:high].tolist(), strict=True)
         for place, ((count, context), (later, later_context)) in enumerate(pairwise(some), low):
             if 0 <= later < count or 0 < later_context < context + count:
                 # The delays with which the stamp is nearest to the end of this iteration, and not before its middle.
-                shortest = (end_ns - (ends[place] + ends[place + 1]) // 2 - _DELAYS_NS[0]) / _DELAYS_NS.step
-                longest = (end_ns - (starts[place] + ends[place]) // 2 - _DELAYS_NS[0]) / _DELAYS_NS.step
-                self._scores[max(0, math.ceil(shortest)) : max(0, math.ceil(longest))] += 1.0
+                shortest = (since_ns - (ends[place] + ends[place + 1]) // 2) / _STEP_NS
+                longest = (since_ns - (starts[place] + ends[place]) // 2) / _STEP_NS
+                scores[max(0, math.ceil(shortest)) : max(0, math.ceil(longest))] += 1.0
         # Neighbours of the best delay often have the same iterations: then the middle of them is best.
-        smooth = np.convolve(self._scores, _WEIGHTS, mode="same")
+        smooth = 2 * scores
+        smooth[1:] += scores[:-1]
+        smooth[:-1] += scores[1:]
         if (best := int(smooth.argmax())) or smooth[0] > 0:
             self.ns = _DELAYS_NS[best]

@@ -105,10 +105,13 @@ def lag_of(readings: CounterReadings, cumulative: CumulativeTerms, good: Bools) 
     """The lag with the least residual of plain least squares over good windows, or None at the edge of the range."""
     least = cumulative._replace(sums=np.ascontiguousarray(cumulative.sums[:, :LEAST_TERMS]))
     scores: dict[int, float] = {}
+    all_good = bool(good.all())
 
     def score(lag_ns: int) -> float:
         if lag_ns not in scores:
-            shares, joules = (each[good] for each in rows(readings, lag_ns, least))
+            shares, joules = rows(readings, lag_ns, least)
+            if not all_good:
+                shares, joules = shares[good], joules[good]
             left = joules - shares @ _least_squares(shares, joules)
             scores[lag_ns] = len(joules) * float(np.log(max(float(left @ left), 1e-12)))
         return scores[lag_ns]
