@@ -74,6 +74,8 @@ class ExporterNode:
             timeline=(timeline := self._timeline()),
         )
         attribution = self._attribution = self._attribute()
+        if attribution is not None:
+            self.readers.sample_sinks.append(attribution.take_samples)
         if timeline is not None and attribution is not None:
             timeline.holders = attribution.holders
         label: Callable[[Iterator[MetricReading]], Iterator[MetricReading]] | None = None

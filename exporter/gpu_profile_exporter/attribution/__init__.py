@@ -10,7 +10,8 @@ Read in this order:
 - `devices`: resolves the device names of a source to UUIDs.
 - `allocation`: the published attributes of holders.
 - `shares`: memory and utilisation of the processes on one device.
-- `ledger`: sums of energy and time by holder.
+- `ledger`: sums of energy and time by holder. `instances`: the energy of a GPU by its MIG instances, for the ledger.
+  `instance_windows` collects energy and activities, and `instance_prices` (with numpy) divides the energy.
 - `snapshot`: the results of one refresh.
 - `labelling`: adds a device's only holder as labels to the device's series.
 

@@ -17,6 +17,7 @@ from gpu_profile.units import NS_PER_S, nanoseconds
 from gpu_profile_exporter.attribution import allocation, kubelet, mapping, podresources
 from gpu_profile_exporter.attribution.allocation import DeviceHolder
 from gpu_profile_exporter.attribution.devices import DeviceNames
+from gpu_profile_exporter.attribution.instances import InstanceEnergy
 from gpu_profile_exporter.attribution.ledger import HolderLedger, MeteredDevice
 from gpu_profile_exporter.attribution.processes import HostProcess, Uptime, look_up, require_host_pids
 from gpu_profile_exporter.attribution.shares import shares
@@ -81,7 +82,8 @@ class Attribution:
         self._life_ns = nanoseconds(2 * period_s + _REFRESH_S)
         self._most = most_rows
         self._tally = OmissionCounts()
-        self._ledger = HolderLedger(self._life_ns)
+        self._instances = InstanceEnergy()
+        self._ledger = HolderLedger(self._life_ns, self._instances.parts)
         self._snapshot = Snapshot(clock.now_ns(), dict.fromkeys(self._sources, Reason.STARTING), {})
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -112,6 +114,11 @@ class Attribution:
             soon = turn < _FIRST_TURNS or Reason.NO_DEVICES in self._snapshot.status.values()
             self._clock.wait(stop, min(_FIRST_S, self._period_s) if soon else self._period_s)
 
+    def take_samples(self, uuid: str, values: Sequence[int]) -> None:
+        """Take a device's samples as the readers send them, in the reader's thread."""
+        if (state := self._states().get(uuid)) is not None:
+            self._instances.take(state.device, values)
+
     def refresh(self) -> None:
         """Query every source now, in this thread."""
         started_ns = self._clock.now_ns()
@@ -134,6 +141,7 @@ class Attribution:
         kept = allocation.within(holders, self._most, self._tally)
         labels = allocation.labels(holders, self._labels) if self._labels else {}
         metered = [MeteredDevice.of(state) for state in states]
+        self._instances.settle(state.device for state in states)
         self._ledger.take(self._clock.elapsed_ns(), metered, holders, status)
         self._snapshot = Snapshot(started_ns, status, dict(self._tally), kept, labels, processes)
 

@@ -1,14 +1,15 @@
 """Energy of devices by holder, and the time for which each was held. Pure.
 
 The growth of a device's energy between two readings is its only holder's, if each refresh from the first reading to the
-second reports the same one. Else it is nobody's, with a reason. So the sums of a device are together the growth of its
-energy, in whole uJ.
+second reports the same one. That of a GPU with several holders of its MIG instances is shared out by the instances'
+activities, as far as these show it. All else is nobody's, with a reason. So the sums of a device are together the
+growth of its energy, in whole uJ.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -18,6 +19,7 @@ from gpu_profile.catalogue.allocation import HELD_ENERGY, HELD_TIME, UNHELD_ENER
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.attribution.allocation import DeviceHolder
+from gpu_profile_exporter.attribution.instance_windows import REFUSED, EnergyParts
 from gpu_profile_exporter.attribution.sources import HolderSource, Reason
 from gpu_profile_exporter.readings.health import DeviceStatus
 from gpu_profile_exporter.readings.readings import MetricReading
@@ -36,15 +38,25 @@ _IDENTITIES: Final = (
     ("systemd.unit.name",),
 )
 _UJ: Final = 1_000_000
+#: Shares that add up to 1 but for this much leave nothing.
+_ROUNDING: Final = 1e-9
 
 #: Sorted pairs of attributes and values.
 HolderName = tuple[tuple[str, str], ...]
+#: The parts of a GPU's energy of `(since, until]`: from its UUID, both times, and the group of each of its instances.
+Division = Callable[[str, int, int, Mapping[str, Hashable]], EnergyParts]
+
+
+def undivided(_gpu: str, _since_ns: int, _until_ns: int, _groups: Mapping[str, Hashable]) -> EnergyParts:
+    """No parts: the `Division` without activities of instances."""
+    return REFUSED
 
 
 class Unheld(StrEnum):
     """Why energy of a device is no holder's. Values of the label `reason`."""
 
     NOT_HELD = "not_held"
+    IDLE = "idle"
     SHARED = "shared"
     CHANGED = "changed"
     NOT_KNOWN = "holder_not_known"
@@ -126,9 +138,11 @@ class _DeviceSums:
     """The last refresh of a device, and its energy that is no holder's.
 
     `metered` is its newest reading, first seen at `read_ns`. `doubt`: why the growth since then is no holder's.
+    `instances`: the UUIDs of its MIG instances.
     """
 
     held_by: frozenset[HolderName] | None
+    instances: Sequence[str]
     metered: MeteredDevice
     read_ns: int
     seen_ns: int
@@ -140,11 +154,12 @@ class _DeviceSums:
 class HolderLedger:
     """The sums by device and holder since the start. One thread calls `take`, any may call `readings`.
 
-    `longest_ns`: between two refreshes that are further apart, holders could have come and gone.
+    `longest_ns`: between two refreshes that are further apart, holders could have come and gone. `divide` gives the
+    parts of a GPU's energy by its MIG instances.
     """
 
-    def __init__(self, longest_ns: int) -> None:
-        self._longest_ns = longest_ns
+    def __init__(self, longest_ns: int, divide: Division = undivided) -> None:
+        self._longest_ns, self._divide = longest_ns, divide
         self._devices: dict[str, _DeviceSums] = {}
         self._sums: dict[tuple[str, HolderName], _HolderSums] = {}
         self._taken_ns: int | None = None
@@ -173,14 +188,15 @@ class HolderLedger:
         for metered in devices:
             if metered.device.parent is not None:
                 instances[metered.device.parent].append(metered.device.uuid)
-        for metered in devices:
+        # Instances first: their holders decide who has a part of their GPU's energy.
+        for metered in sorted(devices, key=lambda each: each.device.parent is None):
             uuid = metered.device.uuid
             own = held_by = holders_of(by_uuid[uuid], status, silent)
             if uuid in instances:
                 # The energy of a GPU is also that of its MIG instances.
                 parts = (row for part in (uuid, *instances[uuid]) for row in by_uuid[part])
                 held_by = holders_of(parts, status, silent)
-            self._take(metered, own or frozenset(), held_by, now_ns, since_ns)
+            self._take(metered, own or frozenset(), held_by, now_ns, since_ns, instances.get(uuid, []))
         self._sums = {key: each for key, each in self._sums.items() if now_ns - each.seen_ns <= KEPT_NS}
         self._devices = {key: each for key, each in self._devices.items() if now_ns - each.seen_ns <= KEPT_NS}
         self._readings = list(self._made())
@@ -192,11 +208,12 @@ class HolderLedger:
         held_by: frozenset[HolderName] | None,
         now_ns: int,
         since_ns: int,
+        instances: Sequence[str],
     ) -> None:
         uuid = metered.device.uuid
         last = self._devices.get(uuid)
         if last is None:
-            last = self._devices[uuid] = _DeviceSums(held_by, metered, now_ns, now_ns)
+            last = self._devices[uuid] = _DeviceSums(held_by, instances, metered, now_ns, now_ns)
         paused = max(since_ns, now_ns - last.seen_ns) > self._longest_ns
         for name in own:
             if (sums := self._held(uuid, name, now_ns)) is not None:
@@ -211,16 +228,32 @@ class HolderLedger:
         if last.doubt is None:
             if paused or held_by is None or last.held_by is None:
                 last.doubt = Unheld.NOT_KNOWN
-            elif held_by != last.held_by:
+            elif held_by != last.held_by or (len(held_by) > 1 and set(instances) != set(last.instances)):
                 last.doubt = Unheld.CHANGED
-        if metered.until_ns != last.metered.until_ns:
-            longest_ns = now_ns - last.read_ns + self._longest_ns
-            if grown_uj := metered.grown_uj(last.metered):
-                doubt = Unheld.NOT_KNOWN if metered.took_longer(last.metered, longest_ns) else last.doubt
-                self._share(last, doubt, held_by or frozenset(), grown_uj)
+        if metered.energy_uj is not None and metered.until_ns != last.metered.until_ns:
+            self._take_growth(last, metered, held_by, now_ns, [] if own else instances)
             last.metered, last.read_ns, last.doubt = metered, now_ns, None
+            for instance in instances:
+                self._devices[instance].doubt = None
         last.answered |= held_by is not None
-        last.held_by, last.seen_ns = held_by, now_ns
+        last.held_by, last.instances, last.seen_ns = held_by, instances, now_ns
+
+    def _take_growth(
+        self,
+        last: _DeviceSums,
+        metered: MeteredDevice,
+        held_by: frozenset[HolderName] | None,
+        now_ns: int,
+        instances: Sequence[str],
+    ) -> None:
+        grown_uj, longest_ns = metered.grown_uj(last.metered), now_ns - last.read_ns + self._longest_ns
+        if not grown_uj:
+            return
+        doubt = Unheld.NOT_KNOWN if metered.took_longer(last.metered, longest_ns) else last.doubt
+        if instances and doubt is None and len(held_by or ()) > 1:
+            self._share_among_instances(last, metered, instances, grown_uj, now_ns)
+        else:
+            self._share(last, doubt, held_by or frozenset(), grown_uj)
 
     def _share(self, last: _DeviceSums, doubt: Unheld | None, held_by: frozenset[HolderName], grown_uj: int) -> None:
         reason = doubt
@@ -235,6 +268,49 @@ class HolderLedger:
                 return
             reason = Unheld.BUDGET
         last.unheld_uj[reason] += grown_uj
+
+    def _share_among_instances(
+        self, last: _DeviceSums, metered: MeteredDevice, instances: Sequence[str], grown_uj: int, now_ns: int
+    ) -> None:
+        groups = {instance: self._group(instance) for instance in instances}
+        gpu = metered.device.uuid
+        parts = self._divide(gpu, last.metered.until_ns or 0, metered.until_ns or 0, groups)
+        for group in groups.values():
+            if not isinstance(group, Unheld) and (gpu, group) in self._sums:
+                self._held(gpu, group, now_ns)  # its series stays, though its energy may be refused
+        shares: dict[Hashable, float] = {**parts.groups, Unheld.IDLE: parts.idle or 0.0}
+        share_sum, given_uj = 0.0, 0
+        for group in sorted(set(groups.values()), key=str):
+            share_sum += shares.get(group, 0.0)
+            # Rounded sums, so that the parts are together the rounded whole.
+            part_uj = min(grown_uj, round(share_sum * grown_uj)) - given_uj
+            given_uj += part_uj
+            if isinstance(group, Unheld):
+                last.unheld_uj[group] += part_uj
+            elif group in shares:
+                self._add_part(last, gpu, group, part_uj, now_ns)
+        left_uj, idle_share = grown_uj - given_uj, shares[Unheld.IDLE]
+        idle_uj = left_uj if share_sum + idle_share > 1 - _ROUNDING else min(left_uj, round(idle_share * grown_uj))
+        last.unheld_uj[Unheld.IDLE] += idle_uj
+        last.unheld_uj[Unheld.SHARED] += left_uj - idle_uj
+
+    def _group(self, instance: str) -> HolderName | Unheld:
+        """The only holder of an instance since the GPU's last reading, or why there is none."""
+        device = self._devices[instance]
+        if device.doubt is not None or not device.held_by:
+            return device.doubt or Unheld.NOT_HELD
+        return next(iter(device.held_by)) if len(device.held_by) == 1 else Unheld.SHARED
+
+    def _add_part(self, last: _DeviceSums, gpu: str, name: HolderName, part_uj: int, now_ns: int) -> None:
+        sums = self._held(gpu, name, now_ns)
+        if sums is None:
+            last.unheld_uj[Unheld.BUDGET] += part_uj
+        elif sums.energy_uj is None:
+            # From 0 on, so that increase() sees the first joules.
+            sums.energy_uj = 0
+            last.unheld_uj[Unheld.SHARED] += part_uj
+        else:
+            sums.energy_uj += part_uj
 
     def _held(self, uuid: str, name: HolderName, now_ns: int) -> _HolderSums | None:
         """The sums of a holder, seen now. None beyond the limit."""

@@ -57,8 +57,8 @@ HOLDER_LABELS: Final = {
 HELD_ENERGY: Final = _HOLDERS.counter(
     "gpu_profile.allocation.energy",
     "J",
-    "Energy of a device while a pod, job, container or unit was its only holder, idle time included; with the "
-    "unallocated energy, the growth of the device's energy",
+    "Energy of a device while a pod, job, container or unit was its only holder, idle time included, or its MIG "
+    "instances' part above idle; with the unallocated energy, the growth of the device's energy",
     "hw.id",
     *HOLDER,
 )

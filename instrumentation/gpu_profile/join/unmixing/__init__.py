@@ -21,6 +21,6 @@ own rate. Many windows give linear equations. Read in this order:
   the clocks held down. `period_sums`: the windows of 10 s.
 - `mixture`: one family's windows and the regions in them; `pooling`: all of a device's, `pooled`, or by `periods`.
 
-Imports the history and the catalogue. Outside `join`, only `pooling.Pool`, the activities for it, and `rate.Rate` are
-needed.
+Imports the history and the catalogue. For regions, other packages need only `pooling.Pool`, its activities and
+`rate.Rate`. Costs of LLM requests and shares of MIG instances solve equations of their own within the same bounds.
 """

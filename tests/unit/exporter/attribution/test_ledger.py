@@ -1,18 +1,19 @@
 """Energy by holder: nothing is lost, nothing is given to the wrong one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.exporter import DEVICES, GIB, GPU0, GPU1, IN_POD, MIG0, Host
+from support.exporter import DEVICES, GIB, GPU0, GPU1, IN_POD, MIG0, MIG1, Host
 
 from gpu_profile.catalogue.allocation import HELD_ENERGY, HELD_TIME, UNHELD_ENERGY
 from gpu_profile.catalogue.samples import ProcessUse, Sample
 from gpu_profile.catalogue.signals import ENERGY, POWER_AVERAGE
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.attribution.allocation import DeviceHolder
+from gpu_profile_exporter.attribution.instance_windows import EnergyParts
 from gpu_profile_exporter.attribution.ledger import KEPT_NS, MOST_HOLDERS, HolderLedger, MeteredDevice, Unheld
 from gpu_profile_exporter.attribution.sources import HolderSource, Reason
 
@@ -97,6 +98,64 @@ def test_the_sums_are_the_growth_of_the_counter(turns: list[tuple[int, set[str],
         known |= answers
     expected = total_uj - 5 if known else 0
     assert sum(round(joules * 1e6) for joules in sums(ledger).values()) == expected
+
+
+PARTS = st.lists(st.floats(0, 1), min_size=4, max_size=4)
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**9), st.sampled_from(["ab", "ab", "a", "a,b", ""]), PARTS), max_size=12))
+def test_the_sums_are_the_growth_of_the_counter_however_instances_share_it(
+    turns: list[tuple[int, str, list[float]]],
+) -> None:
+    """Of two instances, each turn has the pods by instance, or both pods on both."""
+    parts: list[float] = []
+
+    def divide(gpu: str, since_ns: int, until_ns: int, groups: Mapping[str, Hashable]) -> EnergyParts:
+        assert (gpu, set(groups)) == (GPU1, {MIG0, MIG1})
+        assert since_ns < until_ns
+        idle, *rest = parts
+        whole = max(1.0, idle + sum(rest)) * (1.0 if rest[-1] > 0.5 else (idle + sum(rest)) or 1.0)
+        shares = {group: share / whole for group, share in zip(dict.fromkeys(groups.values()), rest, strict=False)}
+        return EnergyParts(idle / whole if idle > 0.1 else None, shares, shares)
+
+    ledger, total_uj = HolderLedger(LONGEST_NS, divide), 5
+    devices = [MeteredDevice(BY_UUID[uuid], None) for uuid in (MIG0, MIG1)]
+    for number, (grown_uj, pods, parts) in enumerate(turns):  # noqa: B007 - `divide` reads it
+        total_uj += grown_uj if number else 0
+        by_instance = [(MIG0, name) for name in pods[:1]] + [(MIG1, name) for name in pods[1:2]]
+        if "," in pods:
+            by_instance = [(uuid, name) for uuid in (MIG0, MIG1) for name in "ab"]
+        rows = [pod(name, uuid) for uuid, name in by_instance]
+        gpu = MeteredDevice(BY_UUID[GPU1], total_uj, ENERGY)
+        take(ledger, number * NS_PER_S, [gpu, *devices], rows, ANSWERS)
+    joules = all_sums(ledger, GPU1).values()
+    assert all(each >= 0 for each in joules)
+    assert sum(round(each * 1e6) for each in joules) == (total_uj - 5 if turns else 0)
+
+
+def test_instances_have_their_parts_and_holders_that_swap_them_have_none() -> None:
+    def divide(_gpu: str, _since: int, _until: int, groups: Mapping[str, Hashable]) -> EnergyParts:
+        shares = {groups[MIG0]: 0.5}
+        shares[groups[MIG1]] = shares.get(groups[MIG1], 0.0) + 0.3
+        return EnergyParts(0.2, shares, shares)
+
+    ledger, instances = HolderLedger(LONGEST_NS, divide), [MeteredDevice(BY_UUID[uuid], None) for uuid in (MIG0, MIG1)]
+    turns = ["ab", "ab", "ab", "ab", "ba", "ba"]
+    for number, pods in enumerate(turns):
+        gpu = MeteredDevice(BY_UUID[GPU1], number * 10**7, ENERGY)
+        rows = [pod(pods[0], MIG0), pod(pods[1], MIG1)]
+        take(ledger, number * NS_PER_S, [gpu, *instances], rows, ANSWERS)
+    # Of the five growths of 10 J, the first part of each pod begins its sum, and the swap is nobody's.
+    assert sums(ledger, GPU1) == {"a": 13, "b": 11, "idle": 10, "shared": 8, "changed": 8}
+
+
+def test_a_pod_with_the_whole_gpu_beside_its_instances_prevents_shares() -> None:
+    ledger = HolderLedger(LONGEST_NS, lambda *_: EnergyParts(1.0, {}, {}))
+    instances = [MeteredDevice(BY_UUID[uuid], None) for uuid in (MIG0, MIG1)]
+    for number in range(2):
+        gpu = MeteredDevice(BY_UUID[GPU1], number * 10**6, ENERGY)
+        take(ledger, number * NS_PER_S, [gpu, *instances], [pod("a", GPU1), pod("b", MIG0)], ANSWERS)
+    assert sums(ledger, GPU1) == {"shared": 1}
 
 
 def test_without_a_source_nothing_is_published_and_its_silence_is_a_reason() -> None:
