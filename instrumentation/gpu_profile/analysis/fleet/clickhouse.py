@@ -242,14 +242,20 @@ FROM (
     SELECT hour, device, holder, held_s, energy_j,
         sum(busy) OVER device_hour AS busy_s, sum(observed) OVER device_hour AS observed_s
     FROM (
-        SELECT hour, attributes['hw.id'] AS device,
-            arrayStringConcat(arrayFilter(x -> x != '', [{holder}]), '/') AS holder,
-            sumIf(growth, metric = '{HELD_TIME.otel}') AS held_s,
-            sumOrNullIf(growth, metric = '{HELD_ENERGY.otel}') AS energy_j,
-            sumOrNullIf(growth, metric = '{BUSY.otel}') AS busy,
-            sumOrNullIf(growth, metric = '{OBSERVED.otel}') AS observed
+        -- Several exporters of one device report the same.
+        SELECT hour, device, holder,
+            max(held) AS held_s, max(joules) AS energy_j, max(busy) AS busy, max(observed) AS observed
         FROM (
+            SELECT hour, attributes['hw.id'] AS device, {_INSTANCE} AS exporter,
+                arrayStringConcat(arrayFilter(x -> x != '', [{holder}]), '/') AS holder,
+                sumIf(growth, metric = '{HELD_TIME.otel}') AS held,
+                sumOrNullIf(growth, metric = '{HELD_ENERGY.otel}') AS joules,
+                sumOrNullIf(growth, metric = '{BUSY.otel}') AS busy,
+                sumOrNullIf(growth, metric = '{OBSERVED.otel}') AS observed
+            FROM (
 {_growth(_SUM, (HELD_TIME, HELD_ENERGY, BUSY, OBSERVED), since, _HELD, {"Value": "growth"})}
+            )
+            GROUP BY hour, device, holder, exporter
         )
         GROUP BY hour, device, holder
     )

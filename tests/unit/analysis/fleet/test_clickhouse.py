@@ -148,9 +148,14 @@ def dict_rows(engine: FleetEngine, name: str) -> list[dict[str, Any]]:
     return [dict(zip(result.columns, row, strict=True)) for row in result.rows]
 
 
-def pushed(tables: CollectorTables, seconds: Sequence[float], readings: Sequence[Sequence[MetricReading]]) -> None:
+def pushed(
+    tables: CollectorTables,
+    seconds: Sequence[float],
+    readings: Sequence[Sequence[MetricReading]],
+    instance: str = "node-1",
+) -> None:
     """Insert the exporter's own requests for readings at these times."""
-    resource = (("service.name", "gpu-profile-exporter"), ("service.version", "0.1"), ("service.instance.id", "node-1"))
+    resource = (("service.name", "gpu-profile-exporter"), ("service.version", "0.1"), ("service.instance.id", instance))
     encoder = MetricEncoder(Envelope(resource, "0.1"), began_ns=START_NS)
     for second, now in zip(seconds, readings, strict=True):
         for batch in encoder.batches(now, START_NS + round(second * NS_PER_S)):
@@ -172,6 +177,8 @@ def test_a_pod_that_holds_two_gpus_and_uses_one_is_half_idle(otel: CollectorTabl
 
     seconds = range(0, 1201, 60)
     pushed(otel, seconds, [now(second) for second in seconds])
+    # A second exporter of the same GPUs reports the same again.
+    pushed(otel, seconds, [now(second) for second in seconds], "node-1:9401")
     job, train = sorted(answer(otel, "idle"), key=lambda row: str(row["holder"]))
     assert train == {
         "holder": "ml/train",
