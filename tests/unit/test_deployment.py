@@ -148,7 +148,7 @@ def test_what_is_written_at_run_time_has_a_place_on_the_read_only_root() -> None
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
-@pytest.mark.parametrize("name", ["kubernetes", "kubernetes-attribution", "kubernetes-timeline", "kubernetes-spans"])
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in DOCKER.glob("*/kustomization.yaml")))
 def test_kustomize_makes_valid_manifests_with_the_settings_in_them(name: str) -> None:
     done = subprocess.run(["kubectl", "kustomize", DOCKER / name], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -159,6 +159,37 @@ def test_kustomize_makes_valid_manifests_with_the_settings_in_them(name: str) ->
     used = {row["configMap"]["name"] for row in volumes if "configMap" in row}
     assert used == {made["ConfigMap"]["metadata"]["name"]}
     assert made["ConfigMap"]["data"].keys() == {"exporter.toml"}
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+@pytest.mark.parametrize(
+    ("cloud", "pod_changes", "container_changes"),
+    [
+        ("eks", {"runtimeClassName", "nodeSelector", "affinity"}, set()),
+        (
+            "gke",
+            {"runtimeClassName", "nodeSelector", "affinity", "volumes", "containers"},
+            {"securityContext", "volumeMounts", "env"},
+        ),
+        ("openshift", {"securityContext"}, set()),
+    ],
+)
+def test_the_overlay_of_a_cloud_changes_no_more_than_it_needs(
+    cloud: str, pod_changes: set[str], container_changes: set[str]
+) -> None:
+    done = subprocess.run(
+        ["kubectl", "kustomize", DOCKER / f"kubernetes-{cloud}"], capture_output=True, text=True, check=True
+    )
+    (daemonset,) = (made for made in yaml.safe_load_all(done.stdout) if made["kind"] == "DaemonSet")
+    made, base = daemonset["spec"]["template"]["spec"], pod()
+    # The name of the settings ends in a hash.
+    made["volumes"][0]["configMap"]["name"] = base["volumes"][0]["configMap"]["name"]
+    assert {key for key in made.keys() | base.keys() if made.get(key) != base.get(key)} == pod_changes
+    (one,) = made["containers"]
+    assert {key for key in one.keys() | container().keys() if one.get(key) != container().get(key)} == container_changes
+    # A fixed user, or one of OpenShift's range.
+    assert made["securityContext"]["runAsNonRoot"] is True
+    assert made["securityContext"].get("runAsUser", USER) == USER
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
