@@ -12,7 +12,7 @@ from typing import Final
 from laboratory.run import EVERY, MIXED, SEEDS, table
 from laboratory.score import Score, Verdict
 
-from benchmarks import calibrated_sensors
+from benchmarks import calibrated_sensors, mig_shares
 from benchmarks.rows import Row
 
 #: What part of the seeds, and of the mixed cases, is a sample.
@@ -21,7 +21,7 @@ _MIXED_PART: Final = 10
 
 
 def rows() -> Iterator[Row]:
-    """All of them, and what calibration finds."""
+    """All of them, what calibration finds, and the energy of MIG instances."""
     yield from _rows(SEEDS, MIXED)
 
 
@@ -34,6 +34,7 @@ def _rows(seeds: int, mixed: int) -> Iterator[Row]:
     for judged, _ in table(EVERY, seeds, mixed):
         yield _row(judged)
     yield from calibrated_sensors.rows()
+    yield from mig_shares.rows()
 
 
 def _row(judged: Verdict) -> Row:
