@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -104,9 +104,11 @@ def spans(run: ServingRun, role: WorkerRole) -> Iterator[tuple[int, int, dict[st
 def replay(
     run: ServingRun, seed: int, some: Iterable[tuple[int, list[bytes]]] | None = None, *,
     cached: bool = True, role: WorkerRole = WorkerRole.WHOLE, readings: CounterReadings | None = None,
+    keep: Callable[[int], bool] = lambda _: True,
 ) -> Replayed:  # fmt: skip
     """All data of a run in the order of their arrival, and idle readings until the last request is settled. `some` are
-    other messages than SGLang's. `cached`: spans have the cached tokens of their prompts."""
+    other messages than SGLang's. `cached`: spans have the cached tokens of their prompts. `keep`: which spans arrive,
+    by place."""
     engine = ServingEngine(_TENANT, deadline_ns=_DEADLINE_NS, role=role)
     readings = readings or run.readings(seed=seed)
     name = f"{role} Req 1a2b3c4d" if role else "llm_request"
@@ -115,7 +117,9 @@ def replay(
     events: list[tuple[int, int, tuple[object, ...]]] = [
         (at, 0, (frames,)) for at, frames in some or messages(run, seed)
     ]
-    for at, start_ns, attributes in spans(run, role):
+    for place, (at, start_ns, attributes) in enumerate(spans(run, role)):
+        if not keep(place):
+            continue
         reported = {key: value for key, value in attributes.items() if cached or key != _CACHED}
         events.append((at, 1, (start_ns, reported)))
     events += [(at, 2, (j,)) for at, j in [*zip(readings.times.tolist(), readings.joules.tolist(), strict=True), *idle]]

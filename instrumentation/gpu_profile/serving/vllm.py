@@ -5,9 +5,9 @@ address, as for `engine.PassSender`. Read for vLLM 0.11 to 0.15: `vllm/v1/metric
 `vllm/v1/metrics/stats.py`. The latter's classes are not a stable interface, so that each field may be missing.
 
 vLLM reports a prompt in the iteration in which its first token comes. The chunks before follow from the number of
-running requests and from the limit of tokens in an iteration. Durations and contexts are not reported. Versions before
-`prompt_token_stats` count cached tokens of a prompt as computed: these follow from the hits of the prefix cache, which
-come in the iteration that begins a prompt.
+running requests and from the limit of tokens in an iteration. Durations are not reported, and contexts only indirectly:
+`vllm_contexts`. Versions before `prompt_token_stats` count cached tokens of a prompt as computed: these follow from the
+hits of the prefix cache, which come in the iteration that begins a prompt.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from gpu_profile.serving.engine import PassSender
+from gpu_profile.serving.vllm_contexts import DecodeContexts
 
 if TYPE_CHECKING:
     _Base = object
@@ -43,6 +44,9 @@ class ServingStatLogger(_Base):
         #: Prompts that have begun, by the iteration in which they did: their number and their cached tokens.
         self._begun: deque[tuple[int, int]] = deque(maxlen=_MOST_BEGUN)
         self._is_caching = False
+        #: None before the first estimate of bytes, and if vLLM has no formula for its language model.
+        self._contexts: DecodeContexts | None = None
+        self._config, self._estimates = vllm_config, True
         try:
             cache = getattr(vllm_config, "cache_config", None)
             self._is_caching = bool(getattr(cache, "enable_prefix_caching", False))
@@ -111,10 +115,26 @@ class ServingStatLogger(_Base):
         context = (cached if firsts else 0) + (before if firsts else self._uncounted if chunk else 0)
         self._uncounted = self._uncounted + chunk if unfinished or firsts else 0
         prefills = firsts + (min(unfinished, chunk) if chunk else 0)
-        return {
+        result = {
             "num_prefill_requests": prefills, "sum_prefill_tokens": tokens + chunk if prefills else 0,
             "sum_prefill_kv_tokens": context if prefills else 0, "num_decode_requests": decodes,
         }  # fmt: skip
+        read_bytes = _first(getattr(scheduler_stats, "perf_stats", None), ("num_read_bytes_per_gpu",), 0)
+        if decodes and read_bytes and (contexts := self._decode_contexts(result, read_bytes)):
+            result["sum_decode_kv_tokens"] = contexts
+        return result
+
+    def _decode_contexts(self, scheduled: dict[str, int], read_bytes: float) -> int:
+        """The contexts in decode, 0 if they are not clear. An error is logged once; all else is still reported."""
+        if not self._estimates:
+            return 0
+        try:
+            self._contexts = self._contexts or DecodeContexts(self._config)
+            return self._contexts.of(scheduled, read_bytes)
+        except Exception as error:  # noqa: BLE001  (vLLM's formulas are no stable interface)
+            self._estimates = False
+            _log.info("Contexts do not follow from --enable-mfu-metrics for this language model: %.80s", error)
+            return 0
 
     def _cached(self, scheduler_stats: Any, firsts: int, least: int) -> int:
         """The cached tokens of the `firsts` prompts that end in an iteration, which have no room for more than all but

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from benchmarks.serving_vllm import ExecutionContext, ModelMetrics, perf_module
 
 from gpu_profile.serving.forward_pass import decoded, frames_of
 from gpu_profile.serving.vllm import ADDRESS, ServingStatLogger
@@ -75,6 +76,71 @@ def test_without_computed_tokens_cached_ones_follow_from_the_hits_of_the_prefix_
     assert iteration(2, (), 1, 700) == (1, 2047, 0, 1)
     assert iteration(1, (), 0, 0) == (0, 0, 0, 1)
     assert iteration(2, (100,), 1, 40)[1:3] == (60, 40)
+
+
+def estimated(logger: ServingStatLogger, bytes_read: float, decodes: int, **prompts: Any) -> int | None:
+    """The contexts that the plug-in reports for this estimate of vLLM's, with a prompt of 300 tokens after 50 others in
+    each iteration."""
+    scheduler, iteration = stats(decodes + 1, decodes, (300, 50), firsts=1, **prompts)
+    scheduler.perf_stats = SimpleNamespace(num_flops_per_gpu=1, num_read_bytes_per_gpu=bytes_read)
+    return logger.scheduled(scheduler, iteration).get("sum_decode_kv_tokens")
+
+
+def bytes_of(decodes: int, contexts: int) -> int:
+    work = ExecutionContext()
+    work.add(300, 350, True)
+    work.add(decodes, contexts, False)
+    return ModelMetrics(None).get_read_bytes(work)
+
+
+def settled(factor: float = 1.0) -> ServingStatLogger:
+    """After enough iterations to trust the estimates, if they are right."""
+    logger = ServingStatLogger(CONFIG)
+    for context in range(100):
+        estimated(logger, factor * bytes_of(3, 7003 + context), 3)
+    return logger
+
+
+def test_contexts_in_decode_follow_from_the_estimate_of_bytes_read() -> None:
+    with perf_module():
+        logger = settled()
+        # vLLM counts the current token of each request too.
+        assert estimated(logger, bytes_of(3, 7003), 3) == 7000
+        assert "sum_decode_kv_tokens" not in logger.scheduled(*stats(2, 2))
+
+
+def test_an_estimate_that_does_not_fit_the_tokens_gives_no_contexts() -> None:
+    """Of other tokens, and of less than a token for each request."""
+    with perf_module():
+        logger = settled()
+        assert estimated(logger, bytes_of(3, 7003) + 50_000, 3) is None
+        assert estimated(logger, bytes_of(3, 3), 3) is None
+        assert estimated(logger, bytes_of(3, 7003), 3) == 7000
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0, 3.7])
+def test_estimates_that_are_wrong_by_a_factor_are_not_trusted_where_they_fit_by_chance(factor: float) -> None:
+    with perf_module():
+        logger = settled(factor)
+        assert estimated(logger, bytes_of(3, 7003), 3) is None
+
+
+class Windowed(ModelMetrics):
+    window = 4096
+
+
+@pytest.mark.parametrize("named", [{"ModelMetrics": Windowed}, {"ModelMetrics": None}, {"ExecutionContext": int}])
+def test_without_a_usable_formula_all_else_is_reported(
+    named: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The layers have a window; vLLM has another interface."""
+    caplog.set_level("INFO")
+    with perf_module(**named):
+        logger = ServingStatLogger(CONFIG)
+        assert estimated(logger, bytes_of(3, 7003), 3) is None
+        assert estimated(logger, bytes_of(3, 7003), 3) is None
+    assert caplog.text.count("Contexts do not follow") == 1
+    assert max(map(len, caplog.messages)) <= 200
 
 
 def test_an_engine_that_hides_its_cached_tokens_reports_nothing_and_the_log_has_the_remedy(

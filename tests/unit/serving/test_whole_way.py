@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from benchmarks import serving_messages
 from benchmarks.serving_messages import replay
-from benchmarks.serving_vllm import vllm_messages
+from benchmarks.serving_vllm import perf_module, vllm_messages
 
 from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.serving.simulated import EnginePhysics, ServingRun, simulate
@@ -61,6 +61,19 @@ def test_an_old_vllm_that_counts_cached_tokens_as_computed_gives_no_confident_er
     given = np.isfinite(shown.tenant_half_widths)
     assert given.any()
     assert (abs(shown.tenants / truth - 1) < 3 * shown.tenant_half_widths)[given].all()
+
+
+def test_vllm_with_aborted_requests_has_costs_if_it_estimates_the_bytes_that_it_reads() -> None:
+    """An aborted request has no span, so that only the engine knows its context."""
+    run = simulate(EnginePhysics(MODELS["H200 SXM"]), seconds=38, seed=1, drained=True)
+    with perf_module():
+        shown = replay(run, 1, vllm_messages(run, 1, estimates=1.0), keep=lambda place: place % 12 > 0)
+    large = run.true_j > 5
+    answered = np.isfinite(shown.joules) & large
+    assert answered.sum() > 0.85 * large.sum()
+    off = abs(shown.joules - run.true_j)[answered]
+    assert np.median(off / run.true_j[answered]) < 0.03
+    assert np.mean(off > 3 * shown.half_widths[answered]) < 0.05
 
 
 def test_the_parts_of_a_prefill_worker_and_a_decode_worker_add_up_to_the_true_energy() -> None:
