@@ -9,10 +9,10 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from gpu_profile.analysis.causes import RankGpu
 from gpu_profile.analysis.clocks.alignment import NodeClocks, aligned, aligned_collectives, node_clocks
+from gpu_profile.analysis.device_pool import device_pool
 from gpu_profile.analysis.devices import UNSAMPLED, DeviceUse, device_use, devices_of, sampled, timeline_of
 from gpu_profile.analysis.rank_costs import RankCollectives
 from gpu_profile.analysis.ranks import RankSources, RegionRanks, by_rank, missing
@@ -23,8 +23,6 @@ from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.region_watch import RegionChange, RegionWatch
 from gpu_profile.join.remedies import DOCTOR
 from gpu_profile.join.summary import Durations, RegionSummary, summarise
-from gpu_profile.join.unmixing.activities import Activities
-from gpu_profile.join.unmixing.expected import DevicePrior
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.recording import ProcessInfo, Recording
 from gpu_profile.recording.nccl_inspector import Collective
@@ -32,12 +30,9 @@ from gpu_profile.regimes import DEFAULT_THRESHOLDS, Regime, Thresholds, Verdict,
 from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.regimes.kernel_work import KernelWorks
 from gpu_profile.regimes.operation import RegionOperations
-from gpu_profile.regions.session.sensor_priors import sensor_priors, unexpected
+from gpu_profile.regions.session.sensor_priors import unexpected
 from gpu_profile.units import NS_PER_S
 
-#: Executions further than a day from a device's samples are counted and timed, but not joined. Without samples the
-#: limit is a month from the middle execution.
-_FAR_NS: Final = 24 * 3600 * NS_PER_S
 _NO_DEVICE: Final = "the recording has no samples of this device"
 #: The share of the busy time outside regions above which a note reports it.
 _UNMARKED: Final = 0.02
@@ -113,7 +108,7 @@ def analyse(
 
     `devices`: UUIDs of the devices on which executions ran that name none. Default: the devices that their process
     expected, else the recording's first GPU. UsageError if the recording has no samples of one of the `devices`.
-    `collectives`: those of the recorded processes, from NCCL Inspector.
+    `collectives`: the recorded processes' collectives, from NCCL Inspector.
     """
     clocks = node_clocks(recording, collectives)
     recording = aligned(recording, clocks)
@@ -136,9 +131,8 @@ def analyse(
     uses, regions, changes = [], [], list[RegionChange]()
     for uuid, mine in work.devices.items():
         timeline = timelines.get(uuid) or Timeline(Device(uuid))
-        version = next((each.driver_version for each in recording.processes if each.driver_version), "")
         watch = RegionWatch(timeline, thresholds)
-        pool = _pool(timeline, mine, sensor_priors(timeline.device, version), watch, changes)
+        pool = device_pool(timeline, mine, recording.processes, watch, changes)
         regions += list(_regions(pool, mine, work, thresholds))
         notes += [unexpected(timeline.device, signal) for signal in pool.unexpected]
         notes += _unmarked(pool)
@@ -254,38 +248,6 @@ def _unsampled(summary: RegionSummary) -> RegionSummary:
         metered=None,
         throttled={},
     )
-
-
-def _pool(
-    timeline: Timeline, mine: DeviceWork, sensors: DevicePrior, watch: RegionWatch, changes: list[RegionChange]
-) -> Pool:
-    activities = mine.activities
-    sampled_ns = sampled(timeline)
-    near = _near(sampled_ns, activities)
-    # A running process joins from its first execution on.
-    start_ns, end_ns = sampled_ns or (0, 0)
-    if near.any():
-        start_ns, end_ns = int(activities.starts[near].min()), max(end_ns, int(activities.ends[near].max()))
-    pool = Pool(timeline, start_ns=start_ns, prior=sensors)
-    pool.periods.listeners.append(lambda period: changes.extend(watch.take(period)))
-    for region, executions in mine.executions.items():
-        pool.count(region, executions, marked=mine.marked[region])
-    columns = np.array([pool.attribution.column(region) for region in mine.regions], np.int64)
-    # An execution that is not joined gets no length, and so overlaps nothing.
-    ends = np.where(near, activities.ends, activities.starts)
-    activities = activities._replace(ends=ends, columns=columns[activities.columns])
-    # As at the end of a program: the data until then decide for which signals the last samples are awaited.
-    pool.take(activities, pool.watermark_ns(end_ns))
-    pool.take(activities, pool.watermark_ns(end_ns), final=True)
-    return pool
-
-
-def _near(sampled_ns: tuple[int, int] | None, activities: Activities) -> npt.NDArray[np.bool_]:
-    """Which executions are joined. The limit keeps a stray time stamp from stretching time to decades."""
-    if sampled_ns is None:
-        middle = int(np.median(activities.starts))
-        sampled_ns = middle - 29 * _FAR_NS, middle + 29 * _FAR_NS
-    return (activities.starts >= sampled_ns[0] - _FAR_NS) & (activities.ends <= sampled_ns[1] + _FAR_NS)
 
 
 def _uncovered(timeline: Timeline, mine: DeviceWork) -> Iterator[str]:
