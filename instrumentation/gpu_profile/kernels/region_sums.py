@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from gpu_profile.kernels.memory.region import levels_of, region_memory
 from gpu_profile.kernels.records import Kind
 from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.sums import CopySum, KernelSum
+from gpu_profile.recording.kernel_stamps import MOST_STAMPED, KernelStamps
 
 _KERNELS: Final = (CODES[Kind.KERNEL], CODES[Kind.COMMUNICATION])
 _COPIES: Final = (CODES[Kind.TRANSFER], CODES[Kind.COPY])
@@ -108,6 +110,20 @@ class Adder:
     def everything(self) -> dict[str, KernelSum]:
         """All kernels of all regions by name."""
         return self._kernels(np.flatnonzero(np.isin(self._work.kinds, _KERNELS)))
+
+    def kernel_stamps(self, since: Mapping[int, int]) -> Iterator[tuple[int, KernelStamps]]:
+        """The kernels launched in each range but in none inside it. `since` has the starts of the wanted ranges."""
+        work, own = self._work, self._placing.own
+        kernels = np.flatnonzero(np.isin(work.kinds, _KERNELS) & np.isin(own, list(since)))
+        # Operations are sorted by start, and stay so within each range.
+        kernels = kernels[np.argsort(own[kernels], kind="stable")]
+        edges = np.flatnonzero(np.diff(own[kernels], prepend=-1, append=-1)).tolist()
+        for first, last in pairwise(edges):
+            here = kernels[first:last]
+            if last - first <= MOST_STAMPED and len(np.unique(work.devices[here])) == 1:
+                at = int(own[here[0]])
+                names = [self._names[name] for name in work.names[here].tolist()]
+                yield at, KernelStamps.of(names, work.starts[here], work.ends[here], since[at])
 
     def members(self, ranges: Sequence[int]) -> Numbers:
         """The allocations that were made inside these ranges."""

@@ -21,6 +21,7 @@ from gpu_profile.kernels.records import Allocation, RangeCounters, Record
 from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.region_sums import Adder
 from gpu_profile.kernels.sums import KernelSum
+from gpu_profile.recording.kernel_stamps import KernelStamps
 
 #: Characters of the names that a message suggests.
 _MOST_HINTS: Final = 80
@@ -132,6 +133,16 @@ class ReportData:
             for at, number in enumerate(ranges.ids.tolist())
             if number
         }
+
+    def kernel_stamps(self, since: Mapping[int, int]) -> dict[int, KernelStamps]:
+        """The times of the kernels that each execution launched itself, by the id of its range.
+
+        `since` has the start of each execution on the host, in ns. Left out are executions without kernels, with
+        kernels on several devices, or with more than `MOST_STAMPED` of them.
+        """
+        ids = self.columns.ranges.ids.tolist()
+        starts = {at: since[number] for at, number in enumerate(ids) if number in since}
+        return {ids[at]: stamps for at, stamps in self._adder.kernel_stamps(starts)}
 
     def memory_timelines(self, region: str | None = None, *, points: int = 1000) -> list[tuple[MemorySteps, ...]]:
         """The allocated bytes of each allocator over time, in at most `points` steps: of the whole recording, or of

@@ -3,7 +3,8 @@
 Read in this order:
 
 - `format`: the bytes of a file, in frames with a mark and a checksum.
-- `records`: facts as JSON: processes, spans, device intervals. `columns`: samples as compressed arrays.
+- `records`: facts as JSON: processes, spans, device intervals. `kernel_stamps`: the kernels of a span.
+- `columns`: samples as compressed arrays.
 - `writer`: appends whole records. `reader`: reads all intact records, reports the damage, and repairs.
 - `rank`: a process's place in a launched job.
 - `nccl_inspector`: collectives from the files of another program, NCCL Inspector.
@@ -14,6 +15,7 @@ with a recording of the old one.
 """
 
 from gpu_profile.recording.format import VERSION
+from gpu_profile.recording.kernel_stamps import KernelStamps
 from gpu_profile.recording.reader import Columns, Cut, Recording, read_recording, repair
 from gpu_profile.recording.records import DeviceInterval, ProcessInfo, SpanRecord
 from gpu_profile.recording.writer import RecordingWriter
@@ -23,6 +25,7 @@ __all__ = [
     "Columns",
     "Cut",
     "DeviceInterval",
+    "KernelStamps",
     "ProcessInfo",
     "Recording",
     "RecordingWriter",

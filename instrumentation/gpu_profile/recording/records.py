@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event
+from gpu_profile.recording.kernel_stamps import KernelStamps
 
 _T = TypeVar("_T")
 
@@ -55,7 +56,8 @@ class SpanRecord(NamedTuple):
     it; None if not recorded. `devices` are the UUIDs of the devices in its join by the host's clock. `assumed`: it
     named none, and its process guessed them. `rank` is its process's: the file has it with the process, and the reader
     fills it in, with `process`, the process's place in `Recording.processes` (None: the only one, or unknown).
-    Attributes come back as from JSON: tuples as lists.
+    `kernels` are the times of its kernels, if a window of a profiler saw it. Attributes come back as from JSON: tuples
+    as lists.
     """
 
     name: str
@@ -74,6 +76,7 @@ class SpanRecord(NamedTuple):
     assumed: bool = False
     rank: int | None = None
     process: int | None = None
+    kernels: KernelStamps | None = None
 
 
 def to_fields(fact: ProcessInfo | SpanRecord | Device | Event) -> dict[str, Any]:
@@ -153,4 +156,5 @@ _READ: Final[Mapping[str, Callable[[Any], object]]] = {
     "DeviceKind": DeviceKind,
     "tuple[DeviceInterval, ...]": _intervals,
     "Mapping[str, Any]": dict,
+    "KernelStamps | None": _maybe(KernelStamps.read),
 }

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 from gpu_profile.catalogue.samples import Interval
+from gpu_profile.recording.kernel_stamps import KernelStamps
 from gpu_profile.regimes.kernel_work import AttributeValue, KernelWork
 from gpu_profile.regimes.operation import RegionOperation
 from gpu_profile.regions.streams import UNMARKED, Stream
@@ -40,6 +41,8 @@ class Execution:
     operation: RegionOperation | None = None
     #: Its kernels and copies, from a profiler's records.
     kernels: KernelWork | None = None
+    #: The times of the kernels that it launched itself, for a recording.
+    kernel_stamps: KernelStamps | None = None
     #: Whether `kernels` is pending: a window of the profiler in which it ran is not read yet.
     awaits_kernels: bool = False
     stream: Stream | None = None

@@ -6,8 +6,10 @@ import pytest
 from support.traces import MAIN, launch, report
 
 from gpu_profile.errors import UsageError
+from gpu_profile.kernels import region_sums
 from gpu_profile.kernels.records import Allocation, Operator, Range, Record
 from gpu_profile.kernels.sums import KernelSum
+from gpu_profile.recording import KernelStamps
 from gpu_profile.regimes import Regime
 
 
@@ -38,6 +40,31 @@ def test_each_execution_by_itself_by_its_id() -> None:
         1: ("a", 1, 10),
         2: ("a", 1, 30),
     }
+
+
+def test_the_kernels_of_an_execution_are_its_own_ones_by_their_start() -> None:
+    found = report(
+        Range("a", MAIN, 0, 100, id=1),
+        Range("b", MAIN, 20, 60, id=2),
+        Range("c", MAIN, 200, 300, id=3),
+        launch(1, 10, 30, 45),
+        launch(2, 30, 50, 60, name="relu"),
+        launch(3, 70, 80, 95),
+        launch(4, 210, 220, 230),
+        launch(5, 220, 230, 240, device=1),
+    )
+    assert found.kernel_stamps({1: -5, 2: 20, 3: 200}) == {
+        1: KernelStamps(("gemm",), (0, 0), (35, 50), (15, 15)),
+        2: KernelStamps(("relu",), (0,), (30,), (10,)),
+    }
+    starts, ends = found.kernel_stamps({1: 0})[1].edges(1_000)
+    assert (starts.tolist(), ends.tolist()) == ([1_030, 1_080], [1_045, 1_095])
+
+
+def test_an_execution_with_too_many_kernels_has_no_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(region_sums, "MOST_STAMPED", 1)
+    found = report(Range("a", MAIN, 0, 100, id=1), launch(1, 10, 30, 45), launch(2, 30, 50, 60))
+    assert found.kernel_stamps({1: 0}) == {}
 
 
 def test_without_a_gpu_s_operations_the_host_s_operators_are_the_work() -> None:

@@ -133,12 +133,14 @@ class Sampling:
             self.stats.host_only += 1
             return
         regions = report.executions()
+        stamps = report.kernel_stamps({i: execution.start_ns for i, execution in enumerate(content.executions, 1)})
         for number, execution in enumerate(content.executions, 1):
             region = regions.get(number)
             # An execution that outlasted the window was recorded only in part.
             if region is None or not 0 < execution.end_ns <= content.end_ns or not isinstance(execution, Running):
                 continue
             work = execution.kernels = region.work()
+            execution.kernel_stamps = stamps.get(number)
             execution.awaits_kernels = False
             execution.session.joiner.take_kernels(execution.name, work)
 

@@ -162,6 +162,7 @@ class Recorder:
             failed=execution.failed,
             devices=devices,
             assumed=bool(devices) and execution.device is None,
+            kernels=execution.kernel_stamps,
         )
         if self._write(lambda writer: writer.span(span)):
             self.spans += 1

@@ -19,6 +19,7 @@ from gpu_profile.kernels.windows import sampling as module
 from gpu_profile.kernels.windows.sample import LONGEST_S
 from gpu_profile.kernels.windows.sampling import MOST_FAILURES, Sampling, sample_regions
 from gpu_profile.kernels.windows.window import Window
+from gpu_profile.recording import KernelStamps
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session import process
 from gpu_profile.regions.session.session import Session
@@ -171,6 +172,7 @@ def test_executions_and_regions_get_what_their_kernels_did(
     for execution in (first, second):
         assert execution.kernels is not None
         assert (execution.kernels.kernels, execution.kernels.kernel_ns) == (1, 4000)
+        assert execution.kernel_stamps == KernelStamps(("gemm",), (0,), (150_000_020,), (4_000,))
     assert session.joiner.verdicts.kernels["step"].executions == 2
 
 

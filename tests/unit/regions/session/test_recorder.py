@@ -8,7 +8,7 @@ from support.regions import BLANK, HUNGRY, PRODUCT, TALKING
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.errors import RecordingError
-from gpu_profile.recording import DeviceInterval, Recording, read_recording
+from gpu_profile.recording import DeviceInterval, KernelStamps, Recording, read_recording
 from gpu_profile.regimes.kernel_work import KernelWork
 from gpu_profile.regimes.operation import RegionOperation
 from gpu_profile.regions.execution import AWAIT_S, Execution
@@ -139,6 +139,7 @@ def test_what_is_known_of_an_operation_comes_back(tmp_path: Path, mine: Recorder
 def test_what_is_known_of_kernels_comes_back_beside_an_operation(tmp_path: Path, mine: Recorder) -> None:
     both, kernels = execution("both", START_NS, START_NS + 9), execution("kernels", START_NS, START_NS + 9)
     both.operation, both.kernels, kernels.kernels = BLANK, HUNGRY, TALKING
+    kernels.kernel_stamps = KernelStamps(("gemm", "relu"), (0, 1, 0), (20, 30, -5), (10, 10, 10))
     mine.take_ended(both)
     mine.take_ended(kernels)
     mine.close()
@@ -151,6 +152,7 @@ def test_what_is_known_of_kernels_comes_back_beside_an_operation(tmp_path: Path,
         None,
         TALKING,
     )
+    assert (first.kernels, second.kernels) == (None, kernels.kernel_stamps)
 
 
 def test_an_execution_is_written_when_the_window_that_saw_it_was_read(tmp_path: Path, clock: FakeClock) -> None:
