@@ -2,7 +2,8 @@
 
 Values are exclusive: a region's own, without the regions inside it. With the samples outside all regions they add up to
 the device's totals. Uncertain parts are frames of their own. A region has one rate in the model, so that its
-parts are shared among its executions by their time as the innermost ones.
+parts are shared among its executions by their time as the innermost ones. The energy of kernels that the unmixing
+separates is theirs; their region has the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import numpy as np
 
 from gpu_profile.analysis.account import Analysis
 from gpu_profile.analysis.call_paths import CallPaths
+from gpu_profile.analysis.clocks.alignment import aligned
 from gpu_profile.analysis.devices import DeviceUse
+from gpu_profile.analysis.kernel_energy import DeviceKernels, device_kernels, own_ns, region_energy
 from gpu_profile.analysis.kernel_times import OTHERS, kernel_times
 from gpu_profile.analysis.labels import labels
 from gpu_profile.analysis.lanes import as_joined
@@ -27,8 +30,6 @@ from gpu_profile.errors import UsageError
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.remedies import DOCTOR
 from gpu_profile.join.summary import RegionSummary
-from gpu_profile.join.unmixing.active_time import ActiveTime
-from gpu_profile.join.unmixing.activities import pieces
 from gpu_profile.recording import Recording, SpanRecord
 from gpu_profile.regimes import Regime
 from gpu_profile.report.devices import title
@@ -48,6 +49,7 @@ _MOST_KERNELS: Final = 200
 _MOST_NOTES: Final = 20
 #: Frames that are no regions; the first follows the name of one.
 UNCERTAIN: Final = "(uncertain: shared out by time)"
+MIXED: Final = "(kernels not separated)"
 OUTSIDE: Final = "(outside all regions)"
 REMAINDER: Final = "(not attributed)"
 #: The frame of an empty name, as both formats take an empty text for no frame.
@@ -55,6 +57,8 @@ NO_NAME: Final = "(no name)"
 #: Labels of samples.
 _DEVICE: Final = "hw.id"
 _SHARE: Final = "share"
+_WIDTH: Final = "half_width"
+_REASON: Final = "reason"
 
 
 class _Amount(NamedTuple):
@@ -64,20 +68,33 @@ class _Amount(NamedTuple):
     certain: bool
 
 
-class _Rows(NamedTuple):
-    """Samples before rounding. `values` are in ns and mJ."""
+class _Rows:
+    """Samples before rounding, each with its values in ns and mJ."""
 
-    samples: list[tuple[tuple[str, ...], tuple[tuple[str, str], ...], SpanLink | None]]
-    values: list[tuple[float, float]]
+    def __init__(self) -> None:
+        self.values: dict[tuple[tuple[str, ...], tuple[tuple[str, str], ...], SpanLink | None], list[float]] = {}
+
+    def add(
+        self,
+        stack: tuple[str, ...],
+        label: tuple[tuple[str, str], ...],
+        link: SpanLink | None,
+        value: float,
+        place: int,
+    ) -> None:
+        self.values.setdefault((stack, label, link), [0.0, 0.0])[place] += value
 
 
 def profile_of(recording: Recording, analysis: Analysis, *, name: str = "") -> StackProfile:
     """The profile of a recording. UsageError if it has no measured GPU time, no energy and no kernels."""
+    recording = aligned(recording, analysis.clocks)
     work = as_joined(recording, analysis)
     spans = usable(recording.spans)
     paths = CallPaths(recording, spans, work)
     uses = {use.device.uuid: use for use in analysis.devices}
-    own = {uuid: _own_ns(each, uses[uuid]) for uuid, each in work.devices.items() if uuid in uses}
+    own = {uuid: own_ns(each.activities, uses[uuid]) for uuid, each in work.devices.items() if uuid in uses}
+    placed = Counter(key for each in work.devices.values() for key in each.keys.tolist())
+    several = {key for key, devices in placed.items() if devices > 1}
     linked = _linked(spans, work.devices, own)
     samples: list[StackSample] = []
     comments = [f"{len(spans):,} executions of {len(work.runs)} regions."]
@@ -88,7 +105,10 @@ def profile_of(recording: Recording, analysis: Analysis, *, name: str = "") -> S
     lost = unended or analysis.lost_bytes > 0 or len(spans) < len(recording.spans)
     for uuid, use in uses.items():
         device = _DeviceSamples(analysis, use, paths, linked, complete=not lost and uuid not in divided)
-        rows = device.rows(work.devices.get(uuid), own.get(uuid))
+        ran = work.devices.get(uuid)
+        if ran is not None and device.measured[1]:
+            device.kernels = device_kernels(spans, ran, use, recording.processes, several)
+        rows = device.rows(ran, own.get(uuid))
         samples += _rounded(rows)
         comments += device.comments
         measured = [before or now for before, now in zip(measured, device.measured, strict=True)]
@@ -134,7 +154,7 @@ def _remarks(
     if paths.cut:
         yield f"{paths.cut:,} executions are listed below a part of their call path: it is too long, or one too many."
     if profiled:
-        yield f"Kernel time is of {profiled:,} executions that a profiler saw. Kernels have no energy of their own."
+        yield f"Kernel time and energy are of {profiled:,} executions that a profiler saw."
     if analysis.lost_bytes:
         yield f"{analysis.lost_bytes:,} bytes of the recording are damaged and left out."
     yield from map(printable, analysis.notes[:_MOST_NOTES])
@@ -143,15 +163,6 @@ def _remarks(
 
 
 # ------------------------------------------------------------------ executions
-
-
-def _own_ns(work: DeviceWork, use: DeviceUse) -> Floats:
-    """The time of each execution as an innermost one while the device was sampled, in ns."""
-    activities = work.activities._replace(columns=np.arange(len(work.keys))).during(use.start_ns, use.end_ns)
-    innermost = pieces(activities)
-    owners = activities.columns[innermost.owners]
-    alone, shared = ActiveTime.of(innermost, owners, owners).lengths()
-    return np.bincount(owners, weights=alone + shared, minlength=len(work.keys)).astype(np.float64)
 
 
 def _linked(spans: Sequence[SpanRecord], devices: dict[str, DeviceWork], own: dict[str, Floats]) -> dict[int, SpanLink]:
@@ -196,9 +207,10 @@ class _DeviceSamples:
         self.comments: list[str] = []
         joules = [use.energy_j, *(each.summary.energy_j for each in self._summaries.values())]
         self.measured = (use.utilization is not None, any(each is not None for each in joules))
+        self.kernels: DeviceKernels | None = None
 
     def rows(self, work: DeviceWork | None, own: Floats | None) -> _Rows:
-        rows = _Rows([], [])
+        rows = _Rows()
         if work is not None and own is not None:
             self._regions(rows, work, own)
         summaries = [each.summary for each in self._summaries.values()]
@@ -224,15 +236,43 @@ class _DeviceSamples:
             busy = _amount(summary.busy_s, summary.busy_s_half_width, NS_PER_S)
             energy = _amount(summary.energy_j, summary.energy_half_width, _MJ)
             label = ((names_of.REGIME.name, str(verdict.regime)),) if verdict.regime is not Regime.UNKNOWN else ()
-            for key, share in self._shares(work.keys[mine], own[mine]):
-                frames, link = self._paths.frames(int(self._paths.of[key])), self._linked.get(key)
-                for certain in (True, False):
-                    values = tuple(each.value * share if each.certain is certain else 0.0 for each in (busy, energy))
-                    if any(values):
-                        leaf = () if certain else (f"{frames[-1]} {UNCERTAIN}",)
-                        labelled = self._labels("certain" if certain else "uncertain", *label)
-                        rows.samples.append(((*frames, *leaf), labelled, link))
-                        rows.values.append((values[0], values[1]))
+            keys, weights = work.keys[mine], own[mine]
+            self._add(rows, keys, weights, busy, label, 0)
+            if self.kernels is None or region not in self.kernels.regions:
+                self._add(rows, keys, weights, energy, label, 1)
+                continue
+            parts = region_energy(self.kernels, region, mine, energy.value / _MJ, (summary.energy_half_width or 0.0))
+            for kernel in parts.kernels:
+                width = (_WIDTH, f"{kernel.half_width / kernel.joules * 100:.0f} %")
+                joules = _Amount(kernel.joules * _MJ, certain=True)
+                self._add(rows, keys, kernel.own_ns, joules, (*label, width), 1, kernel.name)
+            energy = energy._replace(value=parts.rest_j * _MJ)
+            mixed = energy.value * parts.mixed_ns.sum() / max(1.0, parts.rest_ns.sum())
+            self._add(rows, keys, parts.rest_ns - parts.mixed_ns, energy._replace(value=energy.value - mixed), label, 1)
+            why = (*label, (_REASON, parts.reason))
+            self._add(rows, keys, parts.mixed_ns, energy._replace(value=mixed), why, 1, f"{region} {MIXED}")
+            if parts.reason:
+                self.comments.append(f"{self._title}: {region}: kernels not separated: {parts.reason}.")
+
+    def _add(
+        self,
+        rows: _Rows,
+        keys: Ints,
+        weights: Floats,
+        amount: _Amount,
+        label: tuple[tuple[str, str], ...],
+        place: int,
+        *leaf: str,
+    ) -> None:
+        """Add an amount of a region, shared among its executions by weight; `leaf` is the frame below it, if any."""
+        if not amount.value:
+            return
+        labelled = self._labels("certain" if amount.certain else "uncertain", *label)
+        for key, share in self._shares(keys, weights):
+            frames, link = self._paths.frames(int(self._paths.of[key])), self._linked.get(key)
+            if share:
+                unsure = () if amount.certain else (f"{frames[-1]} {UNCERTAIN}",)
+                rows.add((*frames, *leaf, *unsure), labelled, link, amount.value * share, place)
 
     def _shares(self, keys: Ints, own: Floats) -> Iterator[tuple[int, float]]:
         """Linked executions, and one of each path for all others of it, with their part of the region's time."""
@@ -270,9 +310,7 @@ class _DeviceSamples:
         self.comments.append(line if whole else f"{line} Some parts of the rest may be of regions.")
         if rest > 0:
             leaf, share = (OUTSIDE, "outside") if whole else (REMAINDER, "not attributed")
-            scaled = (rest * NS_PER_S, 0.0) if place == 0 else (0.0, rest * _MJ)
-            rows.samples.append(((self._title, leaf), self._labels(share), None))
-            rows.values.append(scaled)
+            rows.add((self._title, leaf), self._labels(share), None, rest * (NS_PER_S, _MJ)[place], place)
 
 
 def _amount(value: float | None, half_width: float | None, factor: float) -> _Amount:
@@ -282,9 +320,9 @@ def _amount(value: float | None, half_width: float | None, factor: float) -> _Am
 
 def _rounded(rows: _Rows) -> Iterator[StackSample]:
     """Whole numbers with the rounded sum: each takes over the error of the ones before it."""
-    sums = np.cumsum(np.array(rows.values).reshape(-1, 2), axis=0)
+    sums = np.cumsum(np.array([*rows.values.values()]).reshape(-1, 2), axis=0)
     whole = np.diff(np.rint(sums), axis=0, prepend=np.zeros((1, 2))).astype(np.int64).tolist()
-    for (stack, label, link), (ns, mj) in zip(rows.samples, whole, strict=True):
+    for (stack, label, link), (ns, mj) in zip(rows.values, whole, strict=True):
         if ns or mj:
             yield StackSample(stack, (ns, mj, 0), label, link)
 

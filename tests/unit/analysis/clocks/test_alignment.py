@@ -13,11 +13,13 @@ from gpu_profile.analysis.clocks.alignment import aligned, node_clocks
 from gpu_profile.analysis.clocks.clock_text import clock_lines
 from gpu_profile.analysis.data import of_analysis
 from gpu_profile.analysis.page import render_page
+from gpu_profile.analysis.profile import profile_of
 from gpu_profile.analysis.text import render
 from gpu_profile.catalogue.samples import Device, Event
-from gpu_profile.recording import DeviceInterval, Recording, SpanRecord
+from gpu_profile.recording import Columns, DeviceInterval, Recording, SpanRecord
 from gpu_profile.recording.nccl_inspector import read_inspector
 from gpu_profile.report.as_json import to_json
+from gpu_profile.report.stacks import SpanLink
 
 HOUR_MS = 3_600_000.0
 STRAGGLING = ClockJob([0, 1830, -2 * HOUR_MS], straggler=3, straggles_ms=40)
@@ -135,6 +137,34 @@ def test_samples_and_events_of_a_node_follow_its_clock() -> None:
         assert abs(ahead - 1.83e9).max() < 1e6
     assert moved.events[0].t_ns - T0 == pytest.approx(-1.83e9, abs=1e6)
     assert moved.processes[2].start_ns - sampled.processes[2].start_ns == pytest.approx(-1.83e9, abs=1e6)
+
+
+def test_a_profile_has_the_times_of_one_clock() -> None:
+    recording = ClockJob([0, -2 * HOUR_MS], per_node=1, steps=30, jitter_ms=90).recording(("compute", "all-reduce"))
+    run = Run(calls=20).recording()
+    back_ns = int(2 * HOUR_MS * 1e6)
+    columns = {key: Columns(c.t_start - back_ns, c.t_end - back_ns, c.value) for key, c in run.samples["GPU-a"].items()}
+    spans = [
+        span._replace(devices=("GPU-1",), trace_id="1" * 32, span_id=f"{i + 1:016x}")
+        for i, span in enumerate(recording.spans)
+        if span.rank == 1 and span.name == "compute"
+    ]
+    others = [span for span in recording.spans if span.rank == 0 or span.name != "compute"]
+    sampled = replace(
+        recording,
+        devices=(Device("GPU-1"),),
+        samples={"GPU-1": columns},
+        device_hosts={"GPU-1": "node-1"},
+        spans=(*others, *spans),
+    )
+    analysis = analyse(sampled)
+    assert analysis.clocks.offsets
+    found = profile_of(sampled, analysis)
+    energy = {each.link: each.values[1] for each in found.samples if each.link}
+    lengths = {SpanLink(span.trace_id, span.span_id): span.end_ns - span.start_ns for span in spans}
+    shortest, longest = (pick([*energy], key=lambda link: lengths[link]) for pick in (min, max))
+    assert energy[longest] / energy[shortest] == pytest.approx(lengths[longest] / lengths[shortest], rel=0.2)
+    assert energy[longest] > 1.5 * energy[shortest]
 
 
 def test_impossible_times_do_not_matter() -> None:
