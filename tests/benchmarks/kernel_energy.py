@@ -20,7 +20,7 @@ from gpu_profile.units import NS_PER_S
 
 _GPU: Final = Device("GPU-bench", index=0)
 REGION: Final = "step"
-_SEEDS: Final = (1, 2)
+_SEEDS: Final = (1, 2, 3, 4)
 #: How much more a kernel draws after the first one.
 _AFTER_FIRST: Final = 1.4
 #: Kernels of each execution.

@@ -11,6 +11,7 @@ from typing import Final
 from support.traces import RESNET, TRACES
 
 from benchmarks.counters import twin_rows
+from benchmarks.kernel_energy import kernel_energy_rows
 from benchmarks.kernel_goldens import golden_rows
 from benchmarks.rows import Row
 from benchmarks.windows import window_rows
@@ -88,6 +89,7 @@ def rows() -> Iterator[Row]:
     yield from reading_rows()
     yield from lean_rows()
     yield from window_rows()
+    yield from kernel_energy_rows()
 
 
 def reading_rows() -> Iterator[Row]:
