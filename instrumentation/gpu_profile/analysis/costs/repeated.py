@@ -1,6 +1,7 @@
 """The comparison of repeated runs of a benchmark before and after a change: the spread between runs is the chance.
 
-A run is one observation: its requests share clocks, temperature and placement. The standard deviation between runs is
+A run is one observation: its requests share clocks, temperature and placement. So a run counts by its length up to the
+median run of both sides, and no more beyond: one long run would hide the spread between runs. The standard deviation is
 taken as one share of the value on both sides, because a release rarely changes it (Student's pooled variance). So few
 runs suffice: six in all, one of them on the other side at least. The half-width of the costs of a phase is added. It is
 common to all runs of a side, so that repeating them does not lower it.
@@ -43,23 +44,26 @@ class RunEstimate(CallEstimate):
 
 
 class _Side(NamedTuple):
-    """Values of runs and their units (tokens or requests), the missing ones left out, and the mean half-width."""
+    """Runs: values per unit (tokens or requests), units, and the mean half-width. Runs without a value are left out."""
 
     values: Floats
     units: Floats
     half_width: float
     reason: str
 
-    @property
-    def value(self) -> float | None:
-        """The value per unit. None without any."""
-        return float(self.values.sum() / self.units.sum()) if len(self.values) else None
+    def weights(self, most: float) -> Floats:
+        """The weights of the runs, which add up to 1. A run with more than `most` units counts like one with these."""
+        capped = np.minimum(self.units, most)
+        return capped / capped.sum()
 
-    @property
-    def deviations(self) -> Floats:
-        """Those of the runs from the value, as shares of it."""
-        value = self.value
-        return np.zeros(0) if not value else (self.values / value - self.units) / self.units.mean()
+    def value(self, most: float) -> float | None:
+        """The mean value per unit. None without any."""
+        return float(self.weights(most) @ self.values) if len(self.values) else None
+
+    def deviations(self, most: float) -> Floats:
+        """The distances of the runs from the value, as shares of it."""
+        value = self.value(most)
+        return np.zeros(0) if not value else self.values / value - 1.0
 
 
 def compare_runs(a: Sequence[RunCosts], b: Sequence[RunCosts], *, run_to_run: float = 0.0) -> Comparison:
@@ -94,7 +98,7 @@ def _side(runs: Sequence[RunCosts], part: str, values: Sequence[float | None], u
     # A run without a value is no smaller sample: it may be the dear one.
     reason = f"{len(missing)} of {len(runs)} runs: {missing[0]}" if missing else ""
     measured = np.array(good, np.float64).reshape(-1, 2)
-    return _Side(measured[:, 0], measured[:, 1], float(np.mean(widths)), reason)
+    return _Side(measured[:, 0] / measured[:, 1], measured[:, 1], float(np.mean(widths)), reason)
 
 
 def _estimates(a: _Side, b: _Side) -> tuple[RunEstimate, RunEstimate]:
@@ -102,20 +106,35 @@ def _estimates(a: _Side, b: _Side) -> tuple[RunEstimate, RunEstimate]:
     reason = ""
     if degrees + 2 < LEAST_RUNS:
         reason = f"only {degrees + 2} runs in both have a value; {LEAST_RUNS} give an interval"
-    squares = float(sum((side.deviations**2).sum() for side in (a, b)))
-    spread = sqrt(squares / degrees) if degrees > 0 else 0.0
+    most = _median_units(a, b)
+    squares, expected = 0.0, 0.0
+    for side in (a, b):
+        if len(side.values):
+            weights = side.weights(most)
+            squares += float((side.deviations(most) ** 2).sum())
+            # Of runs with one variance, the squares from their weighted mean add up to so many times it.
+            expected += len(weights) - 2 + len(weights) * float(weights @ weights)
+    spread = sqrt(squares / expected) if expected > 0 else 0.0
     first, second = (
-        RunEstimate(side.value, len(side.values), 1.0, partial(_edges, side, spread, degrees), side.reason or reason)
+        RunEstimate(
+            side.value(most), len(side.values), 1.0, partial(_edges, side, most, spread, degrees), side.reason or reason
+        )
         for side in (a, b)
     )
     return first, second
 
 
-def _edges(side: _Side, spread: float, degrees: int, alpha: float, worth: float) -> Edges | None:
-    value = side.value
+def _median_units(*sides: _Side) -> float:
+    units = np.concatenate([side.units for side in sides])
+    return float(np.median(units)) if len(units) else 1.0
+
+
+def _edges(side: _Side, most: float, spread: float, degrees: int, alpha: float, worth: float) -> Edges | None:  # noqa: ARG001 - runs have weights instead
+    value = side.value(most)
     if value is None or degrees < LEAST_RUNS - 2:
         return None
-    chance = student_quantile(alpha, degrees) * spread / sqrt(worth)
+    weights = side.weights(most)
+    chance = student_quantile(alpha, degrees) * spread * sqrt(float(weights @ weights))
     half = value * hypot(chance, side.half_width * normal_quantile(alpha) / Z95)
     return value - half, value + half
 
@@ -158,8 +177,8 @@ def _drift(a: Sequence[RunCosts], b: Sequence[RunCosts]) -> float:
     orders, deviations = [], []
     for runs in (a, b):
         side = _side(runs, REQUESTS, *_tokens(REQUESTS, sorted(runs, key=lambda run: run.start_ns)))
-        deviations.append(side.deviations)
-        orders.append(np.arange(len(side.deviations)) - (len(side.deviations) - 1) / 2)
+        deviations.append(side.deviations(_median_units(side)))
+        orders.append(np.arange(len(side.values)) - (len(side.values) - 1) / 2)
     order, deviation = np.concatenate(orders), np.concatenate(deviations)
     degrees, squares = len(order) - 3, float(order @ order)
     if degrees < 1 or not squares:

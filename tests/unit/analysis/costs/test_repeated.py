@@ -55,6 +55,44 @@ def test_intervals_hold_together_in_95_of_100_comparisons() -> None:
     assert wrong <= 6  # each interval holds in 98.8 of 100
 
 
+def test_one_long_run_hides_no_spread_between_runs() -> None:
+    # Two of three runs are short. With weights by length, 134 of 200 comparisons of equal releases show a change.
+    random = np.random.default_rng(5)
+    wrong, apart = 0, []
+    for _ in range(200):
+        sides = [
+            [longer(run(float(gain), half_widths={}), length) for gain, length in zip(gains, (1, 30, 1), strict=True)]
+            for gains in np.exp(random.normal(0, 0.05, (2, 3)))
+        ]
+        difference = of(compare_runs(*sides))
+        low, high = around(difference)
+        wrong += not low <= 0 <= high
+        apart.append(difference.relative or 0.0)
+    assert wrong <= 6
+    assert float(np.std(apart)) < 1.2 * 0.05 * np.sqrt(2 / 3)
+
+
+def longer(made: RunCosts, factor: int) -> RunCosts:
+    """A run with so many times the requests."""
+    return replace(
+        made,
+        energy_j={part: None if joules is None else joules * factor for part, joules in made.energy_j.items()},
+        tokens={part: None if n is None else n * factor for part, n in made.tokens.items()},
+    )
+
+
+def test_a_short_run_counts_less_and_a_long_one_no_more() -> None:
+    made = [longer(run(gain, half_widths={}), n) for gain, n in ((1.0, 10), (1.0, 10), (1.0, 10), (2.0, 1))]
+    long = [longer(run(half_widths={}), 10) for _ in range(3)] + [longer(run(2.0, half_widths={}), 100)]
+    base = of(compare_runs(made, long))
+    assert base.a is not None
+    assert base.b is not None
+    one_token = of(compare_runs([run(half_widths={})] * 3, [run(half_widths={})] * 3)).a
+    assert one_token is not None
+    assert base.a / one_token == pytest.approx((30 + 2 * 1) / 31)
+    assert base.b / one_token == pytest.approx((30 + 2 * 10) / 40)
+
+
 def test_the_half_width_of_a_phase_stays_however_many_runs_there_are() -> None:
     few, many = (
         of(compare_runs([run(half_widths={"decode": 0.02})] * n, [run(half_widths={"decode": 0.02})] * n))
