@@ -52,9 +52,9 @@ _log = logging.getLogger("gpu_profile_exporter")
 #: Seconds between two joins.
 STEP_S: Final = 0.1
 #: Attribute prefix of spans that the library has joined already. They are forwarded unchanged.
-_OURS: Final = RareText(b"gpu_profile.", b"u_")
-_HW_ID: Final = RareText(HW_ID.encode(), b"w.")
-_GEN_AI: Final = RareText(b"gen_ai.", b"n_")
+_OURS: Final = RareText(b"gpu_profile.", len("gp"))
+_HW_ID: Final = RareText(HW_ID.encode(), len("h"))
+_GEN_AI: Final = RareText(b"gen_ai.", len("ge"))
 #: Span kinds by OTLP's number: OpenTelemetry's number plus 1. OTLP's 0 means unspecified.
 _KINDS: Final = {kind.value + 1: kind for kind in SpanKind}
 #: OpenTelemetry's sampling threshold in a trace state, unless it keeps every trace (all zeros): the first digits of a
@@ -208,9 +208,7 @@ class SpanJoin:
             first = len(executions)
             rows = slice(first, first + len(scope.places))
             labels = fields.labels[rows]
-            shared = {
-                each: self._selected(*kind_and_name(each), scope.name, service, devices) for each in set(labels)
-            }
+            shared = {each: self._selected(*kind_and_name(each), scope.name, service, devices) for each in set(labels)}
             executions += map(shared.__getitem__, labels)
             ours, names_device, gen_ai = (
                 text is not None and request.data.find(text, *scope.places.extent) >= 0 for text in present

@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from gpu_profile.history.timeline import Ints
 
 
 class RareText(NamedTuple):
-    """A text to search for, and two adjacent bytes of it that few requests contain."""
+    """A text of at least two bytes. `pair`: the place in it of two adjacent bytes that requests rarely contain."""
 
     text: bytes
-    pair: bytes
+    pair: int = 0
 
     def is_in(self, data: bytes) -> bool:
         """Whether `data` contains the text."""
-        return any(equal.any() for equal in _equal(data, self.pair)) and self.text in data
+        return len(self.places(data)) > 0
 
-
-def places_of(text: bytes, data: bytes) -> Ints:
-    """The offsets in `data` of a text of at least two bytes, in order."""
-    even, odd = (2 * np.flatnonzero(equal) for equal in _equal(data, text[:2]))
-    places = np.sort(np.concatenate((even, odd + 1)))
-    places = places[places <= len(data) - len(text)]
-    octets = np.frombuffer(data, np.uint8)
-    for i, byte in enumerate(text[2:], 2):
-        places = places[octets[places + i] == byte]
-    return places
-
-
-def _equal(data: bytes, pair: bytes) -> Iterator[npt.NDArray[np.bool_]]:
-    """Whether the two bytes at each even offset, then at each odd one, are `pair`."""
-    wanted = int.from_bytes(pair, "little")
-    for first in (0, 1):
-        if len(data) < 2 + first:
-            yield np.zeros(0, np.bool_)
-        else:
-            yield np.frombuffer(data, "<u2", (len(data) - first) // 2, first) == wanted
+    def places(self, data: bytes) -> Ints:
+        """The offsets of the text in `data`, in order."""
+        octets = np.frombuffer(data, np.uint8)
+        pair = int.from_bytes(self.text[self.pair : self.pair + 2], "little")
+        found = []
+        for first in (0, 1):
+            equal = octets[first : first + (len(data) - first) // 2 * 2].view("<u2") == pair
+            if equal.any():  # a tenth of the time of `flatnonzero`
+                found.append(2 * np.flatnonzero(equal) + (first - self.pair))
+        if not found:
+            return np.zeros(0, np.int64)
+        places = np.sort(np.concatenate(found))
+        places = places[(places >= 0) & (places <= len(data) - len(self.text))]
+        for i, byte in enumerate(self.text):
+            if i - self.pair not in (0, 1):
+                places = places[octets[places + i] == byte]
+        return places

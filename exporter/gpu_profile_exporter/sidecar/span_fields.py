@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.history.timeline import Ints
-from gpu_profile_exporter.sidecar.searching import RareText, places_of
+from gpu_profile_exporter.sidecar.searching import RareText
 
 if TYPE_CHECKING:
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -29,7 +29,7 @@ _IDS, _TIMES = 28, 18
 _MOST_KIND: Final = 0x7F
 #: Bytes of fields that may come after the times: a status of failure (its field `code` with the value 2), a parent, and
 #: the part of a trace state that `joining` reads. Attributes rarely contain them.
-_FAILURE, _LATE_PARENT, _LATE_STATE = b"\x18\x02", b"\x22\x08", RareText(b"ot=", b"t=")
+_FAILURE, _LATE_PARENT, _LATE_STATE = RareText(b"\x18\x02"), RareText(b"\x22\x08"), RareText(b"ot=", len("o"))
 
 
 class SpanFields(NamedTuple):
@@ -106,11 +106,10 @@ def _together(data: bytes, contents: Ints, extents: Ints) -> tuple[SpanFields, l
 
     `failed`: spans that may have failed. Of fields that are repeated after the times, the first one counts.
     """
-    octets = _windows(data, 1).view(np.uint8)
-    last = len(data) - 1
+    octets = np.frombuffer(data, np.uint8)
 
     def byte(at: Ints) -> Ints:
-        return octets[np.minimum(at, last)].astype(np.int64)
+        return octets.take(at, mode="clip").astype(np.int64)
 
     def block(at: Ints, size: int) -> npt.NDArray[np.uint8]:
         """These bytes by span."""
@@ -138,8 +137,7 @@ def _together(data: bytes, contents: Ints, extents: Ints) -> tuple[SpanFields, l
     tails = np.where(fits, at, extents)
     (with_state, _, _), (with_parent, parent_at, _), (_, name_at, name_size) = texts
     fits &= ~_holding(data, _LATE_PARENT, tails, extents)
-    if _LATE_STATE.is_in(data):
-        fits &= with_state | ~_holding(data, _LATE_STATE.text, tails, extents)
+    fits &= with_state | ~_holding(data, _LATE_STATE, tails, extents)
     traces = ids[:, 2:18]
     parents = [b""] * len(contents)
     if with_parent.any():
@@ -159,13 +157,14 @@ def _together(data: bytes, contents: Ints, extents: Ints) -> tuple[SpanFields, l
     return fields, np.flatnonzero(~fits).tolist()
 
 
-def _holding(data: bytes, text: bytes, starts: Ints, ends: Ints) -> npt.NDArray[np.bool_]:
+def _holding(data: bytes, text: RareText, starts: Ints, ends: Ints) -> npt.NDArray[np.bool_]:
     """Which of these parts, in order and apart, contain `text`."""
-    places = places_of(text, data)
-    parts = np.searchsorted(starts, places, "right") - 1
-    inside = (parts >= 0) & (places < ends[parts])
     result = np.zeros(len(starts), np.bool_)
-    result[parts[inside]] = True
+    places = text.places(data)
+    if len(places):
+        parts = np.searchsorted(starts, places, "right") - 1
+        inside = (parts >= 0) & (places < ends[parts])
+        result[parts[inside]] = True
     return result
 
 
