@@ -76,6 +76,8 @@ class Connection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._reading_head = True
+        #: Whether the handler receives a body. Meanwhile the transport reads.
+        self._receiving_body = False
         #: Set while the handler waits for more of a body.
         self._body_wait: asyncio.Future[None] | None = None
         #: Whether the request has arrived completely.
@@ -115,9 +117,9 @@ class Connection(asyncio.Protocol):
         """Bytes of a request."""
         if self._transport.is_closing():
             return
-        if self._body_wait is not None:
+        if self._receiving_body:
             self._http.receive_data(data)
-            if not self._body_wait.done():
+            if self._body_wait is not None and not self._body_wait.done():
                 self._body_wait.set_result(None)
             return
         if not self._reading_head:
@@ -197,11 +199,12 @@ class Connection(asyncio.Protocol):
                 if isinstance(event, h11.Data):
                     take(bytes(event.data))
                 elif event is h11.NEED_DATA:
-                    self._body_wait = self._loop.create_future()
+                    # Not paused before the end of the body: each change of this costs two system calls.
+                    self._receiving_body = True
                     self._transport.resume_reading()
+                    self._body_wait = self._loop.create_future()
                     await self._body_wait
                     self._body_wait = None
-                    self._transport.pause_reading()
                 else:
                     self._complete = isinstance(event, h11.EndOfMessage)
                     if not self._complete:
@@ -209,7 +212,8 @@ class Connection(asyncio.Protocol):
         except h11.RemoteProtocolError as error:
             raise BrokenBody(str(error)) from error
         finally:
-            self._body_wait = None
+            self._receiving_body, self._body_wait = False, None
+            self._transport.pause_reading()
             if self._deadline is not None:
                 self._deadline.cancel()
 

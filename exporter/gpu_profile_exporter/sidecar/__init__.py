@@ -8,7 +8,7 @@ Read in this order:
 - `receiver`: OTLP over HTTP: decodes requests, and accepts or refuses them. `grpc_receiver`: the same over gRPC.
 - `encodings`: decompresses bodies. `messages`: converts requests from JSON and counts their items.
 - `placing`: the devices of a span. `peers`: proves the process that sent it. `ancestry`: the parents of spans.
-- `span_fields`: the fields of spans that the join needs, as columns.
+- `span_fields`: the fields of spans that the join needs, as columns. `searching`: texts in the bytes of requests.
 - `joining`: joins spans as executions of regions. `attributes`: encodes the resulting attributes.
 - `region_metrics`: the metrics of the regions of received spans.
 - `request_costs`: passes the spans of an LLM server's requests to `serving`, and encodes their costs.

@@ -29,7 +29,8 @@ _IDS, _TIMES = 28, 18
 _MOST_KIND: Final = 0x7F
 #: Bytes of fields that may come after the times: a status of failure (its field `code` with the value 2), a parent, and
 #: the part of a trace state that `joining` reads. Attributes rarely contain them.
-_FAILURE, _LATE_PARENT, _LATE_STATE = RareText(b"\x18\x02"), RareText(b"\x22\x08"), RareText(b"ot=", len("o"))
+_FAILURE, _LATE_PARENT = RareText(b"\x18\x02"), RareText(b"\x22\x08")
+_LATE_STATE: Final = RareText(b"ot=", len("o"))
 
 
 class SpanFields(NamedTuple):
