@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import numpy as np
 from laboratory.score import clustered
 
-from benchmarks import serving_gate, serving_messages, serving_vllm, serving_workers
+from benchmarks import serving_gate, serving_messages, serving_sweep, serving_vllm, serving_workers
 from benchmarks.rows import Row
 from benchmarks.serving_accounts import share_out, where
 from gpu_profile.driver.simulated.models import MODELS
@@ -224,6 +224,7 @@ def _rows(seeds: int) -> Iterator[Row]:
     yield _median_cost("serving: cost of an iteration in the account", costs, 15.0)
     yield from _from_messages(seeds)
     yield from serving_vllm.rows()
+    yield from serving_sweep.rows()
     yield from serving_workers.rows(max(1, seeds // 2))
     yield from serving_gate.rows(100 * seeds)
 

@@ -280,10 +280,13 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 @contextmanager
 def answering(answer: Answer) -> Iterator[str]:
-    """The URL of a server that answers each GET with `answer`."""
+    """The URL of a server that answers each GET and POST with `answer`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            answer(self)
+
+        def do_POST(self) -> None:
             answer(self)
 
         def log_message(self, *_: Any) -> None:

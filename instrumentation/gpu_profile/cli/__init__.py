@@ -7,7 +7,8 @@ them. Read in this order:
   terminal (`live`), and shows the results (`outcome`).
 - `record`: samples alone, into a directory. `analysis`: `analyze`, `classify` and `compare` of recordings. `query`:
   questions in SQL.
-- `cost`: the costs of a benchmark of an LLM server, measured by `meters`.
+- `cost`: the costs of a benchmark of an LLM server, measured by `meters`. `sweep`: requests that show
+  its prices, sent to `completions`.
 - `kernels`: traces of PyTorch's profiler. `op` (with `op_text`): the bound of an operation.
 - `calibrate`: the response of a GPU's sensors to a load. `top`: the live view.
 - `doctor`: the checks of this machine. They are in `machine` and `gpus`, and each result is a `finding`.
@@ -38,6 +39,7 @@ from gpu_profile.cli.launch import run as run_command
 from gpu_profile.cli.op import op
 from gpu_profile.cli.query import query
 from gpu_profile.cli.record import record
+from gpu_profile.cli.sweep import sweep
 from gpu_profile.cli.top import top
 from gpu_profile.errors import GpuProfileError
 
@@ -80,7 +82,7 @@ def commands(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for each in (run_command, record, kernels, op, analyze, classify, compare, query, cost, calibrate, doctor, top):
+for each in (run_command, record, kernels, op, analyze, classify, compare, query, cost, sweep, calibrate, doctor, top):
     commands.add_command(each)
 
 

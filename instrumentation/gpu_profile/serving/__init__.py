@@ -18,7 +18,7 @@ by the equations of `join.unmixing` with quantities of work in place of time. Re
 - `request_spans`: requests from the engines' spans; `span_arrivals`: how late they come; `tenants`: bounded names.
 - `workers`: prefill and decode workers. `membership`: the requests of each iteration, with `prefill`, `packing` for
   prefill workers, and `stamp_delay`; `pass_parts`: iterations with the parts of requests.
-- `pipelines`: engines without costs. `joined`: all of it for one engine, with its `finished` requests.
+- `pipelines`: engines without costs. `joined`: all of it for one engine, with its `finished` requests. `sweep`: load.
 - `engine` reports one's own engine's iterations; `vllm` is vLLM's plug-in, with `vllm_contexts`. All others are pure.
 
 Imports the history's types, `join.unmixing` and numpy. A new quantity of work is a member of `work.WorkQuantity` and a
