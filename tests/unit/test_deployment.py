@@ -13,6 +13,7 @@ import click
 import kubernetes_validate
 import pytest
 import yaml
+from support.kustomize import built, made
 from support.programs import printed
 from unit.exporter.settings import served
 
@@ -147,12 +148,9 @@ def test_what_is_written_at_run_time_has_a_place_on_the_read_only_root() -> None
     assert "/tmp" in services()["exporter"]["tmpfs"]
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in DOCKER.glob("*/kustomization.yaml")))
 def test_kustomize_makes_valid_manifests_with_the_settings_in_them(name: str) -> None:
-    done = subprocess.run(["kubectl", "kustomize", DOCKER / name], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    made = {document["kind"]: document for document in yaml.safe_load_all(done.stdout)}
+    made = {document["kind"]: document for document in built(DOCKER / name)}
     for document in made.values():
         kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
     volumes = made["DaemonSet"]["spec"]["template"]["spec"]["volumes"]
@@ -161,7 +159,20 @@ def test_kustomize_makes_valid_manifests_with_the_settings_in_them(name: str) ->
     assert made["ConfigMap"]["data"].keys() == {"exporter.toml"}
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+def test_the_builder_of_the_tests_makes_what_kustomize_makes() -> None:
+    """Where kubectl is installed; elsewhere it compares the builder with itself."""
+    for name in ("kubernetes-spans", "kubernetes-gke"):
+        one, other = (
+            {each["kind"]: each for each in documents} for documents in (made(DOCKER / name), built(DOCKER / name))
+        )
+        for each in (one, other):
+            each["ConfigMap"]["metadata"]["name"] = "settings"
+            volumes = each["DaemonSet"]["spec"]["template"]["spec"]["volumes"]
+            (settings,) = (row["configMap"] for row in volumes if "configMap" in row)
+            settings["name"] = "settings"
+        assert one == other
+
+
 @pytest.mark.parametrize(
     ("cloud", "pod_changes", "container_changes"),
     [
@@ -177,10 +188,7 @@ def test_kustomize_makes_valid_manifests_with_the_settings_in_them(name: str) ->
 def test_the_overlay_of_a_cloud_changes_no_more_than_it_needs(
     cloud: str, pod_changes: set[str], container_changes: set[str]
 ) -> None:
-    done = subprocess.run(
-        ["kubectl", "kustomize", DOCKER / f"kubernetes-{cloud}"], capture_output=True, text=True, check=True
-    )
-    (daemonset,) = (made for made in yaml.safe_load_all(done.stdout) if made["kind"] == "DaemonSet")
+    (daemonset,) = (each for each in built(DOCKER / f"kubernetes-{cloud}") if each["kind"] == "DaemonSet")
     made, base = daemonset["spec"]["template"]["spec"], pod()
     # The name of the settings ends in a hash.
     made["volumes"][0]["configMap"]["name"] = base["volumes"][0]["configMap"]["name"]
@@ -192,12 +200,8 @@ def test_the_overlay_of_a_cloud_changes_no_more_than_it_needs(
     assert made["securityContext"].get("runAsUser", USER) == USER
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
 def test_the_timeline_of_the_pods_lies_where_programs_look_for_it() -> None:
-    done = subprocess.run(
-        ["kubectl", "kustomize", DOCKER / "kubernetes-timeline"], capture_output=True, text=True, check=True
-    )
-    (daemonset,) = (made for made in yaml.safe_load_all(done.stdout) if made["kind"] == "DaemonSet")
+    (daemonset,) = (each for each in built(DOCKER / "kubernetes-timeline") if each["kind"] == "DaemonSet")
     pod = daemonset["spec"]["template"]["spec"]
     (made,) = pod["containers"]
     where = served(made["args"]).timeline
@@ -207,12 +211,8 @@ def test_the_timeline_of_the_pods_lies_where_programs_look_for_it() -> None:
     assert volumes[mounts[str(where)]]["hostPath"]["path"] == str(where)
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
 def test_the_node_s_receiver_listens_where_the_node_s_port_leads_and_has_all_that_a_join_takes() -> None:
-    done = subprocess.run(
-        ["kubectl", "kustomize", DOCKER / "kubernetes-spans"], capture_output=True, text=True, check=True
-    )
-    (daemonset,) = (made for made in yaml.safe_load_all(done.stdout) if made["kind"] == "DaemonSet")
+    (daemonset,) = (each for each in built(DOCKER / "kubernetes-spans") if each["kind"] == "DaemonSet")
     (made,) = daemonset["spec"]["template"]["spec"]["containers"]
     config = served(made["args"])
     ports = {row["containerPort"]: row.get("hostPort") for row in made["ports"]}

@@ -1,4 +1,3 @@
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -6,6 +5,7 @@ import click
 import kubernetes_validate
 import pytest
 import yaml
+from support.kustomize import patched
 
 from gpu_profile_exporter.cli import exporter
 from gpu_profile_exporter.config.model import KUBELET_SOCKET
@@ -17,24 +17,6 @@ CHANGED = {"securityContext", "containers", "hostPID", "volumes"}
 
 def load(path: Path) -> Any:
     return yaml.safe_load(path.read_text())
-
-
-def patched(document: Any, operations: list[dict[str, Any]]) -> Any:
-    """`document` after a JSON patch (RFC 6902), as far as the overlay uses it."""
-    document = copy.deepcopy(document)
-    for operation in operations:
-        *way, last = (part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:])
-        place = document
-        for part in way:
-            place = place[int(part)] if isinstance(place, list) else place[part]
-        if isinstance(place, list):
-            assert (operation["op"], last) == ("add", "-")
-            place.append(operation["value"])
-        else:
-            assert operation["op"] in ("add", "replace")
-            assert (last in place) is (operation["op"] == "replace"), operation["path"]
-            place[last] = operation["value"]
-    return document
 
 
 def manifest(name: str) -> Any:
