@@ -20,6 +20,7 @@ PYTEST_ARGS ?=
 # The tests of the frameworks skip without these. This version, for others pull in gigabytes of CUDA.
 TORCH := torch==2.13.0
 FRAMEWORKS := $(TORCH) lightning transformers accelerate
+CYCLONEDX := cyclonedx-bom==7.5.0
 DEBIAN_PACKAGES := prometheus chromium chromium-driver
 # `make gpu` takes what its Python has installed, PyTorch above all, and adds what is missing from these wheels.
 GPU_VENV := .venv-gpu
@@ -49,7 +50,7 @@ quietly() {
 apt() { DEBIAN_FRONTEND=noninteractive apt-get -qq --no-install-recommends "$$@"; }
 endef
 
-.PHONY: help demo test compiled lint format types imports check bench gpu gpu-wheels image-test dashboards docs wheel frameworks clean
+.PHONY: help demo test compiled lint format types imports check bench gpu gpu-wheels image-test dashboards docs wheel sbom frameworks clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -138,11 +139,23 @@ wheel: $(VENV)/dev.stamp  ## the source distribution and the wheel, in dist/
 	quietly "Building into dist" $(PY) -m build --outdir dist
 	ls -sh1 dist
 
+# Of a fresh environment, with the extras that the image has.
+sbom: $(VENV)/made.stamp  ## what the image's Python environment contains, as CycloneDX, in gpu-profile.cdx.json
+	@$(QUIETLY)
+	made=$$(mktemp -d)
+	trap 'rm -rf "$$made"' EXIT
+	extras=$$(sed -nE 's/.*install .*"\.(\[.*\])".*/\1/p' docker/Dockerfile)
+	quietly "Installing gpu-profile$$extras" eval "$(PY) -m venv $$made/image && $$made/image/bin/pip install '.$$extras'"
+	quietly "Installing CycloneDX's tool" eval "$(PY) -m venv $$made/tool && $$made/tool/bin/pip install $(CYCLONEDX)"
+	"$$made/tool/bin/cyclonedx-py" environment "$$made/image/bin/python" --pyproject pyproject.toml --output-reproducible \
+	  --validate --output-file gpu-profile.cdx.json
+	echo "gpu-profile.cdx.json: $$(grep -c '"purl"' gpu-profile.cdx.json) components; the environment has $$(du -sm "$$made/image" | cut -f1) MB"
+
 frameworks: $(VENV)/frameworks.stamp  ## install PyTorch (CPU), Lightning and Transformers, so that their tests run
 
 clean:  ## remove everything that make made
 	@rm -rf $(VENV) $(GPU_VENV) $(GPU_WHEELS) dist build site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
-	  gpu-profile-demo.html
+	  gpu-profile-demo.html gpu-profile.cdx.json
 	find instrumentation exporter grafana tests -name __pycache__ -prune -exec rm -rf {} +
 
 # The newest Python on PATH that can make environments; else the newest, with what it lacks installed or asked for.

@@ -84,6 +84,8 @@ PYTHON
 
 container=$(buildah from --pull-never "$image")
 root=$(buildah mount "$container")
+echo "The packages in /opt/gpu-profile take $(du -sm "$root/opt/gpu-profile" | cut -f1) MB," \
+  "$(($(tar -C "$root" -cf - opt/gpu-profile | gzip | wc -c) / 1000000)) MB as a compressed layer."
 # As on a read-only root: whatever the exporter writes outside of this one folder fails the test.
 install -d -o 10001 -g 10001 "$root/simulated"
 : >"$work/began"

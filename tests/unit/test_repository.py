@@ -45,12 +45,25 @@ def test_a_release_waits_for_all_checks_and_signs_what_it_builds() -> None:
     assert jobs["checks"]["uses"] == "./.github/workflows/ci.yml"
     for name in ("package", "image", "notes"):
         assert "checks" in jobs[name]["needs"]
-    steps = [step for job in jobs.values() for step in job.get("steps", ())]
-    used = {step.get("uses", "").partition("@")[0]: step.get("with", {}) for step in steps}
-    assert used["actions/attest-build-provenance"] == {"subject-path": "dist/*"}
-    image = used["docker/build-push-action"]
+    used = {
+        name: {step.get("uses", "").partition("@")[0]: step.get("with", {}) for step in job.get("steps", ())}
+        for name, job in jobs.items()
+    }
+    assert used["build"]["actions/attest-build-provenance"] == {"subject-path": "dist/*"}
+    image = used["image"]["docker/build-push-action"]
     assert (image["sbom"], image["provenance"]) == (True, "mode=max")
     assert (ROOT / image["file"]).is_file()
+    pushed = used["image"]["actions/attest-build-provenance"]
+    assert (pushed["subject-digest"], pushed["push-to-registry"]) == ("${{ steps.push.outputs.digest }}", True)
+
+
+def test_a_release_has_the_components_of_the_image_that_make_lists() -> None:
+    jobs = read(ROOT / ".github" / "workflows" / "release.yml")["jobs"]
+    steps = jobs["build"]["steps"]
+    (signed,) = (step["with"] for step in steps if step.get("uses", "").startswith("actions/attest-sbom@"))
+    assert "make sbom" in [step.get("run") for step in steps]
+    assert f"--output-file {signed['sbom-path']}" in (ROOT / "Makefile").read_text()
+    assert jobs["notes"]["steps"][-1]["run"].strip().endswith(signed["sbom-path"])
 
 
 def test_ci_runs_the_checks_of_this_repository() -> None:
