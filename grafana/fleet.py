@@ -168,8 +168,9 @@ COST: Final = Section(
         Panel(
             title="Energy by holder",
             shows="Joules of GPUs in this range by the pod, job, container or unit that was their only holder, idle "
-            "time included: the ten largest. Then the joules of no holder, by reason.",
-            conclude="Each bar is the energy bill of one holder. “shared” is energy of GPUs with several holders.",
+            "time included, or of its MIG instances: the ten largest. Then the joules of no holder, by reason.",
+            conclude="Each bar is the energy bill of one holder. “shared” is energy of GPUs with several holders, "
+            "“idle” the idle power of GPUs with MIG instances.",
             do="Compare with the GPU-hours beside it: many hours and few joules are a GPU that waits.",
             empty="No source of attribution reports holders: docs/attribution.md",
             unit="joule",
