@@ -10,6 +10,7 @@ import numpy as np
 
 from gpu_profile.analysis.clocks.estimate import ClockOffset, estimate
 from gpu_profile.analysis.clocks.jobs import Job, SpanOwners, job_of
+from gpu_profile.analysis.clocks.jumps import ClockJump, in_order, without_jumps
 from gpu_profile.analysis.clocks.meetings import Meetings, meetings
 from gpu_profile.analysis.clocks.steps import steps
 from gpu_profile.analysis.runs import LATEST_NS, device_marks, usable
@@ -79,7 +80,12 @@ def node_clocks(recording: Recording, collectives: Sequence[Collective] = ()) ->
     best: dict[int, tuple[ClockOffset, str, bool]] = {}
     candidates = [_collectives(recording, job, collectives, number, base)]
     candidates += _executions(recording, job, number, base, left_out)
-    there = [met for met in candidates if met is not None]
+    jumps: dict[int, list[ClockJump]] = {}
+    there = []
+    for met in filter(None, candidates):
+        even, by_clock = without_jumps(met)
+        there.append(even)
+        jumps = jumps or by_clock
     _improve(best, [(met, False) for met in there if met.waits])
     if len(best) < len(hosts) - 1:
         _improve(best, [(taken, True) for met in there if (taken := steps(met)) is not None])
@@ -87,7 +93,12 @@ def node_clocks(recording: Recording, collectives: Sequence[Collective] = ()) ->
     ran = {(process.host, process.rank) for process in map(recording.processes.__getitem__, job.attempts)}
     for host in hosts[1:]:
         ranks = tuple(sorted(rank for own, rank in ran if own == host and rank is not None))
-        if (chosen := best.get(number[host])) is None:
+        # One offset does not describe a clock that was set, nor others by a reference that was.
+        jumped = next((each for each in (host, hosts[0]) if number[each] in jumps), None)
+        if jumped is not None:
+            when = " and ".join(each.text(base) for each in jumps[number[jumped]])
+            nodes.append(NodeClock(host, ranks, None, reason=f"{jumped}'s clock {when}"))
+        elif (chosen := best.get(number[host])) is None:
             why = left_out[ranks[0]] if all(rank in left_out for rank in ranks) else _NO_MEETING
             nodes.append(NodeClock(host, ranks, None, reason=why))
         else:
@@ -113,8 +124,11 @@ def _executions(
     owners = SpanOwners(recording.processes)
     runs: dict[str, dict[int, dict[int, list[tuple[int, int]]]]] = {}
     clocks: dict[tuple[int, int], int] = {}
-    for span in usable(recording.spans):
+    for span in recording.spans:
         place = owners.of(span)
+        # An execution during which the clock was set back ends before it starts. It is one of the rank's nevertheless.
+        if not 0 <= min(span.start_ns, span.end_ns) <= max(span.start_ns, span.end_ns) < LATEST_NS:
+            continue
         if place is None or span.rank is None or (attempt := job.attempts.get(place)) is None:
             continue
         marks = device_marks(span).values()
@@ -141,7 +155,7 @@ def _executions(
 
 
 def _edges(edges: Sequence[tuple[int, int]], base: int) -> tuple[Floats, Floats]:
-    starts, ends = (np.array(edges, np.int64) - base).T.astype(np.float64)
+    starts, ends = (in_order(np.array(edges, np.int64)) - base).T.astype(np.float64)
     return starts, ends
 
 

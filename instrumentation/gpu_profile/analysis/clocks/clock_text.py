@@ -6,12 +6,12 @@ from typing import Final
 
 from gpu_profile.analysis.clocks.alignment import NodeClock, NodeClocks
 from gpu_profile.analysis.clocks.jobs import ranks_text
+from gpu_profile.analysis.clocks.jumps import length_text
 from gpu_profile.errors import few
 from gpu_profile.units import NS_PER_S, si
 
 #: An offset above this, in seconds, is no error of a clock that anything sets.
 _UNSET_S: Final = 60.0
-_MINUTE_S: Final = 60
 #: The room for names of hosts in a line.
 _ROOM: Final = 60
 
@@ -54,7 +54,9 @@ def _apart(node: NodeClock, reference: str) -> str:
     seconds = offset.offset_ns / NS_PER_S
     direction = "ahead of" if seconds > 0 else "behind"
     half_width = si(offset.half_width_ns / NS_PER_S, "s", 2)
-    parts = [f"clock of {_node(node)} is {_length(abs(seconds))} ±{half_width} {direction} {reference}'s, by {node.by}"]
+    parts = [
+        f"clock of {_node(node)} is {length_text(abs(seconds))} ±{half_width} {direction} {reference}'s, by {node.by}"
+    ]
     if offset.drifts:
         parts.append(f"it gains {offset.rate * 1e6:.3g} ±{offset.rate_half_width * 1e6:.2g} µs a second")
     if offset.stepped:
@@ -64,12 +66,3 @@ def _apart(node: NodeClock, reference: str) -> str:
     if abs(seconds) > _UNSET_S:
         parts.append("set it with NTP or PTP")
     return "; ".join(parts)
-
-
-def _length(seconds: float) -> str:
-    """A time to the millisecond, in hours and minutes too if it has some."""
-    if seconds < _MINUTE_S:
-        return si(seconds, "s", 4)
-    minutes, rest = divmod(seconds, _MINUTE_S)
-    hours, minutes = divmod(minutes, _MINUTE_S)
-    return f"{hours:.0f} h {minutes:.0f} min {rest:.3f} s" if hours else f"{minutes:.0f} min {rest:.3f} s"

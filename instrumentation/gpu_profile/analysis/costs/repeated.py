@@ -54,7 +54,7 @@ class _Side(NamedTuple):
     def weights(self, most: float) -> Floats:
         """The weights of the runs, which add up to 1. A run with more than `most` units counts like one with these."""
         capped = np.minimum(self.units, most)
-        return capped / capped.sum()
+        return np.asarray(capped / capped.sum())
 
     def value(self, most: float) -> float | None:
         """The mean value per unit. None without any."""

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.analysis import T0, Run
 from support.clocks import ClockJob
@@ -11,6 +12,7 @@ from support.clocks import ClockJob
 from gpu_profile.analysis import analyse
 from gpu_profile.analysis.clocks.alignment import aligned, node_clocks
 from gpu_profile.analysis.clocks.clock_text import clock_lines
+from gpu_profile.analysis.clocks.jumps import in_order
 from gpu_profile.analysis.data import of_analysis
 from gpu_profile.analysis.page import render_page
 from gpu_profile.analysis.profile import profile_of
@@ -97,6 +99,60 @@ def test_clocks_that_agree_share_a_line() -> None:
     lines = clock_lines(node_clocks(ClockJob([0, 0.1, -0.1]).recording()))
     assert len(lines) == 1
     assert lines[0].startswith("clocks of node-1, node-2 agree with node-0's within ")
+
+
+def set_by(recording: Recording, node: int, by_ms: float, per_node: int = 2) -> Recording:
+    """The recording with a node's clock set by so much in the middle of it."""
+    ranks = range(node * per_node, (node + 1) * per_node)
+    starts = sorted(span.start_ns for span in recording.spans if span.rank in ranks)
+    cut, by_ns = starts[len(starts) // 2] + 5, int(by_ms * 1e6)
+
+    def moved(ns: int) -> int:
+        return ns + by_ns * (ns >= cut)
+
+    spans = [
+        span._replace(start_ns=moved(span.start_ns), end_ns=moved(span.end_ns)) if span.rank in ranks else span
+        for span in recording.spans
+    ]
+    return replace(recording, spans=tuple(spans))
+
+
+@pytest.mark.parametrize(
+    ("node", "by_ms", "text"),
+    [
+        (1, 2 * HOUR_MS, "node-1's clock was set ahead by 2 h 0 min 0.000 s after 00:00:11 UTC"),
+        (1, -2 * HOUR_MS, "node-1's clock was set back by 2 h 0 min 0.000 s after 00:00:11 UTC"),
+        (1, 300, "node-1's clock was set ahead by 300"),
+        (0, -HOUR_MS, "node-0's clock was set back by 1 h 0 min 0.000 s after 00:00:11 UTC"),
+    ],
+)
+def test_a_clock_that_was_set_by_much_is_named_with_the_time(node: int, by_ms: float, text: str) -> None:
+    recording = set_by(ClockJob([0, 20], steps=120).recording(("all-reduce",)), node, by_ms)
+    (line,) = clock_lines(node_clocks(recording))
+    assert line.startswith(f"clock of node-1 (ranks 2-3) cannot be compared with node-0's: {text}")
+    assert len(line) <= 200
+
+
+def test_a_clock_that_was_set_leaves_those_of_other_nodes_compared() -> None:
+    recording = set_by(ClockJob([0, 20, -500]).recording(("all-reduce",)), 1, HOUR_MS)
+    first, second = node_clocks(recording).nodes
+    assert first.reason.startswith("node-1's clock was set ahead by 1 h 0 min 0.000 s")
+    assert second.offset is not None
+    assert second.offset.low_ns < -500e6 < second.offset.high_ns
+
+
+def test_a_pause_of_ranks_that_do_not_meet_is_no_set_clock() -> None:
+    job = ClockJob([0, 20], synchronous=False)
+    for times in (job.starts, job.entries, job.exits):
+        times[2:, 60:] += 5_000
+    assert "no region keeps their ranks in step" in clock_lines(node_clocks(job.recording()))[0]
+
+
+def test_records_that_waited_for_a_profiler_do_not_change_the_order() -> None:
+    edges = np.array([(i, i + 1) for i in (0, 10, 20, 60, 70, 80, 90, 30, 40, 50, 100)])
+    assert in_order(edges)[:, 0].tolist() == list(range(0, 101, 10))
+    back = np.array([(i, i + 1) for i in (*range(1_000, 1_100, 10), *range(500, 590, 10))])
+    assert in_order(back).tolist() == back.tolist()
 
 
 def test_clocks_that_cannot_be_compared_are_reported_and_times_are_kept() -> None:
