@@ -27,7 +27,7 @@ class CostTicket:
 
     __slots__ = (
         "__weakref__", "_clock", "_deadline_ns", "_wait_ns", "cost", "likely", "paired", "prefill", "reason", "request",
-        "role", "saved_j",
+        "role", "saved_j", "sent",
     )  # fmt: skip
 
     def __init__(self, clock: Clock, wait_ns: int, role: WorkerRole = WorkerRole.WHOLE) -> None:
@@ -42,6 +42,8 @@ class CostTicket:
         self.reason = ""
         #: Why there may be none at the end of the wait.
         self.likely = LATE
+        #: Whether the span was sent with its attributes.
+        self.sent = False
         #: Whether the cost of the request's prefill, on another worker, belongs to this one's total, and its ticket.
         self.paired, self.prefill = False, None  # type: bool, CostTicket | None
 

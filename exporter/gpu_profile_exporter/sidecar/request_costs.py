@@ -55,6 +55,7 @@ class RequestCosts:
     def add(self, added: list[bytes], tickets: Iterable[SpanTicket]) -> None:
         """Append the costs to the attributes of their spans: `added`, by span."""
         for span, ticket in tickets:
+            ticket.sent = True
             added[span] += encoded(ticket.attributes())
 
 

@@ -1,6 +1,7 @@
 """A request of a prefill worker and a decode worker has one total, on the span of the decode worker."""
 
 import math
+import random
 
 import pytest
 
@@ -119,6 +120,33 @@ def test_several_answers_to_one_prompt_at_once_have_their_own_prefills(first: Wo
     traces, times = Traces(), {PREFILL: [(1, 2), (2, 3), (3, 4)], DECODE: [(3, 7), (4, 8), (2, 9)]}
     parts = {role: [traces.part(role, *each) for each in times[role]] for role in sorted(times, key=first.__ne__)}
     assert [parts[PREFILL].index(each.prefill) for each in parts[DECODE] if each.prefill] == [1, 2, 0]
+
+
+def test_pairs_of_one_trace_do_not_depend_on_the_order_of_spans() -> None:
+    """An agent asks with prompts of one length, one after another. A decode begins 5 to 45 ms after its prefill."""
+    draw, traces, wrong = random.Random(3), Traces(), 0  # noqa: S311
+    for n in range(100):
+        parts = []
+        for at_ms in range(0, 2000, 100):
+            end_ms = at_ms + 20
+            parts.append((PREFILL, at_ms, at_ms, end_ms))
+            parts.append((DECODE, at_ms, end_ms + draw.randint(5, 45), end_ms + 70))
+        draw.shuffle(parts)
+        tickets = {(role, at): traces.part(role, start, end, trace=bytes([n] * 16)) for role, at, start, end in parts}
+        wrong += sum(
+            ticket.prefill is not tickets[PREFILL, at] for (role, at), ticket in tickets.items() if role is DECODE
+        )
+    assert wrong == 0
+
+
+def test_a_total_that_was_sent_keeps_its_prefill() -> None:
+    traces = Traces()
+    far, decode = traces.part(PREFILL, 1, 2), traces.part(DECODE, 6, 9)
+    assert decode.prefill is far
+    decode.sent = True
+    near = traces.part(PREFILL, 5, 6)
+    assert decode.prefill is far
+    assert traces.part(DECODE, 2, 9).prefill is near
 
 
 def test_parts_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
