@@ -9,7 +9,7 @@ import numpy as np
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.activities import Pieces
-from gpu_profile.join.unmixing.piece_sums import Columns, cumulative, inside, order_of, passed, sum_begun
+from gpu_profile.join.unmixing.piece_sums import Columns, cumulative, first_moments, inside, order_of, passed, sum_begun
 from gpu_profile.join.unmixing.probes import FADES_NS, TAIL_NS, VARIED, Gaps, ProbeKind, faded, phases
 from gpu_profile.join.unmixing.sampled_time import SampledTime
 
@@ -54,15 +54,13 @@ class ActiveTime(NamedTuple):
 
     def _between(self, start_ns: int, end_ns: int) -> ActiveTime:
         """The pieces that overlap the time between, and some more."""
-        high = int(np.searchsorted(self.starts, end_ns))
-        low = int(np.searchsorted(self.reached, start_ns, side="right"))
+        high = int(self.starts.searchsorted(end_ns))
+        low = int(self.reached.searchsorted(start_ns, side="right"))
         if low == 0 and high == len(self.starts):
             return self
         cut = slice(low, high)
-        return self._replace(
-            alone=self.alone[cut], shared=self.shared[cut], starts=self.starts[cut], ends=self.ends[cut],
-            reached=self.reached[cut],
-        )  # fmt: skip
+        pieces = self.alone[cut], self.shared[cut], self.starts[cut], self.ends[cut], self.reached[cut]
+        return ActiveTime(*pieces, *self[5:])
 
     def _around(self, moments: Ints) -> ActiveTime:
         """The pieces that overlap the time of the moments, and some more."""
@@ -158,24 +156,26 @@ class ActiveTime(NamedTuple):
 
     def _vary(self, placed: Placed, slots: Ints, running: Floats, integrals: Floats) -> None:
         """Compute the arrays of `varied` for pieces that do not overlap."""
-        _, begun, at, which, since = placed
+        at, which, since = placed.at, placed.which, placed.since
         column = self.alone[which]
         running[column, at] = 1.0
         slot = slots[column]
         probed = slot >= 0
         at, which, slot, since = at[probed], which[probed], slot[probed], since[probed]
         # The sums include all of a piece that has begun.
-        lengths, fades, logs = self._sum(slots, begun, integrals[-2:])
+        lengths, fades, logs = self._sum(slots, placed, integrals[-2:])
         whole = lengths[which]
         integrals[:-2, slot, at] = whole * phases(since / whole)
         integrals[-2, slot, at] += faded(since, FADES_NS) - fades[which]
         integrals[-1, slot, at] -= logs[which] * (whole - since)
 
-    def _sum(self, slots: Ints, begun: Ints, out: Floats) -> tuple[Floats, Floats, Floats]:
+    def _sum(self, slots: Ints, placed: Placed, out: Floats) -> tuple[Floats, Floats, Floats]:
         """The measures of the pieces. By slot, over pieces that have begun: the sums of the start effect's integral and
         of the logarithm of the length times the length, in `out[2, slots, moments]`."""
         lengths, fades, logs = measures = self._measures
-        sum_begun(slots[self.alone], (fades, logs * lengths), begun, out)
+        sums, probed = np.empty((2, len(slots), out.shape[2])), slots >= 0
+        sum_begun(self.alone, (fades, logs * lengths), placed.first, placed.rank, sums)
+        out[:, slots[probed]] = sums[:, probed]
         return measures
 
     def placed(self, moments: Ints) -> Placed | None:
@@ -185,10 +185,14 @@ class ActiveTime(NamedTuple):
             return None
         if len(self.times):
             return Placed(some)
-        begun = np.searchsorted(some.starts, moments)
-        at = np.flatnonzero((some.ends[begun - 1] > moments) & (begun > 0))
+        begun = some.starts.searchsorted(moments)
+        at = ((some.ends[begun - 1] > moments) & (begun > 0)).nonzero()[0]
         which = begun[at] - 1
-        return Placed(some, begun, at, which, (moments[at] - some.starts[which]).astype(np.float64))
+        since = (moments[at] - some.starts[which]).astype(np.float64)
+        return Placed(some, begun, *some._first_moments(begun), at, which, since)
+
+    def _first_moments(self, begun: Ints) -> tuple[Ints, Ints | None]:
+        return first_moments(begun, len(self.starts))
 
     @property
     def _measures(self) -> tuple[Floats, Floats, Floats]:
@@ -240,12 +244,13 @@ class ActiveTime(NamedTuple):
         slot = slots[some.alone]
         # The columns' times are concatenated for a single search. A tail of one column has faded before the moments of
         # the next one begin.
-        ends = slot * span + np.minimum(np.maximum(some.ends - origin, 0), span - 1)
-        ends = np.concatenate(([-span], np.sort(ends[slot >= 0]))).astype(np.float64)
+        ends = (slot * span + np.minimum(np.maximum(some.ends - origin, 0), span - 1))[slot >= 0].astype(np.float64)
+        ends = np.append(ends, -float(span))
+        ends.sort()
         at = (np.arange(count)[:, None] * span + (moments - origin)).astype(np.float64)
         before = np.zeros(len(ends))
-        np.cumsum(faded(np.diff(ends), TAIL_NS), out=before[1:])
-        latest = np.searchsorted(ends, at.ravel(), side="right").reshape(at.shape) - 1
+        faded(ends[1:] - ends[:-1], TAIL_NS).cumsum(out=before[1:])
+        latest = ends.searchsorted(at, side="right") - 1
         integrals: Floats = before[latest] + faded(at - ends[latest], TAIL_NS)
         return integrals
 
@@ -276,15 +281,15 @@ class ActiveTime(NamedTuple):
             order = order_of(moments)
             result[:, order] = placed.pieces._until_shared(moments[order], columns)
         elif placed:
-            some, begun, at, which, since = placed
-            lengths = some._sum_lengths(begun, result)
-            result[some.alone[which], at] -= lengths[which] - since
+            some, at, which = placed.pieces, placed.at, placed.which
+            lengths = some._sum_lengths(placed, result)
+            result[some.alone[which], at] -= lengths[which] - placed.since
         return result
 
-    def _sum_lengths(self, begun: Ints, out: Floats) -> Floats:
+    def _sum_lengths(self, placed: Placed, out: Floats) -> Floats:
         """The lengths of pieces; their sums by column, over pieces that have begun, in `out[columns, moments]`."""
         lengths = (self.ends - self.starts).astype(np.float64)
-        sum_begun(self.alone, (lengths,), begun, out[None])
+        sum_begun(self.alone, (lengths,), placed.first, placed.rank, out[None])
         return lengths
 
     def _until_shared(self, moments: Ints, columns: int) -> Floats:
@@ -310,12 +315,14 @@ _NOWHERE: Final = np.zeros(0, np.int64)
 class Placed(NamedTuple):
     """Moments among the `pieces` near them.
 
-    If these do not overlap: the number of pieces that began before each moment, the indices of the moments inside a
-    piece, the piece of each, and the ns since its beginning.
+    If these do not overlap: the number of pieces that began before each moment, and without tables the result of
+    `first_moments`. Then the indices of the moments inside a piece, the piece of each, and the ns since its beginning.
     """
 
     pieces: ActiveTime
     begun: Ints = _NOWHERE
+    first: Ints = _NOWHERE
+    rank: Ints | None = None
     at: Ints = _NOWHERE
     which: Ints = _NOWHERE
     since: Floats = _NOWHERE.astype(np.float64)
@@ -331,13 +338,17 @@ class TabledTime(ActiveTime):
         """All pieces, because the tables are of all."""
         return self
 
-    def _sum_lengths(self, begun: Ints, out: Floats) -> Floats:
-        np.take(self._before, begun, axis=1, out=out[: len(self._before)], mode="clip")
+    def _first_moments(self, begun: Ints) -> tuple[Ints, Ints | None]:  # noqa: ARG002
+        """Nothing: the tables need no order."""
+        return _NOWHERE, None
+
+    def _sum_lengths(self, placed: Placed, out: Floats) -> Floats:
+        np.take(self._before, placed.begun, axis=1, out=out[: len(self._before)], mode="clip")
         return self._measures[0]
 
-    def _sum(self, slots: Ints, begun: Ints, out: Floats) -> tuple[Floats, Floats, Floats]:
+    def _sum(self, slots: Ints, placed: Placed, out: Floats) -> tuple[Floats, Floats, Floats]:
         for each, sums in zip(out, self._of_slots(slots), strict=True):
-            np.take(sums, begun, axis=1, out=each, mode="clip")
+            np.take(sums, placed.begun, axis=1, out=each, mode="clip")
         return self._measures
 
     @cached_property

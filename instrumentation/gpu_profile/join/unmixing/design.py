@@ -90,7 +90,7 @@ class Design:
             enough = 2 * left <= keep.sum(axis=1)
             self.unclear[enough] = left[enough]
             keep = np.where(enough[:, None], clear, keep)
-        bounds = np.append(0, np.cumsum(keep.sum(axis=1))).tolist()
+        bounds = [0, *keep.sum(axis=1).cumsum().tolist()]
         self.rows = [slice(*each) for each in pairwise(bounds)]
         of, window = np.nonzero(keep)
         #: By row, the index of its sensor.
@@ -113,10 +113,11 @@ class Design:
     def _look(self, placed: Sequence[Sensor], lengths: Ints, *, counts: bool) -> None:
         """Set the moments up to which active time is looked up, and their factors and scales."""
         sensor, of, starts, ends = placed[0], self._of, self._starts, self._ends
+        self._factors = sensor.kernel()[1]
         if sensor.window_ns:
             # Kernels of one form differ only in scale.
             self._offsets = np.array([each.kernel()[0] for each in placed])
-            self._factors = sensor.kernel()[1] * sensor.window_ns
+            self._factors = self._factors * sensor.window_ns
             self._scale = self._weights / np.array([each.window_ns for each in placed])[of]
             if counts and sensor.period_ns:
                 # Growth over several periods belongs to a window in each of them. A sample stands for many periods.
@@ -129,10 +130,8 @@ class Design:
                 ends, of = ends[row] - back * period[row], of[row]
             moments = ends + self._offsets.T[:, of]
         else:
-            spread = sensor.spread()
-            self._offsets = np.append(spread, spread)[None, :]
-            self._factors = np.repeat([1.0, -1.0], len(spread)) / len(spread)
-            moments = np.concatenate((ends + spread[:, None], starts + spread[:, None]))
+            spread = sensor.spread()[:, None]
+            moments = np.concatenate((ends + spread, starts + spread))
             self._scale = self._weights / (ends - starts)
         #: By index along the moments of one offset, the index of the sensor.
         self._moments_of = of
@@ -177,7 +176,8 @@ class Design:
             shares: Floats = np.concatenate(smoothed, axis=1).T * self._weights[:, None]
         else:
             shares = self._weighted(self._until(active, columns))
-        shares[:, 0] = np.clip(self._weights - shares[:, 1:].sum(axis=1), 0.0, self._weights)
+        rest = self._weights - shares[:, 1:].sum(axis=1)
+        shares[:, 0] = np.minimum(np.maximum(rest, 0.0), self._weights)
         return shares
 
     def _until(self, active: ActiveTime | SampledTime, columns: int) -> Floats:

@@ -22,17 +22,26 @@ def cumulative(rows: Columns, values: Floats, count: int) -> Floats:
     return np.cumsum(result, axis=1, out=result)
 
 
-def sum_begun(rows: Columns, values: Sequence[Floats], begun: Ints, out: Floats) -> None:
-    """Sums by row, -1 for none, over the pieces that have begun, of one or several values of each: in
-    `out[values, rows, moments]`. `begun` is their number at each moment."""
-    order = order_of(begun)
+def first_moments(begun: Ints, pieces: int) -> tuple[Ints, Ints | None]:
+    """The first moment, in order, at which each of the pieces has begun, and the place of each moment in that order;
+    None if they are in order. `begun` is the number of pieces that have begun at each moment."""
+    rank = None
+    if (begun[1:] < begun[:-1]).any():
+        order = begun.argsort(kind="stable")
+        begun, rank = begun[order], order.argsort()
+    return begun.searchsorted(np.arange(pieces), side="right"), rank
+
+
+def sum_begun(rows: Columns, values: Sequence[Floats], first: Ints, rank: Ints | None, out: Floats) -> None:
+    """Sums by row over the pieces that have begun, of one or several values of each: in `out[values, rows, moments]`.
+    `first` and `rank` are the result of `first_moments`."""
     count, width = out.shape[1], out.shape[2] + 1
-    # The first moment at which each piece has begun.
-    first = np.searchsorted(begun[order], np.arange(len(rows)), side="right")
-    cells = np.where(rows < 0, count, rows).astype(np.int64) * width + first
+    cells = rows * np.int64(width) + first
     for each, weights in zip(out, values, strict=True):
-        sums = np.bincount(cells, weights, (count + 1) * width).reshape(count + 1, width)
-        each[:, order] = np.cumsum(sums[:-1, :-1], axis=1)
+        sums = np.bincount(cells, weights, count * width).reshape(count, width)[:, :-1]
+        sums.cumsum(axis=1, out=each)
+        if rank is not None:
+            each[...] = each[:, rank]
 
 
 def order_of(values: Ints) -> Ints | slice:

@@ -118,7 +118,9 @@ _COEFFICIENTS: Final[Floats] = np.stack([np.pad(each.coef, (0, 6 - len(each.coef
 
 def phases(passed: Floats) -> Floats:
     """The integrals `PHASES` up to each elapsed part of an execution: `[phases, parts]`."""
-    integrals: Floats = _COEFFICIENTS @ np.vander(passed, _COEFFICIENTS.shape[1], increasing=True).T
+    powers = np.ones((_COEFFICIENTS.shape[1], len(passed)))
+    powers[1:] = passed
+    integrals: Floats = _COEFFICIENTS @ np.multiply.accumulate(powers, out=powers)
     return integrals
 
 
@@ -190,8 +192,10 @@ class Gaps(NamedTuple):
         """The pauses between pieces sorted by start. `reached` is the latest end so far at each piece."""
         if not len(starts):
             return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
-        apart = starts[1:] > reached[:-1]
-        return cls(np.append(reached[:-1][apart], reached[-1]), np.append(starts[1:][apart], reached[-1]))
+        ends = np.concatenate((starts[1:], reached[-1:]))
+        apart = ends > reached
+        apart[-1] = True
+        return cls(reached[apart], ends[apart])
 
     def integrals(self, moments: Ints, latest: Ints | None = None) -> Floats:
         """By kind of variation over a pause, in the order of `PAUSES`: its integral up to each moment, in ns.
@@ -205,7 +209,7 @@ class Gaps(NamedTuple):
         starts, ends, at = ((part - origin).astype(np.float64) for part in (self.starts, self.ends, moments))
         ends[-1] = max(starts[-1] + 1.0, float(at.max(initial=0.0)))
         lengths = ends - starts
-        place = np.maximum(np.searchsorted(starts, at, side="right") - 1, 0)
+        place = np.maximum(starts.searchsorted(at, side="right") - 1, 0)
         own = lengths[place]
         if latest is not None:
             open_ = place == count - 1
@@ -214,12 +218,12 @@ class Gaps(NamedTuple):
         since = np.concatenate((lengths, np.minimum(np.maximum(at - starts[place], 0.0), own)))
         # How far power outside regions has moved from one level to the other in a pause of this length: 0 to 1.
         level = np.log10(np.maximum(np.concatenate((lengths, own)), 1.0)) - _LONGER
-        level = np.minimum(np.maximum(level, 0.0), 1.0)
+        level = np.minimum(np.maximum(level, 0.0, out=level), 1.0, out=level)
         # The integral of `s / (s + constant)`: an effect that begins to settle when work ends.
         settled = since - _SETTLED_NS * np.log1p(since / _SETTLED_NS)
         parts = np.concatenate((level * since, settled))
         before = np.zeros((len(PAUSES), count))
-        np.cumsum(parts[:, : count - 1], axis=1, out=before[:, 1:])
+        parts[:, : count - 1].cumsum(axis=1, out=before[:, 1:])
         integrals: Floats = before[:, place] + parts[:, count:]
         return integrals
 

@@ -124,8 +124,16 @@ class Sensor(NamedTuple):
 
     def clear(self, stamps: Ints) -> npt.NDArray[np.bool_]:
         """Which stamps are so far from a renewal that its side is certain, given the time that a call takes."""
-        clear: npt.NDArray[np.bool_] = clear_of([self], stamps)[0]
+        if not self.period_ns:
+            return np.ones(len(stamps), bool)
+        since = (stamps - self.phase_ns) % self.period_ns
+        clear: npt.NDArray[np.bool_] = (since >= self.guard_ns) & (since < self.period_ns - self.guard_ns)
         return clear
+
+    @property
+    def guard_ns(self) -> int:
+        """The distance from a renewal within which a stamp may be on its other side."""
+        return GUARD_NS + self.jitter_ns + self.blur_ns // 2
 
     @property
     def usual(self) -> bool:
@@ -165,9 +173,10 @@ class Sensor(NamedTuple):
     @lru_cache(64)  # noqa: B019
     def kernel(self) -> tuple[Ints, Floats]:
         """Offsets from a reading's moment, and factors of the active time up to them. The weighted sum is the reading's
-        share. Only for a sensor with a window of its own."""
+        share. Without a window of its own, it is the active time, and the last half of the offsets is from the moment
+        of the previous reading."""
         if not self.smooth:
-            offsets, factors = np.array([0, -self.window_ns]), np.array([1.0, -1.0]) / self.window_ns
+            offsets, factors = np.array([0, -self.window_ns]), np.array([1.0, -1.0]) / max(1, self.window_ns)
         else:
             left = 1 - np.arange(_STEPS) / _STEPS
             # The last step has no end of its own: it ends at its mean.
@@ -216,10 +225,9 @@ def moments_of(sensors: Sequence[Sensor], stamps: Ints) -> Ints:
 
 def clear_of(sensors: Sequence[Sensor], stamps: Ints) -> npt.NDArray[np.bool_]:
     """Which stamps are `clear` under each sensor: `[sensors, stamps]`."""
-    if not any(sensor.period_ns for sensor in sensors):
-        return np.ones((len(sensors), len(stamps)), bool)
-    guards = (GUARD_NS + s.jitter_ns + s.blur_ns // 2 for s in sensors)
-    guard, period, phase = _columns([(g, s.period_ns, s.phase_ns) for g, s in zip(guards, sensors, strict=True)])
+    if len(sensors) == 1:
+        return sensors[0].clear(stamps)[None]
+    guard, period, phase = _columns([(s.guard_ns, s.period_ns, s.phase_ns) for s in sensors])
     since = _since(stamps, period, phase)
     clear: npt.NDArray[np.bool_] = (period == 0) | (since >= guard) & (since < period - guard)
     return clear

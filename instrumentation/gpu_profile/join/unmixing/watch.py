@@ -111,12 +111,13 @@ class ResidualWatch:
         values: Floats = rows @ self._solution[:size]
         if not math.isfinite(self._noise):
             return values, np.full(len(shares), np.inf)
-        seen = np.append(self._seen[:k], np.zeros(columns - k, bool))
-        unseen = (shares[:, ~seen] > 0).any(axis=1)
         rows = rows[:, self._uncertain[:size]]
         covariance = unpacked(self._covariance, int(self._uncertain.sum()))[: rows.shape[1], : rows.shape[1]]
-        doubt = np.einsum("nk,nk->n", rows @ covariance, rows)
-        return values, np.where(unseen, np.inf, np.maximum(doubt, 0.0))
+        doubt = np.maximum((rows @ covariance * rows).sum(axis=1), 0.0)
+        if columns > k or not self._seen[:k].all():
+            unseen = np.append(~self._seen[:k], np.ones(columns - k, bool))
+            doubt[(shares[:, unseen] > 0).any(axis=1)] = np.inf
+        return values, doubt
 
     @property
     def drifted(self) -> bool:

@@ -45,6 +45,12 @@ def test_a_boxcar_of_25_ms_is_the_difference_of_two_moments() -> None:
     assert factors.tolist() == [1 / (25 * MS), -1 / (25 * MS)]
 
 
+def test_without_a_window_of_its_own_a_reading_is_the_difference_between_the_ends_of_two_rows() -> None:
+    offsets, factors = Sensor(jitter_ns=MS).kernel()
+    assert offsets.tolist() == [-MS // 2, MS // 2, -MS // 2, MS // 2]
+    assert factors.tolist() == [0.5, 0.5, -0.5, -0.5]
+
+
 @pytest.mark.parametrize("tau_ms", [25, 100, 500])
 def test_an_exponential_answers_to_a_step_as_it_should(tau_ms: int) -> None:
     offsets, factors = Sensor(window_ns=tau_ms * MS, smooth=True).kernel()
