@@ -48,6 +48,17 @@ class Activities(NamedTuple):
         """From one object per activity. Running ones end at `until_ns`. Of several with one key, the last counts."""
         return NamedActivities.of(activities, until_ns).numbered(column)
 
+    @classmethod
+    def joined(cls, some: Sequence[Activities]) -> Activities:
+        """Several sets of activities as one."""
+        if len(some) == 1:
+            return some[0]
+        starts, ends, parents, columns = map(np.concatenate, zip(*some, strict=True))
+        if (parents >= 0).any():
+            counts = [len(each.starts) for each in some]
+            parents = np.where(parents >= 0, parents + np.repeat(np.cumsum([0, *counts[:-1]]), counts), -1)
+        return cls(starts, ends, parents, columns)
+
     def during(self, start_ns: int, end_ns: int) -> Activities:
         """The activities that overlap `[start, end)`, cut to it. Parents become the nearest ancestors among them."""
         return self._cut(np.flatnonzero(self._overlap(slice(None), start_ns, end_ns)), start_ns, end_ns)

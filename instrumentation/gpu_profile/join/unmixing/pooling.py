@@ -214,11 +214,11 @@ class Pool:
             return
         needed = min((mixture.needs_ns for mixture in live), default=self.frontier_ns)
         active = self.attribution.recent(needed, MOST_PIECES)
-        if self.attribution.since_ns > needed:
-            for mixture in live:
-                mixture.forget(self.attribution.since_ns)
+        for mixture in live if self.attribution.since_ns > needed else ():
+            mixture.forget(self.attribution.since_ns)
         for mixture in due:
             mixture.take(active, self.attribution.columns, final=final)
+        self.attribution.forget(min((mixture.needs_ns for mixture in live), default=self.frontier_ns))
 
     def _active_s(self) -> Floats:
         return self.attribution.active(self.frontier_ns - self.start_ns)

@@ -37,6 +37,8 @@ class RegionColumns:
         self.since_ns = 0
         self._recent = _nothing()
         self._fresh: list[tuple[Pieces, Columns, Columns]] = []
+        #: Slices that are in no sum yet.
+        self._queue: list[tuple[Activities, tuple[int, int] | None]] = []
         self._index: dict[str, int] = {}
         self._watched: dict[str, int] = {}
         #: By column: the column of its shared time, 0 before there is one; and whether it is such a column itself.
@@ -55,6 +57,7 @@ class RegionColumns:
     @property
     def columns(self) -> int:
         """Columns so far, the one outside regions included."""
+        self._settle()
         return len(self._active_ns)
 
     @property
@@ -89,6 +92,7 @@ class RegionColumns:
 
     def own(self, region: str) -> list[int]:
         """The columns of a region's own time, without the regions inside it."""
+        self._settle()
         column = self._index.get(region)
         return [] if column is None else [c for c in (column, int(self._shared[column])) if c]
 
@@ -98,6 +102,7 @@ class RegionColumns:
 
     def is_shared(self, columns: int) -> npt.NDArray[np.bool_]:
         """Which of the first columns are columns of shared time."""
+        self._settle()
         return self._is_shared[:columns]
 
     # ------------------------------------------------------------------ taking in
@@ -119,14 +124,24 @@ class RegionColumns:
                 self._watched = {name: ns - middle for name, ns in self._watched.items() if ns > middle}
 
     def take(self, activities: Activities, between: tuple[int, int] | None = None) -> None:
-        """Add a slice of time; `activities` are cut to it. Stamp errors need its edges, `between`."""
+        """Add a slice of time, later than earlier ones; `activities` are cut to it. Stamp errors need its edges,
+        `between`."""
+        self._queue.append((activities, between))
+
+    def _settle(self) -> None:
+        """Add the queued slices to the sums, all at once: for few activities, numpy's cost per call dominates."""
+        if not self._queue:
+            return
+        queue, self._queue = self._queue, []
+        activities = Activities.joined([present for present, _ in queue])
         innermost = pieces(activities)
         alone = activities.columns[innermost.owners]
         time = ActiveTime.of(innermost, alone, alone)
         alone_ns, shared_ns = time.lengths()
         overlap = len(time.times) > 0
         if overlap:
-            for column in np.unique(alone[shared_ns > 0]).tolist():
+            # In order of appearance, whatever the number of slices.
+            for column in dict.fromkeys(alone[shared_ns > 0].tolist()):
                 if not self._shared[column]:
                     self._shared[column] = self._grow(shared=True)
         shared, columns = self._shared[alone], self.columns
@@ -142,8 +157,9 @@ class RegionColumns:
         self._active_ns += active_ns
         self._lasted_ns += lasted_ns
         self._fresh.append((innermost, alone.astype(np.int16), shared.astype(np.int16)))
-        if between is not None:
-            self.stamps.take(activities, innermost, alone, columns, between)
+        for present, between in queue:
+            if between is not None:
+                self.stamps.take(present, innermost, alone, columns, between)
 
     def _share(self, innermost: Pieces, shared: Ints) -> None:
         """Add up which columns shared time with which."""
@@ -201,18 +217,14 @@ class RegionColumns:
     @property
     def fresh(self) -> int:
         """Slices that `recent` has not merged yet."""
-        return len(self._fresh)
+        return len(self._fresh) + len(self._queue)
 
     def recent(self, before_ns: int, most: int) -> ActiveTime:
         """The pieces of active time since a time, or since a later one if there are more than about `most`."""
-        kept = self._recent
-        keep = kept.ends > before_ns
-        if len(keep) and not keep[0]:
-            kept = kept._replace(
-                alone=kept.alone[keep], shared=kept.shared[keep], starts=kept.starts[keep], ends=kept.ends[keep]
-            )
-        slices, alones, shareds = zip(*self._fresh, strict=True) if self._fresh else ((), (), ())
-        self._fresh = []
+        self._settle()
+        self.forget(before_ns)
+        kept, fresh, self._fresh = self._recent, self._fresh, []
+        slices, alones, shareds = zip(*fresh, strict=True) if fresh else ((), (), ())
         starts = np.concatenate([kept.starts, *(piece.starts for piece in slices)])
         ends = np.concatenate([kept.ends, *(piece.ends for piece in slices)])
         alone, shared = np.concatenate([kept.alone, *alones]), np.concatenate([kept.shared, *shareds])
@@ -225,8 +237,18 @@ class RegionColumns:
         self._recent = ActiveTime.of(Pieces(alone, starts, ends), alone, shared)
         return self._recent
 
+    def forget(self, before_ns: int) -> None:
+        """Drop the recent pieces from before a time."""
+        kept = self._recent
+        keep = kept.ends > before_ns
+        if len(keep) and not keep[0]:
+            left = Pieces(keep.nonzero()[0], kept.starts[keep], kept.ends[keep])
+            self._recent = ActiveTime.of(left, kept.alone[keep], kept.shared[keep])
+        self.since_ns = max(self.since_ns, before_ns)
+
     def restart(self, since_ns: int) -> None:
         """Continue from an earlier time: the clock was set back."""
+        self._settle()
         self._recent, self._fresh = _nothing(), []
         self.since_ns = since_ns
 
@@ -237,6 +259,7 @@ class RegionColumns:
         """
         if not self._watched:
             return None
+        self._settle()
         comes = max(self._watched, key=self._watched.__getitem__)
         leaves = min((n for n in self._index if n != OTHER), key=lambda n: float(self._lasted_ns[self._index[n]]))
         lasted_ns = self._watched[comes], int(self._lasted_ns[self._index[leaves]])
@@ -274,6 +297,7 @@ class RegionColumns:
 
     def inside(self, region: str) -> Floats:
         """Active ns of every column while `region`, or a region inside it, was active."""
+        self._settle()
         column = self._index.get(region)
         return np.zeros(1) if column is None else self._inside[column]
 
@@ -291,10 +315,12 @@ class RegionColumns:
 
     def active_s(self, region: str) -> float:
         """Seconds in which the region itself was the innermost one."""
-        return float(self._active_ns[self.own(region)].sum()) / NS_PER_S
+        own = self.own(region)
+        return float(self._active_ns[own].sum()) / NS_PER_S
 
     def active(self, elapsed_ns: int) -> Floats:
         """Exclusive active time of every column in s, after `elapsed_ns` in all."""
+        self._settle()
         total = self._active_ns / NS_PER_S
         total[0] = max(0.0, elapsed_ns / NS_PER_S - float(total[1:].sum()))
         return total

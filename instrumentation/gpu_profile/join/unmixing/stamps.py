@@ -109,11 +109,13 @@ class Stamps:
         self, activities: Activities, pieces: Pieces, columns: Columns, count: int, between: tuple[int, int]
     ) -> None:
         """Add a slice of time `between` two moments: its activities, cut to it, and their pieces with each one's
-        column."""
+        column. Pieces of other slices are ignored."""
         self._slices += 1
         if self._slices % _EVERY and self._lengths[0].sum() > _MANY:
             return
         start_ns, end_ns = between
+        here = slice(*pieces.starts.searchsorted(between).tolist())
+        pieces, columns = Pieces(*(part[here] for part in pieces)), columns[here]
         self.elapsed_ns += end_ns - start_ns
         more = count - len(self._follows)
         if more > 0:

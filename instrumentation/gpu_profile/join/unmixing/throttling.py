@@ -52,7 +52,7 @@ class Throttling:
             return
         counters = throttle_counters(self._timeline)
         marks = [mark for counter in counters.values() if (mark := counter.watermark_ns) is not None]
-        starts, ends, _, columns = self._ran().once()
+        starts, ends, _, columns = Activities.joined(self._waiting).once()
         if marks and len(ends) and min(marks) < ends.max() and elapsed_ns < _LATE_NS and not final:
             return
         self._waiting = []
@@ -76,13 +76,9 @@ class Throttling:
     def restart(self) -> None:
         """Continue from an earlier time: queued activities no longer match the readings with their stamps."""
         if self._waiting:
-            starts, ends, _, columns = self._ran().once()
+            starts, ends, _, columns = Activities.joined(self._waiting).once()
             self._active_ns = _added(self._active_ns, _summed(columns, ends - starts))
         self._waiting = []
-
-    def _ran(self) -> Activities:
-        """All queued activities."""
-        return Activities(*map(np.concatenate, zip(*self._waiting, strict=True)))
 
     def merge(self, column: int, into: int) -> None:
         """Merge a region's time into another's."""

@@ -275,6 +275,18 @@ def test_a_pool_of_a_long_time_takes_as_long_for_the_last_minute_as_for_the_firs
     assert max(sizes) <= 20_100
 
 
+def test_active_time_that_no_window_needs_any_more_takes_no_memory() -> None:
+    pool = Pool(Timeline(DEVICE, [PCIE_RX], capacity=1000), start_ns=T0)
+    windows = [(T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS) for i in range(51)]
+    pool.timeline.append(
+        [Sample(PCIE_RX, T0, T0, 0), *(Sample(PCIE_RX, end, end, i) for i, (_, end) in enumerate(windows))]
+    )
+    runs = [DeviceExecution(i, None, "r", T0 + i * 20 * MS, T0 + i * 20 * MS + 10 * MS) for i in range(250)]
+    pool.advance(runs, T0 + 5 * NS_PER_S)
+    assert pool._mixtures[0].n > 40
+    assert len(pool.attribution._recent.starts) <= 5
+
+
 # ---------------------------------------------------------------------- long executions by the counter alone
 
 

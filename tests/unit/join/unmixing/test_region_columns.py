@@ -7,7 +7,7 @@ import pytest
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.catalogue.signals import GRAPHICS
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.unmixing.activities import Activities, DeviceExecution, NamedActivities
+from gpu_profile.join.unmixing.activities import Activities, DeviceExecution, NamedActivities, Pieces, pieces
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.join.unmixing.region_columns import MOST_REGIONS, OTHER, RegionColumns
 from gpu_profile.units import NS_PER_S
@@ -210,6 +210,33 @@ def test_after_the_clock_was_set_back_totals_stand_and_the_past_is_gone(known: R
     take(known, [activity("a", 500, 507)], 500, 520)
     assert told(known, "a") == {"a": 17}
     assert known.recent(0, ALL).starts.tolist() == [500]
+
+
+def test_slices_are_added_to_the_sums_together_and_the_sums_are_those_of_one_after_the_other(
+    known: RegionColumns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [activity("a", 0, 40), activity("b", 5, 25, "a"), activity("c", 15, 30), activity("b", 45, 50, key="2")]
+    one_by_one = RegionColumns()
+    passes = 0
+
+    def counted(activities: Activities) -> Pieces:
+        nonlocal passes
+        passes += 1
+        return pieces(activities)
+
+    for a in range(0, 50, 10):
+        take(one_by_one, runs, a, a + 10)
+        one_by_one.recent(0, ALL)
+    monkeypatch.setattr("gpu_profile.join.unmixing.region_columns.pieces", counted)
+    for a in range(0, 50, 10):
+        take(known, runs, a, a + 10)
+    assert (known.fresh, passes) == (5, 0)
+    for region in "abc":
+        assert known.inside(region).tolist() == pytest.approx(one_by_one.inside(region).tolist())
+    assert known.active(50).tolist() == pytest.approx(one_by_one.active(50).tolist())
+    assert known.joint() == pytest.approx(one_by_one.joint())
+    assert known.recent(0, ALL).starts.tolist() == one_by_one.recent(0, ALL).starts.tolist()
+    assert passes == 1
 
 
 # ---------------------------------------------------------------------- changing places
