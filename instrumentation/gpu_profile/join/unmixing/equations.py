@@ -120,6 +120,13 @@ class Equations:
                 result[probe.column, i] = self.means.get(probe, 0.0)
         return result
 
+    @property
+    def windows(self) -> Ints:
+        """By unknown: the windows that contain its column, at least 1. The timing is in all of them."""
+        of = [column if column < self.columns else -1 for _, column in self.probes]
+        counts = np.append(self.seen, self.n)
+        return np.maximum(1, np.append(counts[np.array(of, np.int64)], self.seen))
+
     def copy(self) -> Equations:
         """An independent copy."""
         result = Equations(self.probes)

@@ -87,8 +87,8 @@ class Fit:
         self._probes = equations.probes
         self._seen = equations.seen.copy()
         gram, columns = equations.gram, equations.columns
-        #: The mean square of each unknown's column.
-        self.squares = np.diag(gram) / max(1, self.n)
+        #: The mean square of each unknown's column over the windows that contain its region.
+        self.squares = np.diag(gram) / equations.windows
         size, self._errors = len(gram), errors or StampErrors(np.zeros((columns, columns)))
         self._gram = gram[p:, p:].copy()
         self._moment = equations.moment[p:, output].copy() if self.n else np.zeros(columns)

@@ -26,3 +26,22 @@ def test_a_group_that_shrank_to_nothing_takes_no_memory_and_changes_no_predictio
     rows = np.hstack((probes, shares))
     assert predicted == pytest.approx(rows @ fit.solution)
     assert variances == pytest.approx(np.einsum("nk,kl,nl->n", rows, fit.posterior.covariance, rows), rel=1e-4)
+
+
+def test_rates_of_regions_in_many_windows_take_no_memory_and_a_rare_regions_rate_stays_uncertain() -> None:
+    rng, n = np.random.default_rng(2), 100_000
+    shares = np.zeros((n, 3))
+    shares[:, 1] = rng.uniform(0.0, 0.8, n)
+    shares[:3, 2] = 0.2
+    shares[:, 0] = 1.0 - shares.sum(axis=1)
+    equations = Equations(columns=3)
+    equations.add(shares, shares @ [90, 300, 200] + rng.normal(0, 3, n))
+    fit = Fit(equations, most=700.0)
+    watch = ResidualWatch()
+    watch.expect(fit)
+    assert watch._uncertain.tolist() == [False, False, True]
+    some = shares[:10]
+    _, variances = watch.predict(np.zeros((10, 0)), some)
+    exact = np.einsum("nk,kl,nl->n", some, fit.posterior.covariance, some)
+    assert variances == pytest.approx(exact, abs=0.01 * fit.noise)
+    assert variances[0] > 0.2 * fit.noise
