@@ -272,8 +272,10 @@ class SpanPipeline:
         delay_s = 0.0 if self._left else _IDLE_S
         began_ns = self._clock.elapsed_ns() - nanoseconds(_GATHER_S)
         while not self._stop.is_set():
-            self._clock.wait(self._wake, delay_s)
-            self._clock.wait(self._stop, _GATHER_S - (self._clock.elapsed_ns() - began_ns) / NS_PER_S)
+            # Not on `_wake` at first: the thread that receives would have to wake this one for each step.
+            gather_s = max(0.0, _GATHER_S - (self._clock.elapsed_ns() - began_ns) / NS_PER_S)
+            self._clock.wait(self._stop, gather_s)
+            self._clock.wait(self._wake, delay_s - gather_s)
             began_ns = self._clock.elapsed_ns()
             self._wake.clear()
             if self._stop.is_set():
