@@ -192,12 +192,17 @@ class Joiner:
         if not ended.executions:
             return
         self.last_end_ns = max(self.last_end_ns, int(ended.ends.max()))
-        # Without a loop in Python, as here come all executions.
-        last = dict(zip(map(_DEVICE, ended.executions), range(len(ended.executions)), strict=True))
+        # Without a loop in Python, as here come all executions; of shared ones, only the last row of each.
+        executions, ends = ended.executions, ended.ends
+        if not executions[0].end_ns:
+            rows = dict(zip(executions, range(len(executions)), strict=True))
+            executions = sorted(rows, key=rows.__getitem__)
+            ends = ends[sorted(rows.values())]
+        last = dict(zip(map(_DEVICE, executions), range(len(executions)), strict=True))
         where = {device: [each.uuid for each in self.placement.of(device)] for device in last}
-        self.spinning.take_ends((uuid, int(ended.ends[i])) for device, i in last.items() for uuid in where[device])
+        self.spinning.take_ends((uuid, int(ends[i])) for device, i in last.items() for uuid in where[device])
         marked: Counter[tuple[str, Hashable]] = Counter()
-        if any(map(_STREAM, ended.executions)):
+        if any(map(_STREAM, executions)):
             marked.update((e.name, e.device) for e in ended.executions if e.stream is not None)
         for (name, device), times in self.verdicts.take(ended, where).items():
             for pool in (self.pools[uuid] for uuid in where[device] if uuid in self.pools):
