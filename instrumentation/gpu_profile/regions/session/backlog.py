@@ -8,6 +8,7 @@ from itertools import chain, compress, islice
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.activities import NamedActivities
@@ -191,8 +192,12 @@ class Backlog:
         """
         gone = (self.ends <= until_ns) | (self.ends > latest_ns)
         left = ~gone
-        result = EndedExecutions(list(compress(self.ended, gone.tolist())), self.starts[gone], self.ends[gone])
-        self.ended = list(compress(self.ended, left.tolist()))
+        # Rows are nearly in the order of their ends: all before `first` are gone, and all from `end` on stay.
+        first, end = _first(left), len(gone) - _first(gone[::-1])
+        mixed = self.ended[first:end]
+        removed = [*self.ended[:first], *compress(mixed, gone[first:end].tolist())]
+        result = EndedExecutions(removed, self.starts[gone], self.ends[gone])
+        self.ended = [*compress(mixed, left[first:end].tolist()), *self.ended[end:]]
         self.starts, self.ends = self.starts[left], self.ends[left]
         if len(self._numbers):
             self._numbers = self._numbers[left]
@@ -211,6 +216,11 @@ class Backlog:
         waiting = max(0, len(self.behind) - most)
         del self.behind[:waiting]
         return over + waiting
+
+
+def _first(chosen: npt.NDArray[np.bool_]) -> int:
+    """The first row that is chosen, or the number of rows."""
+    return int(np.argmax(chosen)) if chosen.any() else len(chosen)
 
 
 def _cut_ancestors(execution: Execution) -> None:

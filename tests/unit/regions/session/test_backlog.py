@@ -56,6 +56,18 @@ def test_what_ended_is_told_once_and_kept_until_it_is_let_go() -> None:
     assert len(backlog) == 0
 
 
+@pytest.mark.parametrize("ends", [[1, 2, 3], [7, 8, 9], [1, 8, 2, 9], [8, 1], [1, 99, 8, 2], []])
+def test_executions_are_removed_in_any_order_of_their_ends(ends: list[int]) -> None:
+    backlog, made = Backlog(), [begun(str(end), 0, end) for end in ends]
+    backlog.collect(deque(made))
+    gone = [end <= 5 or end > 50 for end in ends]
+    removed = backlog.remove_joined(5, latest_ns=50, abandoned_ns=0)
+    assert removed.executions == [one for one, is_gone in zip(made, gone, strict=True) if is_gone]
+    assert removed.ends.tolist() == [one.end_ns for one in removed.executions]
+    assert backlog.ended == [one for one, is_gone in zip(made, gone, strict=True) if not is_gone]
+    assert backlog.ends.tolist() == [one.end_ns for one in backlog.ended]
+
+
 def test_only_what_overlaps_the_stretch_is_given() -> None:
     backlog = Backlog()
     backlog.collect(deque([begun("before", 0, 10), begun("across", 5, 15), begun("after", 30, 40), begun("runs", 35)]))
