@@ -36,8 +36,8 @@ _LATE_STATE: Final = RareText(b"ot=", len("o"))
 class SpanFields(NamedTuple):
     """Columns by span. A key is a trace's id followed by a span's id. A key in `parents` is empty without a parent.
 
-    `labels` are in the form of `label`. `starts` and `ends` are in ns; times of more than 63 bits are negative. `states`: the spans
-    that have a trace state. `failed`: the spans with a status of failure.
+    `labels` are in the form of `label`. `starts` and `ends` are in ns; times of more than 63 bits are negative.
+    `states`: the spans that have a trace state. `failed`: the spans with a status of failure.
     """
 
     labels: list[bytes]
