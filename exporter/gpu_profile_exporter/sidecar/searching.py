@@ -23,14 +23,14 @@ class RareText(NamedTuple):
         """The offsets of the text in `data`, in order."""
         octets = np.frombuffer(data, np.uint8)
         pair = int.from_bytes(self.text[self.pair : self.pair + 2], "little")
-        found = []
+        at_pair = []
         for first in (0, 1):
             equal = octets[first : first + (len(data) - first) // 2 * 2].view("<u2") == pair
             if equal.any():  # a tenth of the time of `flatnonzero`
-                found.append(2 * np.flatnonzero(equal) + (first - self.pair))
-        if not found:
+                at_pair.append(2 * np.flatnonzero(equal) + (first - self.pair))
+        if not at_pair:
             return np.zeros(0, np.int64)
-        places = np.sort(np.concatenate(found))
+        places = np.sort(np.concatenate(at_pair))
         places = places[(places >= 0) & (places <= len(data) - len(self.text))]
         for i, byte in enumerate(self.text):
             if i - self.pair not in (0, 1):
