@@ -5,7 +5,8 @@ activity a price times the activity. Least squares gives the idle power and the 
 own, because the same activity costs up to twice as much with other instructions or other data. Prices are not below 0.
 
 A part of the energy is refused if its interval is wide. Intervals cover noise, errors that neighbouring windows share,
-activities that hardly differ in their course, and energy of the latest windows that the prices do not explain.
+activities that hardly differ in their course, other prices in the first half of the windows than in the last, and
+energy of the latest windows that the prices do not explain.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ _CONTRAST: Final = 0.03
 _UNEXPLAINED: Final = 0.1
 #: Residuals of blocks up to this many standard deviations are chance.
 _CHANCE: Final = 2.0
-#: No half-width is below this share of its part.
-_LEAST_WIDTH: Final = 0.005
+#: No half-width is below this share of its part: prices are never quite constant.
+_LEAST_WIDTH: Final = 0.02
 
 
 class InstancePrices:
@@ -88,7 +89,8 @@ class InstancePrices:
         widths: dict[Hashable, float] = {}
         for group, part in parts.items():
             width = max(fit.half_width(rows[group]), _LEAST_WIDTH * part) + beyond_j
-            if width <= WIDEST_HALF_WIDTH * max(part, usual_j):
+            # Activity without any energy is a wrong model, too.
+            if width <= WIDEST_HALF_WIDTH * max(part, usual_j) and (part > 0 or not rows[group].any()):
                 given[group] = part / modelled_j
                 widths[group] = width / modelled_j
         certain = fit.half_width(idle_row) + beyond_j <= WIDEST_HALF_WIDTH * idle_j
@@ -119,14 +121,26 @@ class _PriceFit:
         starts = np.arange(blocks) * (n // blocks)
         scores = np.add.reduceat(scaled * left[:, None], starts) @ self._directions / n
         self._moved: Floats = np.where(clear > 0, scores / np.maximum(clear, 1e-300), 0.0)
+        # Prices of the first and the last half, which are the whole's where a half has no contrast.
+        ridge, halves = _CONTRAST**2 * np.eye(size), (slice(n // 2), slice(n // 2, n))
+        self._halves: Floats = np.array(
+            [
+                np.linalg.solve(
+                    scaled[half].T @ scaled[half] / (n / 2) + ridge,
+                    scaled[half].T @ joules[half] / (n / 2) + ridge @ solution,
+                )
+                for half in halves
+            ]
+        )
         lengths = np.add.reduceat(rows[:, 0], starts)
         means = np.add.reduceat(left, starts) / lengths
         #: The residual power of a block of windows, in W.
         self.block_w = math.sqrt(float((means**2).sum()) / max(1, blocks - size // 2))
         above_idle = joules - rows[:, 0] * self.prices[0]
         mean_w, square = float(above_idle.sum() / rows[:, 0].sum()), float((above_idle**2).mean())
-        #: Whether constant prices explain the windows.
-        self.fits = noise <= _UNEXPLAINED**2 * square and _CHANCE * self.block_w <= WIDEST_HALF_WIDTH * mean_w
+        steady = noise <= _UNEXPLAINED**2 * square and _CHANCE * self.block_w <= WIDEST_HALF_WIDTH * mean_w
+        #: Whether constant prices explain the windows. They do not if they need an idle power of 0.
+        self.fits = steady and solution[0] > 0
 
     @classmethod
     def of(cls, windows: Collection[PowerWindow]) -> _PriceFit | None:
@@ -154,7 +168,9 @@ class _PriceFit:
 
     def half_width(self, row: Floats) -> float:
         """The half-width of the energy of a sum of columns, in J."""
-        along = (row * (1 / self._scale)) @ self._directions
+        along = (row / self._scale) @ self._directions
         drawn = Z95 * math.sqrt(float((along**2) @ self._variances))
         moved = self._moved @ along
-        return max(drawn, t95(len(self._moved) - 1) * math.sqrt(float(moved @ moved)))
+        halves = self._halves @ (row / self._scale)
+        apart = abs(float(halves[0] - halves[1])) / 2
+        return max(drawn, t95(len(self._moved) - 1) * math.sqrt(float(moved @ moved))) + apart

@@ -42,7 +42,7 @@ class InstanceEnergy:
             if settled:
                 prices = self._prices.get(uuid)
                 if prices is None:
-                    # Imported here because numpy takes 30 MiB of RAM.
+                    # Imported here because numpy takes 15 MB of RAM.
                     from gpu_profile_exporter.attribution.instance_prices import InstancePrices
 
                     prices = self._prices[uuid] = InstancePrices()

@@ -142,6 +142,28 @@ def test_a_program_with_other_prices_is_refused_until_the_old_windows_are_gone(a
     assert later.given["b"] == pytest.approx(later.truth["b"], rel=0.05)
 
 
+def test_prices_that_grow_with_the_activity_are_refused() -> None:
+    """Constant prices would need an idle power of 0, and give one instance too much."""
+
+    def course(second: int, column: int, least: float) -> float:
+        return float(least + 0.4 * DRAWN[second, column])
+
+    one = world(
+        {"a": lambda s: (course(s, 0, 0.5),) * 3, "b": lambda s: (course(s, 1, 0.3),) * 3},
+        {"a": lambda s: 600 * course(s, 0, 0.5) ** 2, "b": lambda s: 300 * course(s, 1, 0.3) ** 2},
+    )
+    assert one.parts == (None, {}, {})
+
+
+def test_a_program_that_changed_in_the_middle_of_the_windows_widens_the_interval() -> None:
+    watts = {"a": always(300.0), "b": lambda s: 150.0 if s < SECONDS // 2 else 180.0}
+    changed, same = (world({"a": drawn(0), "b": drawn(1)}, each) for each in (watts, A_AND_B))
+    assert changed.parts.half_widths["b"] > 3 * same.parts.half_widths["b"]
+    assert changed.given["b"] == pytest.approx(
+        changed.truth["b"], abs=2 * changed.parts.half_widths["b"] * changed.joules
+    )
+
+
 def test_without_work_all_energy_is_that_of_the_idle_device() -> None:
     course: Course = lambda second: (0.9, 0.3, 0.2) if second % 50 < 30 else (0.0, 0.0, 0.0)  # noqa: E731
     one = world({"a": course, "b": steady(0.0)}, A_AND_B)
