@@ -188,16 +188,16 @@ def test_the_builder_of_the_tests_makes_what_kustomize_makes() -> None:
 def test_the_overlay_of_a_cloud_changes_no_more_than_it_needs(
     cloud: str, pod_changes: set[str], container_changes: set[str]
 ) -> None:
-    (daemonset,) = (each for each in built(DOCKER / f"kubernetes-{cloud}") if each["kind"] == "DaemonSet")
-    made, base = daemonset["spec"]["template"]["spec"], pod()
+    (daemonset,) = (each for each in made(DOCKER / f"kubernetes-{cloud}") if each["kind"] == "DaemonSet")
+    spec, base = daemonset["spec"]["template"]["spec"], pod()
     # The name of the settings ends in a hash.
-    made["volumes"][0]["configMap"]["name"] = base["volumes"][0]["configMap"]["name"]
-    assert {key for key in made.keys() | base.keys() if made.get(key) != base.get(key)} == pod_changes
-    (one,) = made["containers"]
+    spec["volumes"][0]["configMap"]["name"] = base["volumes"][0]["configMap"]["name"]
+    assert {key for key in spec.keys() | base.keys() if spec.get(key) != base.get(key)} == pod_changes
+    (one,) = spec["containers"]
     assert {key for key in one.keys() | container().keys() if one.get(key) != container().get(key)} == container_changes
     # A fixed user, or one of OpenShift's range.
-    assert made["securityContext"]["runAsNonRoot"] is True
-    assert made["securityContext"].get("runAsUser", USER) == USER
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"].get("runAsUser", USER) == USER
 
 
 def test_the_timeline_of_the_pods_lies_where_programs_look_for_it() -> None:
