@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 from support.mig import gpu_with, mig_node, phase
+from unit.exporter.settings import served
 
 from gpu_profile.catalogue import SIGNALS
 from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.attribution.instance_windows import ACTIVITIES, GpuWindows
+from gpu_profile_exporter.node import ExporterNode
 
 #: Both keep all multiprocessors resident while they run. The instructions of the first need twice the power.
 DENSE, SPARSE = (partial(phase, compute=share, memory=0.0, precision="fp32") for share in (0.7, 0.27))
@@ -125,3 +127,9 @@ def test_without_gpm_on_every_instance_there_are_no_windows() -> None:
     windows.add_activity("b", [])
     assert windows.settled(["a", "b"]) == []
     assert windows.settled(["a", "c"]) == []
+
+
+def test_the_exporter_passes_the_samples_of_its_readers_on(tmp_path: Path) -> None:
+    node = ExporterNode(served(["--driver", "none", "--attribution-job-mapping-dir", str(tmp_path)]))
+    assert node._attribution is not None
+    assert node._attribution.take_samples in node.readers.sample_sinks
