@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from gpu_profile.analysis.fleet.questions import QUESTIONS, student_rows
+from gpu_profile.analysis.fleet.questions import BASES, QUESTIONS, student_rows
 from gpu_profile.catalogue import attributes as names
 from gpu_profile.catalogue import serving
 from gpu_profile.catalogue.allocation import HELD_ENERGY, HELD_TIME, HOLDER
@@ -56,6 +56,9 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
     "gpu_profile_tenant_use": {_SUM: {**_POINT, "Value": "Float"}},
     "gpu_profile_held": {_SUM: {**_POINT, "Value": "Float"}},
 }
+#: Base views that a question can do without, with the part of its answer that is missing then.
+_OPTIONAL: Final = {"gpu_profile_durations": "durations of regressions"}
+_TYPES: Final = {"TIMESTAMP": "DateTime", "VARCHAR": "String", "DOUBLE": "Float64"}
 #: One process of a service. Without an id of the instance, it is its host and its process id.
 _INSTANCE: Final = (
     "if(resource['service.instance.id'] != '', resource['service.instance.id'], "
@@ -90,15 +93,17 @@ def views(database: str = "default", days: int = 7) -> str:
         "gpu_profile_held": _held(since),
         "gpu_profile_student": _student(),
     }
-    scripts = {"gpu_profile_problems": _problems(), **bases}
-    scripts |= {question.view: question.sql for question in QUESTIONS.values()}
+    # Without its table, a base view of `_OPTIONAL` cannot be made. Then the empty one before it remains.
+    empty = [(base, _nothing(base)) for base in _OPTIONAL]
+    scripts = [("gpu_profile_problems", _problems()), *empty, *bases.items()]
+    scripts += [(question.view, question.sql) for question in QUESTIONS.values()]
     head = (
         f"-- The questions of gpu-profile over the tables of the OpenTelemetry Collector in the database {database}.\n"
         "-- Install: gpu-profile query --clickhouse | clickhouse-client --ignore-error\n"
         "-- Then: SELECT * FROM gpu_profile_problems; SELECT * FROM gpu_profile_services\n"
         f"USE {database};\n\n"
     )
-    return head + "\n\n".join(f"CREATE OR REPLACE VIEW {name} AS\n{text.strip()};" for name, text in scripts.items())
+    return head + "\n\n".join(f"CREATE OR REPLACE VIEW {name} AS\n{text.strip()};" for name, text in scripts)
 
 
 def _growth(table: str, metrics: Sequence[Metric], since: str, seconds: int, values: Mapping[str, str]) -> str:
@@ -265,6 +270,12 @@ WHERE holder != ''
 """
 
 
+def _nothing(base: str) -> str:
+    """A view with the columns of a base table, and no rows."""
+    columns = ", ".join(f"{name} {_TYPES[kind]}" for name, kind in BASES[base].items())
+    return f"SELECT * FROM null('{columns}')"
+
+
 def _student() -> str:
     rows = ",\n    ".join(f"({degrees}, {comparisons}, {value:.6g})" for degrees, comparisons, value in student_rows())
     return f"SELECT * FROM values('degrees Int32, comparisons Int32, quantile Float64',\n    {rows})"
@@ -276,7 +287,10 @@ def _needed() -> Iterator[tuple[str, str, str, str]]:
         columns = {name: kind for base in _COLUMNS.values() for name, kind in base.get(table, {}).items()}
         for column, kind in columns.items():
             bases = {base for base, tables in _COLUMNS.items() if column in tables.get(table, {})}
-            yield table, column, kind, ", ".join(q.name for q in QUESTIONS.values() if bases & {*q.bases})
+            needed = bases - {*_OPTIONAL}
+            parts = [_OPTIONAL[base] for base in bases & {*_OPTIONAL}]
+            unanswered = [question.name for question in QUESTIONS.values() if needed & {*question.bases}]
+            yield table, column, kind, ", ".join((*unanswered, *parts))
 
 
 def _problems() -> str:

@@ -1,5 +1,6 @@
 """The views over the Collector's tables: OTLP of our own processes, and the true answers."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -298,6 +299,36 @@ def test_a_planted_regression_is_shown_and_an_equal_region_is_not(otel: Collecto
         assert (row["version_a"], row["version_b"], row["runs_a"], row["runs_b"]) == ("1", "2", 4, 4)
         assert row["change"] == pytest.approx(0.05 if row["region"] == "decode" else 0, abs=1e-9)
         assert row["low"] < row["change"] < row["high"]
+
+
+def test_without_histograms_regressions_has_energy_and_gpu_time(otel: CollectorTables) -> None:
+    parts = [part for part in SCRIPT.split(";\n") if re.search(r"VIEW gpu_profile_(durations|regressions) ", part)]
+    script = ";\n".join(parts)
+    otel.run("RENAME TABLE otel_metrics_histogram TO aside")
+    try:
+        assert len(otel.install(script)) == 1
+        assert answer(otel, "problems") == [
+            {"problem": "otel_metrics_histogram: no such table", "unanswered": "durations of regressions"}
+        ]
+        points = []
+        for version, began in (("1", 60), ("2", 5000)):
+            for run in range(3):
+                about = {"service.version": version, "service.instance.id": f"{version}-{run}"}
+                when: dict[str, Any] = {"started": began, "resource": about}
+                at = {"region": "decode", "hw.id": "g"}
+                points += [
+                    sum_point(REGION_CALLS, at, began, 1000, **when),
+                    sum_point(REGION_ENERGY, at, began, 5000 + run, **when),
+                    sum_point(REGION_BUSY, at, began, 20 + run / 100, **when),
+                ]
+        otel.insert("otel_metrics_sum", points)
+        assert {(row["quantity"], row["finding"]) for row in answer(otel, "regressions")} == {
+            ("energy", "no change shown"),
+            ("gpu_time", "no change shown"),
+        }
+    finally:
+        otel.run("RENAME TABLE aside TO otel_metrics_histogram")
+        assert otel.install(script) == []
 
 
 def test_other_tables_are_one_line_each_and_the_other_questions_have_answers() -> None:
