@@ -7,6 +7,7 @@ has ended for a minute, there are no spans: costs are given by phase, and for no
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Hashable, Sequence
 from enum import StrEnum
@@ -181,7 +182,7 @@ class ServingEngine:
         for time_ns, value in zip(times, joules, strict=True):
             if time_ns < self._last_time_ns - CLOCK_STEP_NS:
                 self._set_back()
-            if time_ns > self._last_time_ns and np.isfinite(value):
+            if time_ns > self._last_time_ns and math.isfinite(value):
                 self._last_time_ns = int(time_ns)
                 later.append((self._last_time_ns, float(value)))
         if later:
@@ -367,11 +368,13 @@ class ServingEngine:
                 self._ending.append((end_ns, name))
             elif (number := self._numbers.pop(name, None)) is not None:
                 self._ended.append((end_ns, number))
-        until_ns = self.account.shared_until_ns
+        # The request's last iteration may end a little later than its stamp.
+        until_ns = self.account.shared_until_ns - _SPAN_EARLY_NS
+        if len(self._ended) <= MOST_REQUESTS and min(self._ended, default=(until_ns, 0))[0] >= until_ns:
+            return
         for _ in range(len(self._ended)):
             end_ns, number = self._ended.popleft()
-            # The request's last iteration may end a little later than its stamp.
-            if end_ns >= until_ns - _SPAN_EARLY_NS and len(self._ended) < MOST_REQUESTS:
+            if end_ns >= until_ns and len(self._ended) < MOST_REQUESTS:
                 self._ended.append((end_ns, number))
                 continue
             self._end(number)

@@ -82,8 +82,7 @@ def _agree(columns: Any) -> Any:
 
 def _is_exact(message: ForwardPass, chunks: list[Chunk]) -> bool:
     """Whether prompts with these parts have all of an iteration's tokens of prefill."""
-    tokens = sum(chunk.tokens for chunk in chunks)
-    return len(chunks) == message.prefills and tokens >= _COMPUTED * message.prefill_tokens
+    return len(chunks) == message.prefills and sum(each.tokens for each in chunks) >= _COMPUTED * message.prefill_tokens
 
 
 class Membership:
@@ -284,8 +283,7 @@ class Membership:
         `number_of` numbers requests that the engine reports. `phases_only`: there are no requests, so that each
         iteration has a part for each phase. `spans_until_ns`: the spans of requests that ended before have come.
         """
-        batch = PassBatch()
-        usable: list[int] = []
+        batch, usable = PassBatch(), list[int]()
         ended_at: int | None = None
         while self._passes:
             if not phases_only and (run := self._clear_run(self._decodes_gone + len(usable))) > 0 and self._is_clear:
@@ -371,10 +369,12 @@ class Membership:
         place = at - self._decodes_gone
         if self._runs is None or place >= self._runs_from + len(self._runs):
             some = slice(place, place + _AT_ONCE)
-            good = self._is_whole(some)
-            bad = np.flatnonzero(~good | (np.diff(self._at[some], append=0) != 1))
-            end = bad[np.searchsorted(bad, np.arange(len(good)))]
-            self._runs, self._runs_from = (end + good[end] - np.arange(len(good))).tolist(), place
+            good, at_once = self._is_whole(some), np.array(self._at[some], np.int64)
+            ends, rows = np.ones(len(good), bool), np.arange(len(good))
+            ends[:-1] = ~good[:-1] | (at_once[1:] - at_once[:-1] != 1)
+            bad = np.flatnonzero(ends)
+            end = bad[np.searchsorted(bad, rows)]
+            self._runs, self._runs_from = (end + good[end] - rows).tolist(), place
         place -= self._runs_from
         return self._runs[place] if place < len(self._runs) and self._at[place + self._runs_from] == self._gone else 0
 
