@@ -11,7 +11,7 @@ from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.rate import WIDEST_HALF_WIDTH
 from gpu_profile.join.unmixing.unmix import Z95
-from gpu_profile.serving.prices import LITTLE, DurationModel, Prices
+from gpu_profile.serving.prices import LITTLE, DurationModel, Prices, enough, solution_of
 from gpu_profile.serving.terms import DURATION, EACH, TERMS, Terms, gradients_of, scales_of, terms_of, values_of
 from gpu_profile.serving.windows import CounterReadings, CumulativeTerms, Lag, lag_of, rows
 from gpu_profile.serving.work import Bools, Iterations, WorkQuantity
@@ -109,16 +109,16 @@ class CostModel:
         lag = lag_of(readings, cumulative, good)
         if lag is None:
             return
-        fits = []
+        solutions = []
         for lag_ns in (*lag.others, lag.ns):
             shares, joules = rows(readings, lag_ns, cumulative)
             equations = Equations(columns=_UNKNOWNS)
             equations.add(shares[good], joules[good])
-            fits.append(Prices(equations, np.zeros((0, _UNKNOWNS))))
-        if fits[-1].enough:
-            best = fits[-1].solution
+            solutions.append(solution_of(equations))
+        if enough(equations):
+            best = solutions[-1]
             self.lag, self.ready, self._equations = lag, True, equations
-            self._lag_offsets = np.array([fit.solution - best for fit in fits[:-1]])
+            self._lag_offsets = np.array([each - best for each in solutions[:-1]])
             self._square = float(((cumulative.values @ best[1:]) ** 2).sum())
             self._residuals.begin(shares[good])
             self._residuals.add(shares[good], joules[good], joules[good] - shares[good] @ best)

@@ -23,11 +23,30 @@ _OUTSIDE_WIDTH: Final = 0.1
 #: A price of time this many standard errors below 0 is none by chance.
 _SURELY: Final = 4.0
 _RIDGE: Final = 1e-9
+#: The places of the groups' terms among the unknowns.
+_PLACES: Final = {group: places + 1 for group, places in GROUPS.items()}
 #: The latest iterations, which show whether others than the predicted ones run now, as of another language model.
 #: Above this misfit, old iterations fade.
 _RECENT, _STALE = 2000, 0.1
 #: Iterations from which durations are predicted.
 _LEARNED: Final = 500
+
+
+def enough(equations: Equations) -> bool:
+    """Whether there are enough windows for any price."""
+    return equations.n >= WINDOWS_PER_RATE * len(equations.total)
+
+
+def solution_of(equations: Equations) -> Floats:
+    """The prices of the equations as in `Prices`, without their intervals."""
+    sums, mean = _sums(equations)
+    return shrink(*sums, _PLACES, mean).solution
+
+
+def _sums(equations: Equations) -> tuple[tuple[Floats, Floats, float, int], float]:
+    """Sums over windows: of products, of products with the energy, of its squares, and their number; and its mean."""
+    mean = abs(float(equations.sum[0])) / max(1, equations.n)
+    return (equations.gram, equations.moment[:, 0], float(equations.square[0]), equations.n), mean
 
 
 class Prices:
@@ -38,14 +57,13 @@ class Prices:
     """
 
     def __init__(self, equations: Equations, lag_offsets: Floats) -> None:
-        self.n = equations.n
-        square, mean = float(equations.square[0]), abs(float(equations.sum[0])) / max(1, equations.n)
-        groups = {group: places + 1 for group, places in GROUPS.items()}
-        sums = equations.gram, equations.moment[:, 0], square, equations.n
-        posterior = shrink(*sums, groups, mean)
+        #: Whether there are enough windows for any price.
+        self.enough = enough(equations)
+        sums, mean = _sums(equations)
+        posterior = shrink(*sums, _PLACES, mean)
         self.solution, self.covariance, self.noise = posterior.solution, posterior.covariance, posterior.noise
         self.variances = posterior.variances
-        simpler = [shrink_without(places, posterior, *sums, groups, mean) for places in groups.values()]
+        simpler = [shrink_without(places, posterior, *sums, _PLACES, mean) for places in _PLACES.values()]
         self.offsets: Floats = np.concatenate((
             lag_offsets, np.array([other.solution - self.solution for other in simpler]).reshape(-1, len(self.solution))
         ))  # fmt: skip
@@ -62,11 +80,6 @@ class Prices:
         scores: Floats = sums @ self.covariance / self.noise
         apart: Floats = (scores - scores.mean(axis=0)) * math.sqrt(len(sums) / (len(sums) - 1))
         return apart
-
-    @property
-    def enough(self) -> bool:
-        """Whether there are enough windows for any price."""
-        return self.n >= WINDOWS_PER_RATE * len(self.solution)
 
     @property
     def outside_w(self) -> float:
