@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing import least_squares
-from gpu_profile.join.unmixing.equations import Sums, rates_of_each
+from gpu_profile.join.unmixing.equations import LeftOut, Sums, rates_of_each
 from gpu_profile.join.unmixing.least_squares import bounded, nnls
 
 
@@ -78,7 +78,7 @@ def test_problems_that_are_solved_together_are_solved_as_well_as_alone(some: lis
     wider = [Problem(np.pad(each.shares, ((0, 0), (0, size - len(each.moment)))), each.values) for each in some]
     if twice:
         wider = [Problem(np.column_stack([each.shares, each.shares]), each.values) for each in wider]
-    found = rates_of_each([Sums.of(each.shares, each.values, 0, 0) for each in wider], 1.0)
+    found = rates_of_each([Sums.of(each.shares, each.values, LeftOut()) for each in wider], 1.0)
     assert len(found) == len(some)
     for problem, rates in zip(wider, found, strict=True):
         assert (rates >= 0).all()
@@ -90,7 +90,7 @@ def test_problems_that_are_solved_together_are_solved_as_well_as_alone(some: lis
 @given(problems(largest=1.5))
 def test_what_is_found_by_exchanging_sets_is_the_least_of_all(problem: Problem) -> None:
     with mock.patch.object(least_squares, "bounded", side_effect=bounded) as alone:
-        (rates,) = rates_of_each([Sums.of(problem.shares, problem.values, 0, 0)], 1.0)
+        (rates,) = rates_of_each([Sums.of(problem.shares, problem.values, LeftOut())], 1.0)
     assume(not alone.called)
     assert problem.cost(rates) <= problem.least(1.0) + 1e-6
 
@@ -99,7 +99,7 @@ def test_one_loop_whose_regions_are_never_apart_has_no_other_solved_by_itself() 
     rng = np.random.default_rng(2)
     shares = rng.dirichlet(np.ones(3), 50)
     alike = np.outer(np.full(50, 0.25), [1.0, 1.0, 2.0])
-    some = [Sums.of(each, each @ [0.2, 0.5, 0.9], 0, 0) for each in (shares, alike, shares)]
+    some = [Sums.of(each, each @ [0.2, 0.5, 0.9], LeftOut()) for each in (shares, alike, shares)]
     with mock.patch.object(least_squares, "bounded", side_effect=bounded) as alone:
         found = rates_of_each(some, 1.0)
     assert not alone.called
@@ -114,7 +114,7 @@ def test_where_windows_leave_rates_open_they_are_as_small_as_those_found_alone(k
     rng = np.random.default_rng(seed)
     first = rng.random((20, 1)) + 0.1
     shares = np.column_stack((first * rng.uniform(weak, 1.0, k), first * weak))
-    sums = Sums.of(shares, first[:, 0] * 100.0, 0, 0)
+    sums = Sums.of(shares, first[:, 0] * 100.0, LeftOut())
     (found,) = rates_of_each([sums], np.inf)
     alone = bounded(sums.gram, sums.moment, np.inf)
     assert np.linalg.norm(found) <= 1.01 * np.linalg.norm(alone)
@@ -122,7 +122,9 @@ def test_where_windows_leave_rates_open_they_are_as_small_as_those_found_alone(k
 
 def test_a_matrix_that_cannot_be_solved_takes_nothing_from_the_others() -> None:
     gram = np.array([[[1.0, 1.0 + 1e-12], [1.0 + 1e-12, 1.0]], np.eye(2)])
-    assert rates_of_each([Sums(2, 0, 0, each, np.ones(2), 2.0) for each in gram], 5.0)[1] == pytest.approx([1.0, 1.0])
+    assert rates_of_each([Sums(2, LeftOut(), each, np.ones(2), 2.0) for each in gram], 5.0)[1] == pytest.approx(
+        [1.0, 1.0]
+    )
 
 
 def test_rates_at_both_bounds_are_found_without_solving_one_by_one() -> None:
@@ -130,7 +132,7 @@ def test_rates_at_both_bounds_are_found_without_solving_one_by_one() -> None:
     some = []
     for _ in range(100):
         shares = rng.dirichlet(np.ones(7), 200)
-        some.append(Sums.of(shares, shares @ [0.0, 1.0, 0.4, 1.0, 0.0, 0.7, 1.0] + rng.normal(0, 0.05, 200), 0, 0))
+        some.append(Sums.of(shares, shares @ [0.0, 1.0, 0.4, 1.0, 0.0, 0.7, 1.0] + rng.normal(0, 0.05, 200), LeftOut()))
     with mock.patch.object(least_squares, "bounded", side_effect=bounded) as alone:
         found = rates_of_each(some, 1.0)
     assert not alone.called

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime, Placed
-from gpu_profile.join.unmixing.equations import Sums
+from gpu_profile.join.unmixing.equations import LeftOut, Sums
 from gpu_profile.join.unmixing.pauses import yield_to_program
 from gpu_profile.join.unmixing.probes import PAUSES, VARIED, Probe, ProbeKind, run_time, slots_of
 from gpu_profile.join.unmixing.sampled_time import SampledTime
@@ -83,13 +83,19 @@ class Design:
         self.contradicting = (~keep & (windows.masses[:, 0] > 0) & counts).sum(axis=1)
         #: By sensor: windows left out, because a renewal is too near to determine on which side of it they are.
         self.unclear = np.zeros(len(placed), np.int64)
+        #: By sensor: the range in which their values are, `[2, sensors]`. Empty ranges begin at infinity.
+        self.unclear_range = np.tile([[np.inf], [-np.inf]], len(placed))
         if sensor.period_ns and not sensors[0].follows:
             clear = clear_of(placed, edges)
             clear = keep & clear[:, :n] & clear[:, n:]
             left = keep.sum(axis=1) - clear.sum(axis=1)
             enough = 2 * left <= keep.sum(axis=1)
             self.unclear[enough] = left[enough]
-            keep = np.where(enough[:, None], clear, keep)
+            kept = np.where(enough[:, None], clear, keep)
+            for i in np.flatnonzero(self.unclear):
+                out, period = keep[i] & ~kept[i], placed[i].period_ns
+                self.unclear_range[:, i] = _range(windows.where(out), (ends - starts)[i, out] / period, period, counts)
+            keep = kept
         bounds = [0, *keep.sum(axis=1).cumsum().tolist()]
         self.rows = [slice(*each) for each in pairwise(bounds)]
         of, window = np.nonzero(keep)
@@ -285,10 +291,22 @@ def totals(some: Iterable[Observed]) -> list[Sums]:
     """By sensor: the sums over all windows."""
     result: list[Sums] = []
     for design, shares, values in some:
-        of = zip(design.rows, design.unclear.tolist(), design.contradicting.tolist(), strict=True)
-        sums = [Sums.of(shares[rows], values[rows], *left_out) for rows, *left_out in of]
+        left_out = design.unclear.tolist(), design.contradicting.tolist(), *design.unclear_range.tolist()
+        of = zip(design.rows, map(LeftOut, *left_out), strict=True)
+        sums = [Sums.of(shares[rows], values[rows], rest) for rows, rest in of]
         result = [one.plus(more) for one, more in zip(result, sums, strict=True)] if result else sums
     return result
+
+
+def _range(windows: Windows, periods: Floats, period_ns: int, counts: bool) -> tuple[float, float]:
+    """The range of the windows' values, whichever side of a renewal their edges are on. A counter may have grown for a
+    period more or less than its `periods`."""
+    masses = windows.masses[:, 0]
+    if not counts:
+        values = masses * NS_PER_S / (windows.ends - windows.starts)
+        return float(values.min()), float(values.max())
+    values, periods = masses * NS_PER_S / period_ns, np.rint(periods)
+    return float((values / np.maximum(1, periods - 1)).min()), float((values / (periods + 1)).max())
 
 
 class _Plan(NamedTuple):

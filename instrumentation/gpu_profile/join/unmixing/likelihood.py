@@ -59,13 +59,10 @@ _STRANGE: Final = 20.0
 #: ... and that of a window unlike any board's, or of a lag above all boards' known lags.
 _UNUSUAL: Final = 20.0
 _LATE_NS: Final = 200_000_000
-#: Unknowns of a timing: its lag and its phase.
-UNKNOWN: Final = 2
-#: Two timings are compared at this number of readings.
-_COMPARED: Final = 64
-#: Windows times timings that are tried at once, because of the memory they need.
+UNKNOWN: Final = 2  #: unknowns of a timing: its lag and its phase
+_COMPARED: Final = 64  #: two timings are compared at this number of readings
+#: Windows times timings that are tried at once, because of the memory they need, and with varying rates.
 _AT_ONCE: Final = 4096
-#: ... and with varying rates, which need more.
 _TRIED: Final = 2048
 #: Work outside all regions makes outliers: windows with residuals above `_FAR` medians, which noise (five standard
 #: deviations) does not reach. If they are at most the share `_FEW`, residuals are clipped to `_CLIP` medians (Huber,
@@ -73,11 +70,12 @@ _TRIED: Final = 2048
 _FEW: Final = 0.25
 _FAR: Final = 8.0
 _CLIP: Final = 4.0
-#: The standard deviation of the logarithm of the ratio of two medians, per window (normal residuals).
+#: The standard deviation of the logarithm of the ratio of two medians, per window, and the square of a median as a
+#: share of the mean square (normal residuals).
 _MEDIANS: Final = 1.65
+_MEDIAN_SQUARE: Final = 0.455
 _ROUNDS: Final = 2
-#: A ridge, as a share of the strongest column, that keeps equations solvable if they lack a column.
-_RIDGE: Final = 1e-12
+_RIDGE: Final = 1e-12  #: a share of the strongest column that keeps equations solvable if they lack a column
 
 
 class Trial(NamedTuple):
@@ -147,7 +145,7 @@ class Likelihood:
         self._middle_moments: dict[Sensor, Ints] = {}
         self._alone = windows._replace(masses=windows.masses[:, :1])
         self._unsteadiness_ns = unsteadiness_ns(windows.ends)
-        #: The catalogue's period is only nominal: the period in the readings takes precedence.
+        # The catalogue's period is only nominal: the period in the readings takes precedence.
         self._faster = renews_faster(lead, windows.ends)
         if self._faster:
             # A reading may be as old as the sensor's period, which is at most the time between two readings.
@@ -158,8 +156,7 @@ class Likelihood:
         self._least = max(1e-9, unsure**2) * float((means**2).mean()) + 1e-30
         self._variance, self._mean = float(means.var()), float(means.mean())
         self._discrepancy = _DISCREPANCY * self._variance
-        #: Residuals are clipped to this limit.
-        self._limit = math.inf
+        self._limit = math.inf  #: residuals are clipped to this limit
         #: Cached rates by timing and limit: they are requested repeatedly.
         self._steady: dict[tuple[Sensor, float], Floats] = {}
 
@@ -195,11 +192,13 @@ class Likelihood:
         """Whether a few outliers determined the choice of `best`. If so, residuals are clipped from here on.
 
         They did if the median residual of another timing is smaller, and either `best` has outliers too, or the median
-        is certainly smaller: under a wrong timing, outliers may hide among the other residuals.
+        is certainly smaller: under a wrong timing, outliers may hide among the other residuals. A median that errors of
+        stamps explain is not larger.
         """
         median, outliers = min(map(self._median_residual, sensors))
         if 0 < outliers <= _FEW:
             own, outliers = self._median_residual(best)
+            own = math.sqrt(max(median**2, own**2 - _MEDIAN_SQUARE * self._explained(best, self.rates(best))))
             n, certain, gain = len(self.windows.ends), CERTAIN * self._repeated(best), math.log(own / median)
             if gain > _MEDIANS * math.sqrt(certain / n) or (0 < outliers <= _FEW and n * gain > certain):
                 self._limit = _CLIP * median
@@ -220,8 +219,7 @@ class Likelihood:
         near, ridge = np.ones(len(values)), _RIDGE * np.eye(shares.shape[1])
         for _ in range(_ROUNDS + 1):
             fitted = shares * near[:, None]
-            rates = np.linalg.solve(fitted.T @ shares + ridge, fitted.T @ values)
-            residuals = np.abs(values - shares @ rates)
+            residuals = np.abs(values - shares @ np.linalg.solve(fitted.T @ shares + ridge, fitted.T @ values))
             median = max(float(np.median(residuals)), math.sqrt(self._least))
             near = (residuals <= _FAR * median).astype(np.float64)
         return median, 1 - float(near.mean())
@@ -246,12 +244,15 @@ class Likelihood:
     def _left(self, fitted: Sums, rates: Floats, n: int) -> float:
         """The mean squared error of `n` windows under these rates. Windows left out are included."""
         left = fitted.residual(rates) if fitted.n else 0.0
-        return self._least + (left * fitted.alike + self._out(fitted, n)) / n
+        return self._least + (left * fitted.alike + self._out(fitted, rates, n)) / n
 
-    def _out(self, fitted: Sums, n: int) -> float:
-        """The sum of squares of the windows, of `n`, that are neither fitted nor unclear. The signal's mean is their
-        only prediction. They contradict the timing if a counter grew."""
-        return (n - fitted.n - fitted.unclear) * self._variance + fitted.contradicting * self._mean**2
+    def _out(self, fitted: Sums, rates: Floats, n: int) -> float:
+        """The sum of squares of the windows, of `n`, that are not fitted. The signal's mean is the only prediction of
+        those that are not unclear. They contradict the timing if a counter grew, and so does an unclear window beyond
+        all mixtures of the rates."""
+        unclear, contradicting, *_ = fitted.left_out
+        square = (n - fitted.n - unclear) * self._variance + contradicting * self._mean**2
+        return square + min(fitted.beyond(rates), self._limit) ** 2
 
     def rates(self, sensor: Sensor) -> Floats:
         """The rates of the first signal under a timing."""
@@ -362,7 +363,7 @@ class Likelihood:
                 equations = Equations(chosen, self.columns)
                 for shares, values, each, _ in chunks:
                     equations.add(shares, values[:, None], each)
-                square = fitted.alike * float(equations.square[0]) + self._out(fitted, n)
+                square = fitted.alike * float(equations.square[0]) + self._out(fitted, rates, n)
                 mean = abs(float(equations.sum[0])) / max(1, equations.n)
                 gram, moment = fitted.alike * equations.gram, fitted.alike * equations.moment[:, 0]
                 fit = shrink(gram, moment, square, n, groups, mean, least=self._least)

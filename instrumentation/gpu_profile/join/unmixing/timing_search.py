@@ -20,6 +20,7 @@ from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, IN_STEP, NEAR_STEP, 
 from gpu_profile.join.unmixing.shrinkage import CERTAIN
 from gpu_profile.join.unmixing.timings import (
     JITTERS_NS,
+    PARTS_NS,
     STEP_NS,
     dividing,
     drifting,
@@ -56,8 +57,7 @@ _FAR_OFF: Final = 200.0
 #: corrects each lag `_CORRECTIONS` times.
 _RANGE_NS: Final = 60_000_000
 _STEP_NS: Final = 2_500_000
-#: Number of timings in a range that are tried at once.
-_TOGETHER: Final = 8
+_TOGETHER: Final = 8  #: number of timings in a range that are tried at once
 _SOME: Final = 300
 _CLOSER_NS: Final = (1_250_000, 600_000, 300_000, 150_000)
 _CORRECTIONS: Final = 3
@@ -122,6 +122,11 @@ class Search(Likelihood):
             scores = ((self._beside(*each, (best, left), self._discrepancy), each[0]) for each in tried)
             likely = [sensor for score, sensor in scores if reference.near(score, late=is_late(sensor))]
             alternatives = self._others(best, likely, partial(self._if_steady, (best, left)), reference)
+        whole = [sensor for sensor in alternatives if not self._in_parts(sensor)]
+        if self._in_parts(best) and whole:
+            # Some part of a period fits any loop. Only the whole shows which rates errors of stamps leave undetermined.
+            alternatives = best, *(sensor for sensor in alternatives if sensor is not whole[0])
+            best, left = whole[0], self.residual(whole[0])
         if self._limit < math.inf:
             # Residuals of later windows are compared with those of all windows, including outliers.
             self._limit = math.inf
@@ -218,13 +223,9 @@ class Search(Likelihood):
         separates them.
         """
         whole = [sensor for sensor, _ in sorted(tried, key=self._rank) if not self._in_parts(sensor)]
-        near = [sensor for sensor, _ in tried] + [
-            each._replace(lag_ns=each.lag_ns + move)
-            for each in dict.fromkeys((middle, *whole[:1]))
-            for move in range(-range_ns, range_ns + 1, _STEP_NS)
-        ]
-        near = [sensor for sensor in near if sensor.period_ns or sensor.lag_ns >= self._earliest_ns]
-        trials = self._trials(near, _SOME)
+        middles = [middle, *whole[:1]]
+        near = [sensor for sensor, _ in tried] + [each for one in middles for each in self._lags_near(one, range_ns)]
+        trials = self._trials(self._possible(near), _SOME)
         best = min(trials, key=lambda one: one.score)
         trials.sort(key=lambda one: self._beside_if_rates_vary(one, best))
         starts: list[Trial] = []
@@ -240,7 +241,18 @@ class Search(Likelihood):
             best = min(result.values(), key=lambda one: one.score)
             fresh = [sensor for sensor in dict.fromkeys(best.sensor.moved(step)) if sensor not in result]
             result |= zip(fresh, self._trials(fresh), strict=True)
+        best = min(result.values(), key=lambda one: one.score)
+        if not any(self._near(best.sensor, one, range_ns) for one in middles):
+            trials += self._trials(self._possible(self._lags_near(best.sensor, range_ns)), _SOME)
         return trials, list(result.values())
+
+    @staticmethod
+    def _lags_near(sensor: Sensor, range_ns: int) -> list[Sensor]:
+        """The sensor with every lag of the grid in a range around its own."""
+        return [sensor._replace(lag_ns=sensor.lag_ns + move) for move in range(-range_ns, range_ns + 1, _STEP_NS)]
+
+    def _possible(self, sensors: Sequence[Sensor]) -> list[Sensor]:
+        return [sensor for sensor in sensors if sensor.period_ns or sensor.lag_ns >= self._earliest_ns]
 
     def _lag_corrected(self, trial: Trial) -> Sensor:
         """The sensor with its lag corrected repeatedly by the coefficient of the lag's probe."""
@@ -265,10 +277,9 @@ class Search(Likelihood):
             tried += ranked(following(every, self.windows.starts, self.windows.ends))
         framed = [sensor for sensor in self._distinct(tried, _NEAR) if sensor.window_ns]
         if self.lead.kind is Kind.COUNTER:
-            # In a loop, parts of a period with different lengths may give the same readings.
-            framed = list(
-                {each.window_ns: each for _, _, each in sorted(tried, reverse=True) if each.window_ns}.values()
-            )
+            # In a loop, parts of a period with different lengths may give the same readings, and each at several lags.
+            of_length = ([one for one in tried if one[2].window_ns == length] for length in PARTS_NS)
+            framed = [each for some in of_length for each in self._distinct(some, _NEAR, math.inf)]
         tried += ranked(stretching(framed))
         if self.lead.refresh_ns and not self._faster:
             near = [plain(sensor) for sensor in self._distinct(tried, _NEAR)]
@@ -354,9 +365,9 @@ class Search(Likelihood):
         return self._middle_moments[sensor]
 
     @staticmethod
-    def _near(one: Sensor, other: Sensor) -> bool:
-        """Whether two timings are next to each other in the closer search."""
-        return one._replace(lag_ns=0) == other._replace(lag_ns=0) and abs(one.lag_ns - other.lag_ns) <= _STEP_NS
+    def _near(one: Sensor, other: Sensor, most_ns: int = _STEP_NS) -> bool:
+        """Whether the lags of two timings differ by at most `most_ns`, and nothing else does."""
+        return one._replace(lag_ns=0) == other._replace(lag_ns=0) and abs(one.lag_ns - other.lag_ns) <= most_ns
 
     def _refined(self, sensors: Sequence[Sensor]) -> list[tuple[Sensor, float]]:
         """The best timing near each, with its error. Hopeless ones are dropped on the way."""

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gpu_profile.join.unmixing.equations import Equations, packed, unpacked
+from gpu_profile.join.unmixing.equations import Equations, LeftOut, Sums, packed, unpacked
 from gpu_profile.join.unmixing.probes import Probe, ProbeKind
 
 PROBES = (Probe(ProbeKind.LENGTH, 1), Probe(ProbeKind.LENGTH, 2), Probe(ProbeKind.LAG))
@@ -83,3 +83,14 @@ def test_half_of_a_symmetric_matrix_is_all_of_it() -> None:
     matrix = np.random.default_rng(1).normal(size=(5, 5))
     matrix += matrix.T
     assert np.array_equal(unpacked(packed(matrix), 5), matrix)
+
+
+@pytest.mark.parametrize(("low", "high", "beyond"), [(50, 200, 0), (20, 200, 30), (50, 260, 60), (20, 260, 60)])
+def test_unclear_windows_are_beyond_the_rates_that_no_mixture_reaches(low: float, high: float, beyond: float) -> None:
+    """The rate of a column that no window has is arbitrary."""
+    shares = np.array([[0.5, 0.5, 0.0], [0.1, 0.9, 0.0]])
+    sums = Sums.of(shares, np.ones(2), LeftOut(1, 0, low, 120.0)).plus(
+        Sums.of(shares, np.ones(2), LeftOut(1, 0, 90.0, high))
+    )
+    assert sums.left_out == LeftOut(2, 0, low, high)
+    assert sums.beyond(np.array([50.0, 200.0, 0.0])) == beyond
