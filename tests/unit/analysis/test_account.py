@@ -377,6 +377,8 @@ def test_regions_that_work_in_a_third_of_their_time_are_not_confidently_wrong() 
         ("1: loop of 99.5 ms, late stamps", 18),
         # A part of a period hid that errors of stamps leave the rates undetermined.
         ("1: loop of 99.5 ms, late stamps", 2),
+        # Work in a part of regions was taken for work in the pauses between them.
+        ("more: loops of 40 to 210 ms, each of another length, work in a part", 13),
         # Lags near the best timing were not tried, because the search had begun far from it.
         ("kind: loop near a rational", 7),
     ],

@@ -173,7 +173,11 @@ class Fit:
     def _changes(self, idle: Idle, fit: Posterior, sums: tuple[Floats, Floats, float, int]) -> Floats:
         """By how much each simpler rate outside regions that is not ruled out would change the rates by column."""
         varying, sure = self._groups.get(ProbeGroup.IDLE, np.zeros(0, np.int64)), CERTAIN + _MISFIT * sums[-1]
-        steady, none = (varying, CERTAIN), (np.append(varying, self._first), sure)
+        # Programs work in regions. Pauses that draw more than every region, only because they draw more than other
+        # pauses, show that work in regions is taken for work beside them.
+        outside, *inside = (self._means @ fit.solution)[self.seen].tolist() if self.seen[0] else [0.0]
+        beside = outside > max(inside, default=math.inf) and self.steady[0] < self.steady[1:].max()
+        steady, none = (varying, math.inf if beside else CERTAIN), (np.append(varying, self._first), sure)
         simpler: list[tuple[Ints, float]] = {"varies": [], "steady": [steady], "none": [steady, none]}[idle]
         rest = *sums, self._groups, self.mean
         others = [shrink_without(at, fit, *rest, certain, self._least) for at, certain in simpler]
