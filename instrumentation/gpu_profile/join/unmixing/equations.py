@@ -126,7 +126,8 @@ class Equations:
         """By unknown: the windows that contain its column, at least 1. The timing is in all of them."""
         of = [column if column < self.columns else -1 for _, column in self.probes]
         counts = np.append(self.seen, self.n)
-        return np.maximum(1, np.append(counts[np.array(of, np.int64)], self.seen))
+        windows: Ints = np.maximum(1, np.append(counts[np.array(of, np.int64)], self.seen))
+        return windows
 
     def copy(self) -> Equations:
         """An independent copy."""
