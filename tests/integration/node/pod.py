@@ -1,4 +1,4 @@
-"""What runs in one imitated pod: the sidecar, then the service beside it, which ends first.
+"""What runs in one imitated pod: the sidecar, then the service beside it. The sidecar ends when the input does.
 
 `python pod.py SPECIFICATION`, in JSON: the sidecar's words, where it listens, the service's words, and by port the unix
 sockets through which this network namespace reaches what is outside of it.
@@ -28,10 +28,11 @@ def main(specification: str) -> None:
 async def _run(sidecar: list[str], listens: int, service: list[str], outside: dict[str, str]) -> None:
     for port, path in outside.items():
         await asyncio.start_server(_carrying(path), "127.0.0.1", int(port))
-    beside = subprocess.Popen(sidecar)
+    beside = subprocess.Popen(sidecar, stdin=subprocess.DEVNULL)
     try:
         await asyncio.to_thread(_wait, listens, beside)
-        await asyncio.to_thread(subprocess.run, service, check=True)
+        await asyncio.to_thread(subprocess.run, service, check=True, stdin=subprocess.DEVNULL)
+        await asyncio.to_thread(sys.stdin.read)
     finally:
         beside.terminate()
         await asyncio.to_thread(beside.wait, 20)

@@ -34,7 +34,10 @@ from gpu_profile.driver.simulated import SimulatedQueue, Work
 HERE = Path(__file__).parent
 #: Work of so many seconds for a request of each pod, and what may be off by the way there and back.
 PODS = {"web-0": 0.08, "web-1": 0.06}
-REQUESTS = 150
+REQUESTS = 30
+#: The last requests work for so many seconds. Their spans have samples of their own, and are joined even where the
+#: stamps of a busy machine leave the rates of the short ones unidentified.
+LONG, LONG_S = 6, 2.5
 GPU = "nvidia.com/gpu"
 _NEEDS = "require('@opentelemetry/sdk-trace-node'), require('@opentelemetry/exporter-trace-otlp-proto')"
 
@@ -62,7 +65,9 @@ class _Model(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         queue, seconds = self.server.gpu  # type: ignore[attr-defined]
-        queue.launch(Work(seconds=seconds * (0.5 + self.server.n * 0.618 % 1), flops=1e12))  # type: ignore[attr-defined]
+        short = self.server.n < REQUESTS - LONG  # type: ignore[attr-defined]
+        seconds = seconds * (0.5 + self.server.n * 0.618 % 1) if short else LONG_S  # type: ignore[attr-defined]
+        queue.launch(Work(seconds=seconds, flops=1e12))
         self.server.n += 1  # type: ignore[attr-defined]
         queue.synchronize()
         self.send_response(200)
@@ -137,7 +142,7 @@ def started(name: str, service: Sequence[str], timeline: Path, outside: dict[str
     }
     return subprocess.Popen(
         [*namespaces, sys.executable, str(HERE / "pod.py"), json.dumps(specification)],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(),
     )  # fmt: skip
 
 
@@ -172,16 +177,16 @@ def test_each_pods_spans_have_what_its_own_gpu_did(sdk: str, tmp_path: Path) -> 
             path = tmp_path / f"{name}.sock"
             opened.enter_context(model(path, queue, PODS[name]))
             running[name] = started(name, services()[sdk], exporter.timeline, {"collector": collector, "model": path})
+        # A sidecar that stops has a second to send its last spans, too little on a busy machine.
+        until(lambda: len(spans_by_pod(arrived)) == 2 * REQUESTS, "all spans come out", timeout_s=120)
         for process in running.values():
             said, _ = process.communicate(timeout=60)
             assert process.returncode == 0, said
-        until(lambda: len(spans_by_pod(arrived)) == 2 * REQUESTS, "all spans come out")
     spans = spans_by_pod(arrived)
     for name, gpu in holders.items():
         mine = [told for of, told in spans if of == name]
         assert len(mine) == REQUESTS
         joined = [told for told in mine if "gpu_profile.busy.ratio" in told]
-        # The first come before anything is known of their region.
         assert len(joined) > REQUESTS / 10, mine[-1]
         assert {tuple(told["gpu_profile.device.ids"]) for told in joined} == {(gpu,)}
         assert joined[-1]["gpu_profile.busy.ratio"] > 0.5
