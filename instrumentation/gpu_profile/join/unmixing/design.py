@@ -83,8 +83,9 @@ class Design:
         self.contradicting = (~keep & (windows.masses[:, 0] > 0) & counts).sum(axis=1)
         #: By sensor: windows left out, because a renewal is too near to determine on which side of it they are.
         self.unclear = np.zeros(len(placed), np.int64)
-        #: By sensor: the range in which their values are, `[2, sensors]`. Empty ranges begin at infinity.
-        self.unclear_range = np.tile([[np.inf], [-np.inf]], len(placed))
+        self._counts = counts
+        #: The windows, which of them each sensor leaves out as unclear, and the times between their moments.
+        self._unclear: tuple[Windows, npt.NDArray[np.bool_], Ints] | None = None
         if sensor.period_ns and not sensors[0].follows:
             clear = clear_of(placed, edges)
             clear = keep & clear[:, :n] & clear[:, n:]
@@ -92,10 +93,7 @@ class Design:
             enough = 2 * left <= keep.sum(axis=1)
             self.unclear[enough] = left[enough]
             kept = np.where(enough[:, None], clear, keep)
-            for i in np.flatnonzero(self.unclear):
-                out, period = keep[i] & ~kept[i], placed[i].period_ns
-                self.unclear_range[:, i] = _range(windows.where(out), (ends - starts)[i, out] / period, period, counts)
-            keep = kept
+            self._unclear, keep = (windows, keep & ~kept, ends - starts), kept
         bounds = [0, *keep.sum(axis=1).cumsum().tolist()]
         self.rows = [slice(*each) for each in pairwise(bounds)]
         of, window = np.nonzero(keep)
@@ -171,6 +169,17 @@ class Design:
         parts = self._moments.reshape(-1, len(of))
         np.maximum.at(latest, of, parts.max(axis=0))
         return np.tile(latest[of], len(parts))
+
+    def left_out(self) -> list[LeftOut]:
+        """By sensor: the windows left out."""
+        ranges = [(math.inf, -math.inf)] * len(self.rows)
+        if self._unclear is not None:
+            windows, out, lengths = self._unclear
+            for i in np.flatnonzero(self.unclear):
+                each, period = out[i], self._sensors[i].period_ns
+                ranges[i] = _range(windows.where(each), lengths[i, each] / period, period, counts=self._counts)
+        every = zip(self.unclear.tolist(), self.contradicting.tolist(), ranges, strict=True)
+        return [LeftOut(unclear, contradicting, *values) for unclear, contradicting, values in every]
 
     def shares(self, active: ActiveTime | SampledTime, columns: int) -> Floats:
         """The active share of every window by column, `[n, columns]`."""
@@ -291,14 +300,13 @@ def totals(some: Iterable[Observed]) -> list[Sums]:
     """By sensor: the sums over all windows."""
     result: list[Sums] = []
     for design, shares, values in some:
-        left_out = design.unclear.tolist(), design.contradicting.tolist(), *design.unclear_range.tolist()
-        of = zip(design.rows, map(LeftOut, *left_out), strict=True)
-        sums = [Sums.of(shares[rows], values[rows], rest) for rows, rest in of]
+        of = zip(design.rows, design.left_out(), strict=True)
+        sums = [Sums.of(shares[rows], values[rows], left_out) for rows, left_out in of]
         result = [one.plus(more) for one, more in zip(result, sums, strict=True)] if result else sums
     return result
 
 
-def _range(windows: Windows, periods: Floats, period_ns: int, counts: bool) -> tuple[float, float]:
+def _range(windows: Windows, periods: Floats, period_ns: int, *, counts: bool) -> tuple[float, float]:
     """The range of the windows' values, whichever side of a renewal their edges are on. A counter may have grown for a
     period more or less than its `periods`."""
     masses = windows.masses[:, 0]
