@@ -4,21 +4,24 @@ A GPU has one energy counter. Its growth in a window is the idle power times the
 activity a price times the activity. Least squares gives the idle power and the prices. Each instance has prices of its
 own, because the same activity costs up to twice as much with other instructions or other data. Prices are not below 0.
 
+The counter is up to 0.1 s behind the activities, or ahead of them. The shift with the smallest residuals counts.
+
 A part of the energy is refused if its interval is wide. Intervals cover noise, errors that neighbouring windows share,
-activities that hardly differ in their course, other prices in the first half of the windows than in the last, and
-energy of the latest windows that the prices do not explain.
+activities that hardly differ in their course, other prices in the latest windows than in all, energy that is not
+proportional to the activity, and energy of the latest windows that the prices do not explain.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
-from gpu_profile.history.timeline import Floats
+from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.least_squares import nnls
 from gpu_profile.join.unmixing.rate import WIDEST_HALF_WIDTH
 from gpu_profile.join.unmixing.unmix import WINDOWS_PER_RATE, Z95, t95
@@ -42,6 +45,12 @@ _CONTRAST: Final = 0.03
 _UNEXPLAINED: Final = 0.1
 #: Residuals of blocks up to this many standard deviations are chance.
 _CHANCE: Final = 2.0
+#: Shifts of the counter against the activities, as shares of a window: the earlier or the later window has this part.
+_SHIFTS: Final = (-0.1, -0.05, 0.05, 0.1)
+#: Prices of the latest windows are compared with all: of the last half, and of the last quarter.
+_TAILS: Final = (2, 4)
+#: The median of the absolute values of a normal distribution, in standard deviations.
+_MEDIAN: Final = 0.6745
 #: No half-width is below this share of its part: prices are never quite constant.
 _LEAST_WIDTH: Final = 0.02
 
@@ -74,10 +83,10 @@ class InstancePrices:
         for uuid, group in groups.items():
             rows[group] = rows.get(group, 0.0) + fit.row(uuid, latest)
         seconds, joules = covered_ns / NS_PER_S, sum(window.joules for window in latest)
-        idle_row = np.zeros(len(fit.prices))
+        idle_row = fit.row("", [])
         idle_row[0] = seconds
-        idle_j = float(idle_row @ fit.prices)
-        parts = {group: float(row @ fit.prices) for group, row in rows.items()}
+        idle_j = fit.joules(idle_row)
+        parts = {group: fit.joules(row) for group, row in rows.items()}
         modelled_j = idle_j + sum(parts.values())
         if not fit.fits or modelled_j <= 0 or joules <= 0:
             return REFUSED
@@ -88,7 +97,7 @@ class InstancePrices:
         given: dict[Hashable, float] = {}
         widths: dict[Hashable, float] = {}
         for group, part in parts.items():
-            width = max(fit.half_width(rows[group]), _LEAST_WIDTH * part) + beyond_j
+            width = max(fit.half_width(rows[group]), _LEAST_WIDTH * part, fit.unexplained * part) + beyond_j
             # Activity without any energy is a wrong model, too.
             if width <= WIDEST_HALF_WIDTH * max(part, usual_j) and (part > 0 or not rows[group].any()):
                 given[group] = part / modelled_j
@@ -98,11 +107,16 @@ class InstancePrices:
 
 
 class _PriceFit:
-    """Prices in J per unit of each column: time in s, and then each activity of each instance that was active."""
+    """Prices in J per unit of each column: time in s, and then each activity of each instance that was active.
 
-    def __init__(self, columns: dict[str, slice], rows: Floats, joules: Floats) -> None:
+    The other columns have no price. They grow with the root of each instance's first activity, to detect that energy is
+    not proportional to it.
+    """
+
+    def __init__(self, columns: dict[str, Ints], every: Floats, joules: Floats) -> None:
         self._columns = columns
-        n, size = rows.shape
+        size = 1 + len(ACTIVITIES) * len(columns)
+        rows, n = every[:, :size], len(every)
         # Columns of about the same size, so that no unit decides which direction is weak.
         self._scale = np.sqrt(np.maximum((rows**2).mean(axis=0), 1e-300))
         scaled = rows / self._scale
@@ -121,24 +135,24 @@ class _PriceFit:
         starts = np.arange(blocks) * (n // blocks)
         scores = np.add.reduceat(scaled * left[:, None], starts) @ self._directions / n
         self._moved: Floats = np.where(clear > 0, scores / np.maximum(clear, 1e-300), 0.0)
-        # Prices of the first and the last half, which are the whole's where a half has no contrast.
-        ridge, halves = _CONTRAST**2 * np.eye(size), (slice(n // 2), slice(n // 2, n))
-        self._halves: Floats = np.array(
-            [
-                np.linalg.solve(
-                    scaled[half].T @ scaled[half] / (n / 2) + ridge,
-                    scaled[half].T @ joules[half] / (n / 2) + ridge @ solution,
-                )
-                for half in halves
-            ]
-        )
+        # By how much other models differ, along the directions with contrast: of the latest windows only, and with
+        # roots. All of them allow negative prices.
+        self._every_scale = np.sqrt(np.maximum((every**2).mean(axis=0), 1e-300))
+        free = np.append(_ridge(scaled, left), np.zeros(len(columns)))
+        tails = [_ridge(scaled[-(n // tail) :], left[-(n // tail) :]) for tail in _TAILS]
+        others = [np.append(tail, np.zeros(len(columns))) for tail in tails]
+        others.append(_ridge(every / self._every_scale, left))
+        self._others: Floats = np.array(others) - free
         lengths = np.add.reduceat(rows[:, 0], starts)
         means = np.add.reduceat(left, starts) / lengths
-        #: The residual power of a block of windows, in W.
-        self.block_w = math.sqrt(float((means**2).sum()) / max(1, blocks - size // 2))
+        block_w = math.sqrt(float((means**2).sum()) / max(1, blocks - size // 2))
+        #: The usual residual power of a block of windows, in W: without the few blocks of a program with other prices.
+        self.block_w = min(block_w, float(np.median(np.abs(means))) / _MEDIAN)
         above_idle = joules - rows[:, 0] * self.prices[0]
         mean_w, square = float(above_idle.sum() / rows[:, 0].sum()), float((above_idle**2).mean())
-        steady = noise <= _UNEXPLAINED**2 * square and _CHANCE * self.block_w <= WIDEST_HALF_WIDTH * mean_w
+        steady = noise <= _UNEXPLAINED**2 * square and _CHANCE * block_w <= WIDEST_HALF_WIDTH * mean_w
+        #: The residuals as a share of the variation. Prices are too low by up to this share if activities are in error.
+        self.unexplained = math.sqrt(noise / max(float(joules.var()), 1e-300))
         #: Whether constant prices explain the windows. They do not if they need an idle power of 0.
         self.fits = steady and solution[0] > 0
 
@@ -147,30 +161,66 @@ class _PriceFit:
         """From windows. None if there are too few for the number of active instances."""
         used = sorted({uuid for window in windows for uuid, values in window.activity.items() if any(values)})
         width = len(ACTIVITIES)
-        columns = {uuid: slice(1 + width * i, 1 + width * (i + 1)) for i, uuid in enumerate(used)}
         size = 1 + width * len(used)
+        columns = {
+            uuid: np.append(np.arange(1 + width * i, 1 + width * (i + 1)), size + i) for i, uuid in enumerate(used)
+        }
         if len(windows) < max(WINDOWS_PER_RATE * size, _BLOCK * _FEWEST_BLOCKS):
             return None
-        rows = np.zeros((len(windows), size))
+        rows = np.zeros((len(windows), size + len(used)))
         for row, window in zip(rows, windows, strict=True):
             row[0] = (window.end_ns - window.start_ns) / NS_PER_S
             for uuid in window.activity.keys() & columns.keys():
-                row[columns[uuid]] = window.activity[uuid]
-        return cls(columns, rows, np.array([window.joules for window in windows]))
+                row[columns[uuid]] = _values(window, uuid)
+        joules = np.array([window.joules for window in windows])
+        return cls(columns, min(_shifted(rows, windows), key=lambda each: _residual(each[:, :size], joules)), joules)
 
     def row(self, uuid: str, windows: Iterable[PowerWindow]) -> Floats:
         """The sums of an instance's activities over windows, in the columns of this fit."""
-        result = np.zeros(len(self.prices))
+        result = np.zeros(len(self._every_scale))
         if (place := self._columns.get(uuid)) is not None:
             for window in windows:
-                result[place] += window.activity.get(uuid, 0.0)
+                if uuid in window.activity:
+                    result[place] += _values(window, uuid)
         return result
+
+    def joules(self, row: Floats) -> float:
+        """The energy of a sum of columns."""
+        return float(row[: len(self.prices)] @ self.prices)
 
     def half_width(self, row: Floats) -> float:
         """The half-width of the energy of a sum of columns, in J."""
-        along = (row / self._scale) @ self._directions
+        own = row[: len(self.prices)] / self._scale
+        along = own @ self._directions
         drawn = Z95 * math.sqrt(float((along**2) @ self._variances))
         moved = self._moved @ along
-        halves = self._halves @ (row / self._scale)
-        apart = abs(float(halves[0] - halves[1])) / 2
+        apart = float(np.abs(self._others @ (row / self._every_scale)).max())
         return max(drawn, t95(len(self._moved) - 1) * math.sqrt(float(moved @ moved))) + apart
+
+
+def _values(window: PowerWindow, uuid: str) -> tuple[float, ...]:
+    """An instance's activities in a window, and the time multiplied by the root of the mean of the first one."""
+    activity, seconds = window.activity[uuid], (window.end_ns - window.start_ns) / NS_PER_S
+    return (*activity, math.sqrt(max(0.0, activity[0]) * seconds))
+
+
+def _residual(rows: Floats, joules: Floats) -> float:
+    """The sum of the squares that no prices explain, negative ones included, without a constant."""
+    moments = rows.T @ joules
+    return -float(moments @ np.linalg.lstsq(rows.T @ rows, moments, rcond=None)[0])
+
+
+def _ridge(rows: Floats, left: Floats) -> Floats:
+    """The coefficients that explain residuals by columns of size 1, and 0 along directions without contrast."""
+    n, size = rows.shape
+    return np.asarray(np.linalg.solve(rows.T @ rows / n + _CONTRAST**2 * np.eye(size), rows.T @ left / n))
+
+
+def _shifted(rows: Floats, windows: Collection[PowerWindow]) -> Iterator[Floats]:
+    """The rows, and rows of the activities a part of a window earlier or later."""
+    yield rows
+    follows = np.array([a.end_ns == b.start_ns for a, b in pairwise(windows)])
+    before = np.where(np.append(False, follows)[:, None], np.roll(rows, 1, axis=0), rows)
+    after = np.where(np.append(follows, False)[:, None], np.roll(rows, -1, axis=0), rows)
+    for shift in _SHIFTS:
+        yield rows + abs(shift) * ((before if shift > 0 else after) - rows)

@@ -30,17 +30,26 @@ class World(NamedTuple):
     def given(self) -> dict[Hashable, float]:
         return {group: share * self.joules for group, share in self.parts.groups.items()}
 
+    def half_width(self, group: str) -> float:
+        """In J."""
+        return self.parts.half_widths[group] * self.joules
+
 
 def world(
     courses: Mapping[str, Course], watts: Mapping[str, Callable[[int], float]], seconds: int = SECONDS,
-    reported: Mapping[str, Course] | None = None, groups: Mapping[str, str] | None = None,
+    reported: Mapping[str, Course] | None = None, groups: Mapping[str, str] | None = None, late: float = 0.0,
 ) -> World:  # fmt: skip
-    """Instances with courses of activity, each with its W at activity 1 of the multiprocessors."""
+    """Instances with courses of activity, each with its W at activity 1 of the multiprocessors.
+
+    The counter is `late` by a share of a second.
+    """
     prices, noise = InstancePrices(), np.random.default_rng(seconds).normal(0, NOISE_J, seconds)
     truth, joules = dict.fromkeys(courses, 0.0), 0.0
     for second in range(seconds):
         own = {name: watts[name](second) * course(second)[0] for name, course in courses.items()}
-        window_j = IDLE_W + sum(own.values()) + float(noise[second])
+        beside = max(0, second - 1 if late > 0 else second + 1)
+        beside_j = sum(watts[name](beside) * course(beside)[0] for name, course in courses.items())
+        window_j = IDLE_W + sum(own.values()) * (1 - abs(late)) + beside_j * abs(late) + float(noise[second])
         activity = {name: course(second) for name, course in {**courses, **(reported or {})}.items()}
         prices.add([PowerWindow(second * NS_PER_S, (second + 1) * NS_PER_S, window_j, activity)])
         if second >= seconds - LATEST:
@@ -74,7 +83,7 @@ A_AND_B = {"a": always(300.0), "b": always(150.0)}
 def test_an_instance_that_needs_twice_the_energy_for_the_same_activity_has_it() -> None:
     parts, joules, truth = one = world({"a": drawn(0), "b": drawn(1)}, A_AND_B)
     for name in "ab":
-        assert one.given[name] == pytest.approx(truth[name], abs=parts.half_widths[name] * joules)
+        assert one.given[name] == pytest.approx(truth[name], abs=one.half_width(name))
         assert one.given[name] == pytest.approx(truth[name], rel=0.05)
     assert parts.idle is not None
     assert parts.idle * joules == pytest.approx(IDLE_W * LATEST, rel=0.1)
@@ -83,12 +92,12 @@ def test_an_instance_that_needs_twice_the_energy_for_the_same_activity_has_it() 
 
 def test_seven_instances_have_their_shares() -> None:
     names = "abcdefg"
-    parts, joules, truth = one = world(
+    one = world(
         {name: drawn(place) for place, name in enumerate(names)},
         {name: always(30.0 + 10 * place) for place, name in enumerate(names)},
     )
     assert set(one.given) == set(names)
-    within = [abs(one.given[name] - truth[name]) <= parts.half_widths[name] * joules for name in names]
+    within = [abs(one.given[name] - one.truth[name]) <= one.half_width(name) for name in names]
     assert sum(within) >= 6  # half-widths are those of 95 %
 
 
@@ -155,13 +164,45 @@ def test_prices_that_grow_with_the_activity_are_refused() -> None:
     assert one.parts == (None, {}, {})
 
 
+@pytest.mark.parametrize("ago", [20, 50])
+@pytest.mark.parametrize("factor", [0.5, 1.3])
+def test_a_program_with_slightly_other_prices_is_refused_or_within_its_interval(ago: int, factor: float) -> None:
+    """Though a change of the price of few windows hardly changes the prices of all."""
+
+    def course(second: int, column: int) -> tuple[float, ...]:
+        return steady(0.8 * (DRAWN[second // 7, column] > 0.4))(second)
+
+    def changed(second: int) -> float:
+        return 150.0 * (1 if second < SECONDS - ago else factor)
+
+    one = world({"a": lambda s: course(s, 0), "b": lambda s: course(s, 1)}, {"a": always(300.0), "b": changed})
+    for name in one.truth.keys() & one.given.keys():
+        assert one.given[name] == pytest.approx(one.truth[name], abs=one.half_width(name))
+
+
+@pytest.mark.parametrize("power", [0.5, 2.0])
+def test_energy_that_is_not_proportional_to_the_activity_is_refused_or_within_its_interval(power: float) -> None:
+    def watts(column: int) -> Callable[[int], float]:
+        return lambda second: float(150 * drawn(column)(second)[0] ** (power - 1))
+
+    one = world({name: drawn(at) for at, name in enumerate("abc")}, {name: watts(at) for at, name in enumerate("abc")})
+    for name in one.truth.keys() & one.given.keys():
+        assert one.given[name] == pytest.approx(one.truth[name], abs=one.half_width(name))
+
+
+@pytest.mark.parametrize("shift", [-0.1, 0.1])
+def test_a_counter_that_is_late_or_early_takes_no_energy_from_the_instances(shift: float) -> None:
+    one = world({"a": drawn(0), "b": drawn(1)}, A_AND_B, late=shift)
+    assert set(one.given) == {"a", "b"}
+    for name in "ab":
+        assert one.given[name] == pytest.approx(one.truth[name], abs=one.half_width(name))
+
+
 def test_a_program_that_changed_in_the_middle_of_the_windows_widens_the_interval() -> None:
     watts = {"a": always(300.0), "b": lambda s: 150.0 if s < SECONDS // 2 else 180.0}
     changed, same = (world({"a": drawn(0), "b": drawn(1)}, each) for each in (watts, A_AND_B))
     assert changed.parts.half_widths["b"] > 3 * same.parts.half_widths["b"]
-    assert changed.given["b"] == pytest.approx(
-        changed.truth["b"], abs=2 * changed.parts.half_widths["b"] * changed.joules
-    )
+    assert changed.given["b"] == pytest.approx(changed.truth["b"], abs=2 * changed.half_width("b"))
 
 
 def test_without_work_all_energy_is_that_of_the_idle_device() -> None:
