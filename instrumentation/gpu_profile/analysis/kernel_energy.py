@@ -30,6 +30,10 @@ from gpu_profile.report.table import printable
 
 #: The most kernels of a region with columns of their own. Each further column widens all intervals.
 MOST_KERNELS: Final = 5
+#: Kernels of an execution have no energy if they ran outside it for longer than this share of their time, and for
+#: longer than the clocks of marks and kernels may differ.
+_MOST_OUTSIDE: Final = 0.1
+_CLOCKS_NS: Final = 100_000
 #: Between the names of a region and a kernel in a column's name. Printable names do not contain it.
 _OF: Final = "\0"
 _NO_COLUMNS: Final = f"more than {MOST_REGIONS} regions and kernels on the device"
@@ -53,11 +57,13 @@ class KernelEnergy(NamedTuple):
 class DeviceKernels:
     """The kernels on one device by region, and each execution's time outside the separated ones, in ns.
 
-    `rest_ns` is the part without any profiled kernel, by execution.
+    `rest_ns` is the part without any profiled kernel, by execution. `outside` counts the profiled executions whose
+    kernels are not used, because they ran outside them.
     """
 
     rest_ns: Floats
     regions: dict[str, list[KernelEnergy]] = field(default_factory=dict)
+    outside: int = 0
 
 
 class SeparateKernel(NamedTuple):
@@ -83,12 +89,16 @@ class RegionEnergy(NamedTuple):
 
 
 class _Kernels(NamedTuple):
-    """All kernels with times on a device: their execution, their name, and their edges there."""
+    """All kernels with times on a device: their execution, their name, and their edges there.
+
+    `outside` counts the executions whose kernels are left out.
+    """
 
     owners: Ints
     names: Sequence[str]
     starts: Ints
     ends: Ints
+    outside: int
 
 
 def own_ns(activities: Activities, use: DeviceUse) -> Floats:
@@ -109,9 +119,9 @@ def device_kernels(
     the device of each.
     """
     kernels = _kernels(spans, work, several)
-    if not len(kernels.owners):
-        return None
     n = len(work.keys)
+    if not len(kernels.owners):
+        return DeviceKernels(own_ns(work.activities, use), outside=kernels.outside) if kernels.outside else None
     every = Activities(
         np.concatenate((work.activities.starts, kernels.starts)),
         np.concatenate((work.activities.ends, kernels.ends)),
@@ -119,7 +129,7 @@ def device_kernels(
         np.concatenate((work.activities.columns, work.activities.columns[kernels.owners])),
     )
     own = own_ns(every, use)
-    result = DeviceKernels(own[:n])
+    result = DeviceKernels(own[:n], outside=kernels.outside)
     chosen = _chosen(work, kernels, own[n:])
     split = _split(work, every, kernels, chosen)
     pool = device_pool(use.timeline, split, processes)
@@ -158,7 +168,7 @@ def region_energy(
 
 def _kernels(spans: Sequence[SpanRecord], work: DeviceWork, several: set[int]) -> _Kernels:
     """The kernels of the executions on a device, cut to these."""
-    owners, starts, ends = [], [], []
+    owners, starts, ends, outside = [], [], [], 0
     names: list[str] = []
     rows = zip(work.keys.tolist(), work.activities.starts.tolist(), work.activities.ends.tolist(), strict=True)
     for owner, (key, first, last) in enumerate(rows):
@@ -166,6 +176,10 @@ def _kernels(spans: Sequence[SpanRecord], work: DeviceWork, several: set[int]) -
         if stamps is None or key in several:
             continue
         a, b = (np.clip(edges, first, last) for edges in stamps.edges(spans[key].start_ns))
+        whole_ns = sum(stamps.lengths_ns)
+        if whole_ns - int((b - a).sum()) > max(_MOST_OUTSIDE * whole_ns, _CLOCKS_NS):
+            outside += 1
+            continue
         keep = np.flatnonzero(b > a)
         shown = [printable(name) or OTHERS for name in stamps.names]
         names += [shown[stamps.which[i]] for i in keep.tolist()]
@@ -174,7 +188,7 @@ def _kernels(spans: Sequence[SpanRecord], work: DeviceWork, several: set[int]) -
         ends.append(b[keep])
     nothing = [np.zeros(0, np.int64)]
     owned, began, ended = (np.concatenate(nothing + parts) for parts in (owners, starts, ends))
-    return _Kernels(owned, names, began, ended)
+    return _Kernels(owned, names, began, ended, outside)
 
 
 def _chosen(work: DeviceWork, kernels: _Kernels, own: Floats) -> dict[tuple[str, str], Ints]:

@@ -107,7 +107,7 @@ def profile_of(recording: Recording, analysis: Analysis, *, name: str = "") -> S
         device = _DeviceSamples(analysis, use, paths, linked, complete=not lost and uuid not in divided)
         ran = work.devices.get(uuid)
         if ran is not None and device.measured[1]:
-            device.kernels = device_kernels(spans, ran, use, recording.processes, several)
+            device.add_kernels(device_kernels(spans, ran, use, recording.processes, several))
         rows = device.rows(ran, own.get(uuid))
         samples += _rounded(rows)
         comments += device.comments
@@ -207,7 +207,16 @@ class _DeviceSamples:
         self.comments: list[str] = []
         joules = [use.energy_j, *(each.summary.energy_j for each in self._summaries.values())]
         self.measured = (use.utilization is not None, any(each is not None for each in joules))
-        self.kernels: DeviceKernels | None = None
+        self._kernels: DeviceKernels | None = None
+
+    def add_kernels(self, kernels: DeviceKernels | None) -> None:
+        """Give the kernels of the device energy of their own."""
+        self._kernels = kernels
+        if kernels is not None and kernels.outside:
+            self.comments.append(
+                f"{self._title}: kernels of {kernels.outside:,} executions have no energy: they ran outside their "
+                "executions. Set a stream, so that its marks give the device's intervals."
+            )
 
     def rows(self, work: DeviceWork | None, own: Floats | None) -> _Rows:
         rows = _Rows()
@@ -238,10 +247,10 @@ class _DeviceSamples:
             label = ((names_of.REGIME.name, str(verdict.regime)),) if verdict.regime is not Regime.UNKNOWN else ()
             keys, weights = work.keys[mine], own[mine]
             self._add(rows, keys, weights, busy, label, 0)
-            if self.kernels is None or region not in self.kernels.regions:
+            if self._kernels is None or region not in self._kernels.regions:
                 self._add(rows, keys, weights, energy, label, 1)
                 continue
-            parts = region_energy(self.kernels, region, mine, energy.value / _MJ, (summary.energy_half_width or 0.0))
+            parts = region_energy(self._kernels, region, mine, energy.value / _MJ, (summary.energy_half_width or 0.0))
             for kernel in parts.kernels:
                 width = (_WIDTH, f"{kernel.half_width / kernel.joules * 100:.0f} %")
                 joules = _Amount(kernel.joules * _MJ, certain=True)

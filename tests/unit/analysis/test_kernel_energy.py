@@ -9,7 +9,7 @@ from support.pprof import total
 
 from gpu_profile.analysis.account import Analysis
 from gpu_profile.analysis.kernel_energy import DeviceKernels, KernelEnergy, region_energy
-from gpu_profile.analysis.profile import ENERGY, MIXED, OUTSIDE, profile_of
+from gpu_profile.analysis.profile import ENERGY, MIXED, OUTSIDE, UNCERTAIN, profile_of
 from gpu_profile.join.unmixing.unmix import LOCK_STEP
 from gpu_profile.recording import KernelStamps, Recording
 from gpu_profile.report.stacks import StackProfile
@@ -55,6 +55,21 @@ def test_kernels_in_lock_step_stay_in_their_regions_frame_with_the_reason() -> N
     assert energy[f"{REGION} {MIXED}"] > 10 * energy[REGION]
     reasons = {dict(each.labels).get("reason") for each in found.samples if each.stack[-1].endswith(MIXED)}
     assert all(reason and reason.startswith("not identifiable") for reason in reasons)
+    assert analysis.devices[0].energy_j is not None
+    assert total(found.samples, found.kinds.index(ENERGY)) == round(analysis.devices[0].energy_j * 1e3)
+
+
+def test_kernels_that_run_after_their_executions_have_no_energy_and_a_comment_says_so() -> None:
+    """As where the host launches them and does not wait, without a stream's marks."""
+    recording = replace(RANDOM, seconds=10).recording()
+    spans = [
+        each._replace(end_ns=(3 * each.start_ns + each.end_ns) // 4, device_intervals=()) for each in recording.spans
+    ]
+    found, analysis = profiled(replace(recording, spans=tuple(spans)))
+    assert set(joules(found)) <= {REGION, OUTSIDE, f"{REGION} {UNCERTAIN}"}
+    assert any(
+        f"kernels of {len(spans):,} executions have no energy: they ran outside" in each for each in found.comments
+    )
     assert analysis.devices[0].energy_j is not None
     assert total(found.samples, found.kinds.index(ENERGY)) == round(analysis.devices[0].energy_j * 1e3)
 
