@@ -55,10 +55,14 @@ REFUSED: Final = EnergyParts(None, {}, {})
 
 
 class _WaitingRows:
-    """Samples of one activity of an instance: start, end and value in quanta. They follow each other in time."""
+    """Samples of one activity of an instance: start, end and value in quanta. They follow each other in time.
+
+    `began_ns` is the start of the first one, which is kept when it is dropped.
+    """
 
     def __init__(self) -> None:
         self.rows: deque[tuple[int, int, int]] = deque(maxlen=_MOST_WAITING)
+        self.began_ns: int | None = None
 
     @property
     def end_ns(self) -> int:
@@ -68,7 +72,10 @@ class _WaitingRows:
     def add(self, start_ns: int, end_ns: int, value: int) -> None:
         if end_ns < self.end_ns - CLOCK_STEP_NS:
             self.rows.clear()  # the clock was set back
+            self.began_ns = None
         if start_ns < end_ns and end_ns > self.end_ns:
+            if self.began_ns is None:
+                self.began_ns = start_ns
             self.rows.append((max(start_ns, self.end_ns), end_ns, value))
 
     def integral(self, a_ns: int, b_ns: int) -> tuple[int, int]:
@@ -80,6 +87,10 @@ class _WaitingRows:
                 mass += value * inside
                 covered += inside
         return mass, covered
+
+    def pauses(self, a_ns: int, b_ns: int) -> bool:
+        """Whether there are samples before and after `(a, b]`, so that the instance existed in it."""
+        return self.began_ns is not None and self.began_ns < a_ns and b_ns < self.end_ns
 
     def drop(self, before_ns: int) -> None:
         while self.rows and self.rows[0][1] <= before_ns:
@@ -149,13 +160,16 @@ class GpuWindows:
         return windows
 
     def _activity(self, start_ns: int, end_ns: int) -> dict[str, tuple[float, ...]] | None:
-        """The integrals of each instance that existed. None if one existed, or was read, for a part of the window."""
+        """The integrals of each instance that existed.
+
+        None if one existed for a part of the window only, or was not read in all of it.
+        """
         result = {}
         for uuid, rows in self._instances.items():
             parts = [row.integral(start_ns, end_ns) for row in rows]
             least = min(covered for _, covered in parts)
             if least < _COVERED * (end_ns - start_ns):
-                if any(covered for _, covered in parts):
+                if any(covered for _, covered in parts) or any(row.pauses(start_ns, end_ns) for row in rows):
                     return None
                 continue
             result[uuid] = tuple(

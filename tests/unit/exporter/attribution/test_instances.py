@@ -107,6 +107,18 @@ def test_a_window_of_which_an_instance_has_a_part_is_left_out() -> None:
     assert ends == {1: {"a", "b"}, 3: {"a"}, 5: {"a", "c"}, 6: {"a", "c"}}
 
 
+def test_a_pause_in_the_readings_of_an_instance_is_not_taken_for_its_absence() -> None:
+    """Its energy would be the others'."""
+    windows = GpuWindows()
+    windows.add_energy(energy(*((at / 10, at * 10.0) for at in range(81))))
+    windows.add_activity("a", activity(*((float(at), at + 1.0, 0.5) for at in range(8))))
+    windows.add_activity("b", activity((0.0, 2.0, 1.0)))
+    ends = [window.end_ns // SECOND for window in windows.settled(["a", "b"])]
+    windows.add_activity("b", activity((6.0, 8.0, 1.0)))
+    ends += [window.end_ns // SECOND for window in windows.settled(["a", "b"])]
+    assert ends == [1, 2, 7, 8]
+
+
 def test_no_window_spans_a_reset_of_the_counter_or_a_step_of_the_clock() -> None:
     windows = GpuWindows()
     hour = 3600
