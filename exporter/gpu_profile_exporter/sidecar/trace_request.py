@@ -285,7 +285,7 @@ def places(data: bytes, at: int, end: int, field: int, most: int) -> FieldPositi
     """The messages of this field from `at` to `end`. Raises ValueError if malformed, TooManyError above `most`."""
     try:
         return _places(data, at, end, field, most)
-    except IndexError as error:
+    except (IndexError, OverflowError) as error:  # a length may have 70 bits
         raise ValueError("it is cut off") from error
 
 

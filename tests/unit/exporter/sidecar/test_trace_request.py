@@ -1,7 +1,7 @@
 """A request with spans as bytes: what is received, less what was added, is what was sent."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from support.otlp_traces import request_of, span, spans_of
@@ -97,6 +97,8 @@ def without(data: bytes, start: int, end: int, left_out: list) -> bytes:  # type
 
 
 @given(st.binary(max_size=300))
+@example(b"\x0a" + b"\xff" * 9 + b"\x7f")
+@example(b"\x0a\x0b\x12" + b"\xff" * 9 + b"\x01")
 def test_what_is_no_request_is_a_value_error(data: bytes) -> None:
     try:
         ExportTraceServiceRequest.FromString(data)
