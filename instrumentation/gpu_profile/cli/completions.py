@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import random
 import re
-import urllib.error
+import threading
 import urllib.request
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
+from queue import SimpleQueue
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from gpu_profile.cli.progress import Progress
 from gpu_profile.clock import SYSTEM_CLOCK, Alarm
 from gpu_profile.errors import GpuProfileError, UsageError
+from gpu_profile.monitor.top.endpoint import StatusError, UntrustedError, fetch, read
+from gpu_profile.monitor.top.region_rates import ScrapeError
+from gpu_profile.report.table import printable
 from gpu_profile.serving.sweep import LONGEST_ANSWER, SweepStep, sweep_steps
 from gpu_profile.units import NS_PER_S, nanoseconds
 
@@ -24,16 +26,24 @@ from gpu_profile.units import NS_PER_S, nanoseconds
 _LONGEST, _LEAST = 16_384, 64
 #: Tokens of prompts are drawn from here: vocabularies have at least as many, and their special ones are elsewhere.
 _VOCABULARY: Final = range(1_000, 30_000)
-#: The longest wait for an answer. SGLang renews its count of running requests every 30 s while it is idle.
-_ANSWER_S, _IDLE_S, _STEP_S = 600.0, 40.0, 1.0
+#: The longest time for the list of models, and for an answer to a prompt.
+_MODELS_S, _ANSWER_S = 30.0, 600.0
+#: SGLang renews its count of running requests every 30 s while it is idle.
+_IDLE_S, _STEP_S = 40.0, 1.0
 _KEY: Final = "OPENAI_API_KEY"
-#: vLLM's and SGLang's metrics of requests that run or wait, and of those that have ended.
+#: The most characters of a failure that are shown, and the least status with words about one.
+_MOST_REASON, _LEAST_ERROR = 100, 400
+#: The remedies of statuses.
+_REMEDIES: Final = {
+    401: f"; set {_KEY}", 403: f"; set {_KEY}", 404: "; is it a server with OpenAI's API?", 429: "; lower --most",
+}  # fmt: skip
+#: A sample's labels and its value, if it is a number and finite.
+_VALUE: Final = r"(?:\{.*\})? (\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?= |$)"
+#: Metrics of vLLM and SGLang: the requests that run or wait, and the ended requests.
 _RUNNING: Final = re.compile(
-    r"^(?:vllm:num_requests_(?:running|waiting)|sglang:num_(?:running|queue)_reqs)(?:\{.*\})? ([0-9.e+]+)", re.MULTILINE
+    rf"^(?:vllm:num_requests_(?:running|waiting)|sglang:num_(?:running|queue)_reqs){_VALUE}", re.MULTILINE
 )
-_ENDED: Final = re.compile(
-    r"^(?:vllm:request_success_total|sglang:num_requests_total)(?:\{.*\})? ([0-9.e+]+)", re.MULTILINE
-)
+_ENDED: Final = re.compile(rf"^(?:vllm:request_success_total|sglang:num_requests_total){_VALUE}", re.MULTILINE)
 
 
 class TokenUsage(NamedTuple):
@@ -50,6 +60,7 @@ def base_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        valid = valid and url.isprintable() and " " not in url
     except ValueError:
         valid = False
     if not valid or parts.username is not None or parts.query or parts.fragment:
@@ -62,6 +73,8 @@ class CompletionServer:
 
     def __init__(self, base: str, model: str, longest: int | None) -> None:
         self._base, self._ended, self._random = base, 0.0, random.Random()  # noqa: S311 - no secrets
+        #: Whether the server's metrics counted the sweep's own requests at the last look.
+        self.counts_requests = False
         listed = self._json("/v1/models").get("data")
         models = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
         chosen = next((each for each in models if model in ("", each.get("id"))), None)
@@ -87,14 +100,33 @@ class CompletionServer:
         def share() -> float:
             return (SYSTEM_CLOCK.elapsed_ns() - began_ns) / lasts_ns
 
-        with Progress("sweeping", share), ThreadPoolExecutor(most) as pool:
+        with Progress("sweeping", share):
             for step in sweep_steps(self.longest, most):
                 if share() >= 1:
                     break
-                for usage in pool.map(self.complete, [step] * step.requests):
+                for usage in self._answers(step):
                     total = TokenUsage(total.requests + 1, total.prompt + usage.prompt, total.answer + usage.answer)
                 self.check_alone(total.requests)
         return total._replace(seconds=share() * lasts_ns / NS_PER_S)
+
+    def _answers(self, step: SweepStep) -> Iterator[TokenUsage]:
+        """Send the requests of a step at once. Raises the first failure without a wait for the other answers."""
+        answers = SimpleQueue[TokenUsage | Exception]()
+
+        def send() -> None:
+            try:
+                answers.put(self.complete(step))
+            except Exception as error:  # noqa: BLE001 - raised below
+                answers.put(error)
+
+        for _ in range(step.requests):
+            # The process ends without these threads: a pool's would keep it after Ctrl-C until all answers have come.
+            threading.Thread(target=send, name="gpu-profile-sweep", daemon=True).start()
+        for _ in range(step.requests):
+            answer = answers.get()
+            if isinstance(answer, Exception):
+                raise answer
+            yield answer
 
     def complete(self, step: SweepStep) -> TokenUsage:
         """Send one request of a step. Returns the tokens by the server's count."""
@@ -126,7 +158,9 @@ class CompletionServer:
 
     def check_alone(self, own: int) -> None:
         """GpuProfileError if more than `own` requests have ended since the server was idle."""
-        others = _ended(self._metrics()) - self._ended - own
+        ended = _ended(self._metrics()) - self._ended
+        self.counts_requests = ended > 0
+        others = ended - own
         if others > 0:
             raise GpuProfileError(
                 f"{self._base}: the sweep stopped, because {others:.0f} other requests came meanwhile: repeat it when "
@@ -134,9 +168,6 @@ class CompletionServer:
             )
 
     def _metrics(self) -> str:
-        from gpu_profile.monitor.top.endpoint import fetch
-        from gpu_profile.monitor.top.region_rates import ScrapeError
-
         try:
             return fetch(f"{self._base}/metrics")
         except ScrapeError:
@@ -145,27 +176,30 @@ class CompletionServer:
     def _json(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The object that the server answers, to a body by POST."""
         headers = {"Content-Type": "application/json"}
-        if key := os.environ.get(_KEY):
+        if key := os.environ.get(_KEY, "").strip():
+            if not key.isascii() or not key.isprintable():
+                raise UsageError(f"{_KEY} has characters that no key has: set it anew")
             headers["Authorization"] = f"Bearer {key}"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._base + path, data, headers)  # noqa: S310 - checked
+        timeout_s = _MODELS_S if data is None else _ANSWER_S
         try:
-            with urllib.request.urlopen(request, timeout=_ANSWER_S) as answer:  # noqa: S310 - checked
-                result = json.load(answer)
-        except urllib.error.HTTPError as error:
-            raise UsageError(f"{self._base}{path}: HTTP {error.code}: {_reason(error)}") from error
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            reason = getattr(error, "reason", None) or error
-            raise UsageError(f"{self._base}{path}: {str(reason)[:80]}: is it a server with OpenAI's API?") from error
+            result = json.loads(read(request, timeout_s=timeout_s, clock=SYSTEM_CLOCK))
+        except StatusError as error:
+            words = error.words if error.code >= _LEAST_ERROR else ""
+            reason = f"HTTP {error.code}: {words}" if words else str(error)
+            raise UsageError(
+                f"{self._base}{path}: {printable(reason)[:_MOST_REASON]}{_REMEDIES.get(error.code, '')}"
+            ) from error
+        except UntrustedError as error:
+            raise UsageError(f"{self._base}: {error}") from error
+        except ScrapeError as error:
+            reason = printable(str(error))[:_MOST_REASON]
+            raise UsageError(f"{self._base}{path}: {reason}: is it a server with OpenAI's API?") from error
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{self._base}{path}: no JSON: is it a server with OpenAI's API?") from error
         return result if isinstance(result, dict) else {}
 
 
 def _ended(text: str) -> float:
     return sum(float(each) for each in _ENDED.findall(text))
-
-
-def _reason(error: urllib.error.HTTPError) -> str:
-    """The server's own words, in one short line."""
-    with error:
-        text = " ".join(error.read(4096).decode("utf-8", "replace").split())
-    return text[:100] or error.reason

@@ -20,6 +20,9 @@ Capture = pytest.CaptureFixture[str]
 class Server:
     """Each request takes a second of the clock. `others` run at the start, `foreign` ones end with each own request."""
 
+    #: Other text than that of vLLM's counts.
+    metrics = b""
+
     def __init__(
         self, clock: FakeClock, *, others: int = 0, foreign: int = 0, shows: bool = True, **model: Any
     ) -> None:
@@ -42,6 +45,8 @@ class Server:
         if handler.path == "/v1/models":
             return 200, json.dumps({"data": self.models}).encode()
         if handler.path == "/metrics":
+            if self.metrics:
+                return 200, self.metrics
             ended = len(self.bodies) * (1 + self.foreign) + 7
             text = f'vllm:num_requests_running{{engine="0"}} {self.others}.0\nvllm:num_requests_waiting 0.0\n'
             return 200, (text + f"vllm:request_success_total {ended}\n").encode() if self.shows else b"other 1\n"
@@ -129,3 +134,96 @@ def test_a_server_that_does_not_answer_as_one_is_an_error(monkeypatch: pytest.Mo
     ):
         assert part in line
         assert len(line) <= 230
+
+
+def test_the_first_failure_ends_the_sweep_without_a_wait_for_other_answers(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    server, ended, late = Server(FakeClock()), threading.Event(), list[bool]()
+    monkeypatch.setattr(completions, "SYSTEM_CLOCK", server.clock)
+    server.fails = b"full"
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        if handler.path == "/v1/completions" and server.bodies:
+            late.append(ended.wait(10))
+        server.answer(handler)
+
+    with answering(answer) as url:
+        code = cli.run(["sweep", url, "--most", "4"])
+        assert (code, late) == (2, [])
+        ended.set()
+    assert "HTTP 400: full" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/completions"])
+@pytest.mark.parametrize("code", [302, 307])
+def test_a_redirect_does_not_take_the_key_or_a_prompt_to_another_server(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture, path: str, code: int
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    server, elsewhere = Server(FakeClock()), list[str]()
+    monkeypatch.setattr(completions, "SYSTEM_CLOCK", server.clock)
+
+    def other(handler: BaseHTTPRequestHandler) -> None:
+        elsewhere.append(handler.path)
+        server.answer(handler)
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        if handler.path != path:
+            server.answer(handler)
+            return
+        handler.send_response(code)
+        handler.send_header("Location", target + path)
+        handler.end_headers()
+
+    with answering(other) as target, answering(answer) as url:
+        assert cli.run(["sweep", url, "--most", "1"]) == 2
+        assert elsewhere == []
+    assert f"HTTP {code} redirects to {target}{path}, which is not followed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "reason"),
+    [
+        (200, b"[" * 100_000, "no JSON"),
+        (200, b" " * (5 << 20), "more than 4 MiB"),
+        (401, b"\x1b[31mwho?", r"HTTP 401: \x1b[31mwho?; set OPENAI_API_KEY"),
+        (429, b"slow down", "HTTP 429: slow down; lower --most"),
+        (500, b"", "HTTP 500 Internal Server Error"),
+    ],
+)
+def test_an_answer_that_is_no_list_of_models_is_one_short_line(
+    capsys: Capture, status: int, text: bytes, reason: str
+) -> None:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        handler.end_headers()
+        handler.wfile.write(text)
+
+    with answering(answer) as url:
+        assert cli.run(["sweep", url]) == 2
+    line = capsys.readouterr().err
+    assert reason in line
+    assert len(line) <= 230
+
+
+def test_a_key_is_sent_without_its_line_break_and_never_shown(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret\n")
+    with swept(monkeypatch, "--seconds", "5") as (server, code):
+        assert (code, server.keys) == (0, {"Bearer secret"})
+    monkeypatch.setenv("OPENAI_API_KEY", "sec\nret")
+    with swept(monkeypatch) as (server, code):
+        assert (code, server.bodies) == (2, [])
+    error = capsys.readouterr().err
+    assert "OPENAI_API_KEY has characters" in error
+    assert "ret" not in error
+
+
+@pytest.mark.parametrize("metrics", [b"vllm:num_requests_running 0.0\n", b"vllm:num_requests_running +Inf\n"])
+def test_a_server_that_does_not_count_the_sweep_shows_no_other_traffic_either(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture, metrics: bytes
+) -> None:
+    monkeypatch.setattr(Server, "metrics", metrics)
+    with swept(monkeypatch, "--seconds", "5") as (_, code):
+        assert code == 0
+    assert "unseen" in capsys.readouterr().err

@@ -1,4 +1,7 @@
-"""One scrape of a Prometheus endpoint: the check of its URL, and its text within one deadline for the whole answer."""
+"""One scrape of a Prometheus endpoint: the check of its URL, and its text within one deadline for the whole answer.
+
+`read` has the deadline and the limits for any request.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import http.client
 import io
 import re
 import socket
+import ssl
 import urllib.error
 import urllib.request
 from contextlib import ExitStack
@@ -25,10 +29,26 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 5.0
 #: A longer body is refused.
 MOST_BYTES: Final = 4 << 20
+#: The bytes of a failure's body that are read.
+_WORDS_BYTES: Final = 4096
+#: OpenSSL's environment variable with trusted authorities.
+_CA_FILE: Final = "SSL_CERT_FILE"
 
 
 class NoAnswerError(ScrapeError):
     """The answer was not complete in time."""
+
+
+class UntrustedError(ScrapeError):
+    """The server's certificate is of no trusted authority."""
+
+
+class StatusError(ScrapeError):
+    """The answer has another status than success: `code`. `words` is the beginning of its body, in one line."""
+
+    def __init__(self, code: int, reason: str, words: str) -> None:
+        super().__init__(f"HTTP {code} {reason}")
+        self.code, self.words = code, words
 
 
 def check_url(url: str) -> str:
@@ -60,41 +80,58 @@ def fetch(url: str, *, clock: Clock = SYSTEM_CLOCK) -> str:
     Each address of the host may take as long until it is connected. Raises ScrapeError.
     """
     request = urllib.request.Request(url, headers={"Accept": "text/plain;version=0.0.4"})  # noqa: S310 - checked
+    return read(request, timeout_s=TIMEOUT_S, clock=clock).decode("utf-8", "replace")
+
+
+def read(request: urllib.request.Request, *, timeout_s: float, clock: Clock = SYSTEM_CLOCK) -> bytes:
+    """The body of the answer, of at most `MOST_BYTES`, after at most `timeout_s` as for `fetch`. Raises ScrapeError."""
     try:
         with ExitStack() as opened:
-            answer = urllib.request.build_opener(_Handler(_Deadline(clock), opened), _Redirects).open(request)
+            opener = urllib.request.build_opener(_Handler(_Deadline(clock, timeout_s), opened), _Redirects)
+            try:
+                answer = opener.open(request)
+            except urllib.error.HTTPError as error:
+                raise StatusError(error.code, error.reason, _words(error)) from error
             data: bytes = answer.read(MOST_BYTES + 1)
             missing = answer.length
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise ScrapeError(f"HTTP {error.code} {error.reason}") from error
     except urllib.error.URLError as error:
-        raise _failed(error.reason) from error
+        raise _failed(error.reason, timeout_s) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise _failed(error) from error
+        raise _failed(error, timeout_s) from error
     if len(data) > MOST_BYTES:
         raise ScrapeError(f"its answer has more than {MOST_BYTES >> 20} MiB")
     if missing:
         raise ScrapeError(f"its answer ended {missing} bytes too early")
-    return data.decode("utf-8", "replace")
+    return data
 
 
-def _failed(error: object) -> ScrapeError:
+def _words(error: urllib.error.HTTPError) -> str:
+    """The beginning of the body of a failure; empty if it does not come."""
+    try:
+        with error:
+            return " ".join(error.read(_WORDS_BYTES).decode("utf-8", "replace").split())
+    except (OSError, http.client.HTTPException, ValueError):
+        return ""
+
+
+def _failed(error: object, timeout_s: float) -> ScrapeError:
     if isinstance(error, TimeoutError):
-        return NoAnswerError(f"no answer within {TIMEOUT_S:g} s")
+        return NoAnswerError(f"no answer within {timeout_s:g} s")
     if isinstance(error, http.client.IncompleteRead):
         return ScrapeError("its answer ended too early")
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return UntrustedError(f"its certificate is not trusted ({error.verify_message}): set {_CA_FILE}")
     if isinstance(error, OSError) and error.strerror:
         return ScrapeError(error.strerror)
     return ScrapeError(str(error) or type(error).__name__)
 
 
 class _Deadline:
-    """The end of a scrape that begins now."""
+    """The end of a request that begins now."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, timeout_s: float) -> None:
         self._clock = clock
-        self._end_ns = clock.elapsed_ns() + nanoseconds(TIMEOUT_S)
+        self._end_ns = clock.elapsed_ns() + nanoseconds(timeout_s)
 
     def left_s(self) -> float:
         """The time that is left, in s. TimeoutError if there is none."""
@@ -151,7 +188,8 @@ class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to endpoints, but not from https:// to http://."""
+    """Follows redirects to endpoints, but not from https:// to http://, and not with a body or a key: it may lead to
+    another server, which is not the user's."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
@@ -159,6 +197,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         try:
             check_url(newurl)
             refused = req.type == "https" and not newurl.lower().startswith("https:")
+            refused = refused or req.data is not None or req.has_header("Authorization")
         except UsageError:
             refused = True
         if refused:
