@@ -120,17 +120,18 @@ class ServingStatLogger(_Base):
             "sum_prefill_kv_tokens": context if prefills else 0, "num_decode_requests": decodes,
         }  # fmt: skip
         read_bytes = _first(getattr(scheduler_stats, "perf_stats", None), ("num_read_bytes_per_gpu",), 0)
-        if decodes and read_bytes and (contexts := self._decode_contexts(result, read_bytes)):
+        all_go_on = not firsts and not ended
+        if decodes and read_bytes and (contexts := self._decode_contexts(result, read_bytes, all_go_on=all_go_on)):
             result["sum_decode_kv_tokens"] = contexts
         return result
 
-    def _decode_contexts(self, scheduled: dict[str, int], read_bytes: float) -> int:
+    def _decode_contexts(self, scheduled: dict[str, int], read_bytes: float, *, all_go_on: bool) -> int:
         """The contexts in decode, 0 if they are not clear. An error is logged once; all else is still reported."""
         if not self._estimates:
             return 0
         try:
             self._contexts = self._contexts or DecodeContexts(self._config)
-            return self._contexts.of(scheduled, read_bytes)
+            return self._contexts.of(scheduled, read_bytes, all_go_on=all_go_on)
         except Exception as error:  # noqa: BLE001  (vLLM's formulas are no stable interface)
             self._estimates = False
             _log.info("Contexts do not follow from --enable-mfu-metrics for this language model: %.80s", error)

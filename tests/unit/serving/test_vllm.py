@@ -78,26 +78,28 @@ def test_without_computed_tokens_cached_ones_follow_from_the_hits_of_the_prefix_
     assert iteration(2, (100,), 1, 40)[1:3] == (60, 40)
 
 
-def estimated(logger: ServingStatLogger, bytes_read: float, decodes: int, **prompts: Any) -> int | None:
-    """The contexts that the plug-in reports for this estimate of vLLM's, with a prompt of 300 tokens after 50 others in
-    each iteration."""
-    scheduler, iteration = stats(decodes + 1, decodes, (300, 50), firsts=1, **prompts)
+def estimated(
+    logger: ServingStatLogger, bytes_read: float, decodes: int, prompts: tuple[int, int] | None = None, **named: Any
+) -> int | None:
+    """The contexts that the plug-in reports for this estimate of vLLM's."""
+    scheduler, iteration = stats(decodes + (prompts is not None), decodes, prompts, **named)
     scheduler.perf_stats = SimpleNamespace(num_flops_per_gpu=1, num_read_bytes_per_gpu=bytes_read)
     return logger.scheduled(scheduler, iteration).get("sum_decode_kv_tokens")
 
 
-def bytes_of(decodes: int, contexts: int) -> int:
+def bytes_of(decodes: int, contexts: int, prompt: int = 0) -> int:
     work = ExecutionContext()
-    work.add(300, 350, True)
+    if prompt:
+        work.add(prompt, prompt, True)
     work.add(decodes, contexts, False)
     return ModelMetrics(None).get_read_bytes(work)
 
 
 def settled(factor: float = 1.0) -> ServingStatLogger:
-    """After enough iterations to trust the estimates, if they are right."""
+    """After enough iterations to trust the estimates, if they are right. The last ones have ended."""
     logger = ServingStatLogger(CONFIG)
-    for context in range(100):
-        estimated(logger, factor * bytes_of(3, 7003 + context), 3)
+    for step in range(50):
+        estimated(logger, factor * bytes_of(3, 7003 + 3 * step), 3, ended=3 * (step == 49))
     return logger
 
 
@@ -105,7 +107,7 @@ def test_contexts_in_decode_follow_from_the_estimate_of_bytes_read() -> None:
     with perf_module():
         logger = settled()
         # vLLM counts the current token of each request too.
-        assert estimated(logger, bytes_of(3, 7003), 3) == 7000
+        assert estimated(logger, bytes_of(3, 9003), 3) == 9000
         assert "sum_decode_kv_tokens" not in logger.scheduled(*stats(2, 2))
 
 
@@ -118,11 +120,30 @@ def test_an_estimate_that_does_not_fit_the_tokens_gives_no_contexts() -> None:
         assert estimated(logger, bytes_of(3, 7003), 3) == 7000
 
 
-@pytest.mark.parametrize("factor", [0.5, 2.0, 3.7])
+@pytest.mark.parametrize("factor", [0.5, 2.0, 3.0, 3.7])
 def test_estimates_that_are_wrong_by_a_factor_are_not_trusted_where_they_fit_by_chance(factor: float) -> None:
+    """Twice the bytes give whole numbers, as the bytes of weights are a multiple of a context's. They grow too fast."""
     with perf_module():
         logger = settled(factor)
-        assert estimated(logger, bytes_of(3, 7003), 3) is None
+        assert estimated(logger, bytes_of(3, 9003), 3) is None
+        assert estimated(logger, factor * bytes_of(3, 9006), 3) is None
+
+
+def test_estimates_that_become_wrong_by_a_factor_give_no_contexts_from_then_on() -> None:
+    with perf_module():
+        logger = settled()
+        assert estimated(logger, bytes_of(3, 9003), 3) == 9000
+        assert {estimated(logger, 2 * bytes_of(3, 9006 + 3 * step), 3) for step in range(50)} == {None}
+
+
+def test_the_contexts_beside_prompts_of_unclear_tokens_follow_from_the_iteration_before() -> None:
+    """vLLM computed 100 tokens of a prompt, the plug-in takes it for 400."""
+    with perf_module():
+        logger = settled()
+        assert estimated(logger, bytes_of(3, 9003), 3) == 9000
+        assert estimated(logger, bytes_of(3, 9006, prompt=100), 3, (400, 0), firsts=1) == 9003
+        # The next iteration has one request more.
+        assert estimated(logger, bytes_of(4, 9509), 4) == 9505
 
 
 class Windowed(ModelMetrics):
