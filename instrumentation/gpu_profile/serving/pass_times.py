@@ -42,7 +42,7 @@ class PassTimes:
     """The iterations of one publisher, with times. A sequence that falls is a restart of the publisher.
 
     A sequence that the time since the last message cannot hold is refused: it is of another publisher, or wrong. If the
-    next message continues it, it was a restart.
+    next message continues it, it was a restart. All lost messages together are no more than the time can hold either.
     """
 
     def __init__(self) -> None:
@@ -55,6 +55,8 @@ class PassTimes:
         self._messages: list[ForwardPass] = []
         self._sequence, self._refused = -1, -1
         self._lost = 0
+        #: The lost messages for which there is room at a time, besides those that later time can hold.
+        self._room, self._room_ns = _MOST_KEPT, 0
         self._last_end_ns, self._typical_ns, self._idle = 0, 0, True
         #: Lost messages so far, and when the last one arrived.
         self.gaps, self.arrival_ns = 0, 0
@@ -72,7 +74,7 @@ class PassTimes:
         """
         if message.sequence != self._sequence + 1 and self._sequence >= 0:
             self._skip(message.sequence, arrival_ns)
-        self._sequence = message.sequence
+        self._sequence, self._refused = message.sequence, -1
         if len(self._arrivals) >= _MOST_KEPT:
             self._lost = min(self._lost + 1, _MOST_LOST)
             raise MessageError(MessageFault.RATE)
@@ -93,7 +95,8 @@ class PassTimes:
         """Count the lost messages before one that does not continue the last one."""
         if sequence == self._sequence:
             raise MessageError(MessageFault.REPEATED)
-        possible = _MOST_KEPT * (KEPT_BACK_NS + max(0, arrival_ns - self.arrival_ns)) // KEPT_BACK_NS
+        room = min(_MOST_KEPT, self._room + _held_in(self.arrival_ns - self._room_ns))
+        possible = room + _held_in(arrival_ns - self.arrival_ns)
         before = sequence if sequence < self._sequence else sequence - self._sequence - 1
         skipped = min(sequence, 1) if sequence < self._sequence else before
         if before > possible:
@@ -101,6 +104,7 @@ class PassTimes:
                 self._refused = sequence
                 raise MessageError(MessageFault.SEQUENCE)
             skipped = 1
+        self._room, self._room_ns = max(0, possible - skipped), arrival_ns
         self._lost = min(self._lost + skipped, _MOST_LOST)
         self.gaps += skipped
 
@@ -153,6 +157,11 @@ class PassTimes:
         return (ends - walls).tolist(), ends.tolist()
 
 
+def _held_in(length_ns: int) -> int:
+    """The most messages that a time can hold."""
+    return _MOST_KEPT * max(0, length_ns) // KEPT_BACK_NS
+
+
 def _lost(start_ns: int, end_ns: int, count: int) -> list[TimedPass]:
     """Places for lost iterations, spread evenly over a time."""
     length_ns = max(end_ns - start_ns, 0)
@@ -169,6 +178,12 @@ class PublishedPasses:
     def __init__(self) -> None:
         self.streams: dict[tuple[str, int], PassTimes] = {}
         self.refused: dict[MessageFault, int] = defaultdict(int)
+        self._gaps_before = 0
+
+    @property
+    def gaps(self) -> int:
+        """Lost messages so far, of all publishers that there were."""
+        return self._gaps_before + sum(stream.gaps for stream in self.streams.values())
 
     def take(self, message: ForwardPass, arrival_ns: int) -> None:
         """Add a message to the iterations of its publisher."""
@@ -189,5 +204,5 @@ class PublishedPasses:
         result = {key: passes for key, stream in self.streams.items() if (passes := stream.settled(now_ns))}
         for key in [key for key, stream in self.streams.items() if stream.arrival_ns < now_ns - 60_000_000_000]:
             if key not in result:
-                del self.streams[key]
+                self._gaps_before += self.streams.pop(key).gaps
         return result

@@ -141,6 +141,26 @@ def test_a_sequence_that_the_time_cannot_hold_is_refused_unless_the_next_message
     assert stream.gaps == 80_000
 
 
+@pytest.mark.parametrize("first", [1_000, 10**9])
+def test_two_publishers_in_turn_with_one_name_lose_no_more_messages_than_time_can_hold(first: int) -> None:
+    published = PublishedPasses()
+    for turn in range(500):
+        for place, sequence in enumerate((5 + turn, first + turn)):
+            published.take(decode(sequence), EPOCH_NS + (2 * turn + place) * 10 * MS)
+    assert published.gaps <= 4096 * (1 + 10_000 * MS / KEPT_BACK_NS)
+    # Far apart, the second one's messages change nothing: none follows its last one.
+    assert first < 10**9 or (published.gaps, published.refused) == (0, {MessageFault.SEQUENCE: 500})
+
+
+def test_lost_messages_still_count_after_their_publisher_has_ended() -> None:
+    published = PublishedPasses()
+    for place, sequence in enumerate((0, 5, 6)):
+        published.take(decode(sequence), EPOCH_NS + place * 10 * MS)
+    published.settled(EPOCH_NS + LATER_NS)
+    published.settled(EPOCH_NS + 200 * KEPT_BACK_NS)
+    assert (published.streams, published.gaps) == ({}, 4)
+
+
 def test_times_begin_anew_when_the_clock_is_set_back() -> None:
     times = PassTimes()
     for sequence, end_ms in ((0, 100_000), (1, 10), (2, 20)):
