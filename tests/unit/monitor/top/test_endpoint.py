@@ -1,3 +1,4 @@
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -9,6 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 from urllib.request import Request
 
 import pytest
+import trustme
+from support.push import http_endpoint
 from unit.monitor.top.scene import exposition
 
 from gpu_profile.errors import UsageError
@@ -173,3 +176,10 @@ def test_a_redirect_from_https_to_http_is_not_followed() -> None:
     assert follow("https://other/metrics") is not None
     with pytest.raises(HTTPError, match="redirects to http://node/metrics, which is not followed"):
         follow("http://node/metrics?token=secret")
+
+
+def test_a_certificate_of_an_unknown_authority_is_named_with_the_remedy() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+    with http_endpoint(context) as made, pytest.raises(ScrapeError, match=r"not trusted \(.+\): set SSL_CERT_FILE"):
+        fetch(made.url)
