@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, partial
+from functools import lru_cache, partial
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _OF_RESOURCE: Final = 1
 _NESTED: Final = 2
 _VARINT, _FIXED64, _BYTES, _GROUP, _GROUP_END, _FIXED32 = range(6)
-#: The bytes before a span of so many bytes.
-_span_head: Final = cache(partial(head, _NESTED))
+#: The bytes before a span of so many bytes. Senders choose the sizes, so the cache has a limit.
+_span_head: Final = lru_cache(10_000)(partial(head, _NESTED))
 
 #: The largest length that is encoded in two bytes.
 _MOST_IN_TWO: Final = 0x3FFF
