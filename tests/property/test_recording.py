@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from gpu_profile.catalogue import SIGNALS
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event, Sample
 from gpu_profile.errors import RecordingError
 from gpu_profile.recording import DeviceInterval, Recording, RecordingWriter, SpanRecord, read_recording, repair
+from gpu_profile.recording.kernel_stamps import KernelStamps
 
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
 text = st.text(max_size=8)
@@ -29,6 +31,15 @@ devices = st.builds(
     Device, uuids, st.none() | text, st.sampled_from(DeviceKind), st.none() | int64, text, text, st.none() | int64
 )
 intervals = st.builds(DeviceInterval, uuids, st.integers(0, 1 << 64), int64, int64)
+#: Columns are as long as each other, as `KernelStamps.of` makes them.
+stamps = st.lists(st.tuples(text, st.integers(0, 1 << 50), st.integers(0, 1 << 50)), max_size=3).map(
+    lambda rows: KernelStamps.of(
+        [name for name, _, _ in rows],
+        np.array([start for _, start, _ in rows], np.int64),
+        np.array([start + length for _, start, length in rows], np.int64),
+        since_ns=0,
+    )
+)
 spans = st.builds(
     SpanRecord,
     text,
@@ -45,6 +56,7 @@ spans = st.builds(
     st.none() | st.booleans(),
     st.lists(uuids, max_size=2).map(tuple),
     st.booleans(),
+    kernels=st.none() | stamps,
 )
 events = st.builds(Event, uuids, int64, text, st.none() | int64, text)
 entries = st.lists(
