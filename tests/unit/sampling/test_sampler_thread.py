@@ -6,6 +6,7 @@ from support.drivers import A, Sampling, World, wait_for
 
 from gpu_profile.catalogue import Tier
 from gpu_profile.driver import Driver
+from gpu_profile.sampling.sampler import Sampler
 
 
 def test_flush_without_a_thread_reads_everything_here(world: World) -> None:
@@ -92,13 +93,20 @@ def test_stop_without_start_closes_the_driver(world: World) -> None:
     assert world.driver.closed == 1
 
 
+def started(sampler: Sampler) -> threading.Thread:
+    """The thread of a sampler that starts now. Others may run: of a session that an earlier test began."""
+    before = set(threading.enumerate())
+    sampler.start()
+    (thread,) = [each for each in threading.enumerate() if each.name == "gpu-profile-sampler" and each not in before]
+    return thread
+
+
 def test_stop_leaves_a_thread_that_hangs_in_the_driver_behind(sampling: Sampling, world: World) -> None:
     sampler = sampling(world.open, 0.001)
     sampler.open()
     world.driver.free.clear()
-    sampler.start()
+    thread = started(sampler)
     assert world.driver.stuck.wait(10)
-    (thread,) = [thread for thread in threading.enumerate() if thread.name == "gpu-profile-sampler"]
     sampler.stop(timeout_s=0.01)
     assert thread.is_alive()
     assert thread.daemon
@@ -117,9 +125,8 @@ def test_a_thread_that_was_left_behind_ends_even_if_another_was_started(sampling
     sampler = sampling(world.open, 0.001)
     sampler.open()
     world.driver.free.clear()
-    sampler.start()
+    old = started(sampler)
     assert world.driver.stuck.wait(10)
-    (old,) = [thread for thread in threading.enumerate() if thread.name == "gpu-profile-sampler"]
     sampler.stop(timeout_s=0.01)
     sampler.start()
     world.driver.free.set()
