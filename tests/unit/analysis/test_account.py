@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from laboratory.programs import Unmarked
+from laboratory.programs import Stamps, Unmarked
 from laboratory.recordings import Case, recorded
 from laboratory.rows import ROWS, outcomes, program
 from laboratory.run import EVERY
@@ -397,6 +397,20 @@ def test_a_lag_is_found_closely_where_exact_readings_show_it_closely() -> None:
     for outcome in told:
         assert outcome.answer.half_width is not None
         assert outcome.answer.value == pytest.approx(outcome.target.truth, abs=1.5 * outcome.answer.half_width)
+
+
+def test_readings_within_milliseconds_of_a_renewal_leave_narrow_intervals() -> None:
+    """Of readings as often as the counter renews itself, most lie there."""
+    (row,) = (row for row in ROWS if "utilisation over 1000.0 ms renewed each 167" in row.name)
+    case = row.build(0)
+    # Stamps of the device: a host's may be late, which widens intervals for another reason.
+    marked = replace(case, program=replace(case.program, stamps=Stamps(marks_us=5.0)))
+    told = [outcome for outcome in outcomes(row.name, marked) if outcome.quantity == "power"]
+    assert len(told) == 6
+    for outcome in told:
+        assert outcome.answer.half_width is not None
+        assert outcome.answer.half_width < 10
+        assert outcome.answer.value == pytest.approx(outcome.target.truth, abs=2 * outcome.answer.half_width)
 
 
 def test_a_correction_that_takes_readings_for_those_of_another_renewal_is_undone() -> None:
