@@ -2,22 +2,12 @@
 
 import copy
 import hashlib
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 Document = dict[str, Any]
-
-
-def built(folder: Path) -> list[Document]:
-    """The documents of an overlay: by kubectl where it is installed, else by this module."""
-    if shutil.which("kubectl") is None:
-        return made(folder)
-    done = subprocess.run(["kubectl", "kustomize", folder], capture_output=True, text=True, check=True)
-    return list(yaml.safe_load_all(done.stdout))
 
 
 def made(folder: Path) -> list[Document]:

@@ -1,13 +1,21 @@
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from support.kernels import FakeSource
 
-from gpu_profile import region
+from gpu_profile import region, stop
 from gpu_profile.errors import GpuBackendError, UsageError
 from gpu_profile.kernels.windows.window import Recording, Window, record
 from gpu_profile.regions.session.session import Session
 from gpu_profile.testing import FakeClock
+
+
+@pytest.fixture
+def stopped() -> Iterator[None]:
+    """The process's own session, which ends with the test."""
+    yield
+    stop()
 
 
 def test_a_recording_is_read_when_its_report_is_asked_for(session: Session, clock: FakeClock) -> None:
@@ -39,7 +47,7 @@ def test_the_blocks_own_exception_passes_through(session: Session, clock: FakeCl
         raise KeyError
 
 
-def test_a_recording_of_pytorch_on_a_cpu_tells_each_regions_operators() -> None:
+def test_a_recording_of_pytorch_on_a_cpu_tells_each_regions_operators(stopped: None) -> None:
     torch: Any = pytest.importorskip("torch")
     with record() as recording:
         with region("exponents", span=False):
@@ -53,7 +61,7 @@ def test_a_recording_of_pytorch_on_a_cpu_tells_each_regions_operators() -> None:
     assert report.region("exponents").memory
 
 
-def test_two_recordings_at_once_are_refused() -> None:
+def test_two_recordings_at_once_are_refused(stopped: None) -> None:
     pytest.importorskip("torch")
     with record(), pytest.raises(UsageError, match="only one window"), record():
         pass
