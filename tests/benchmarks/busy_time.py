@@ -43,10 +43,14 @@ PHASES: Final = 200
 _GAPS_S: Final = (1.2, 1.6)
 #: The longest that a region is waited for.
 _PATIENCE_S: Final = 1.0
-#: Of what the driver would read at every round, only utilisation is there: the rest costs time, and says nothing here.
+#: Of a device's functions at every round, only utilisation is there: the rest costs time, and says nothing here.
 _SILENT: Final = (
     *(reader.field for reader in READERS.values() if reader.field),
-    *{reader.query.needs[0]: None for reader in READERS.values() if reader.query not in (None, RATES)},
+    *dict.fromkeys(
+        name
+        for reader in READERS.values()
+        if reader.query not in (None, RATES) and (name := reader.query.needs[0]).startswith("nvmlDevice")
+    ),
     "nvmlDeviceGetMemoryInfo_v2",
     "NVML_MEMORY_UTILIZATION_SAMPLES",
 )
