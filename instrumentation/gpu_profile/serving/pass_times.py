@@ -24,6 +24,8 @@ HOST_GAP_NS: Final = 5_000_000
 _MOST_KEPT: Final = 4096
 #: The most lost iterations in a row that get places. More are one loss.
 _MOST_LOST: Final = 256
+#: Refused messages in a row whose sequence rises as one publisher's can: so many are a restart.
+_RISING: Final = 8
 #: If a message arrives this much before the one before, the clock was set back: times begin anew.
 CLOCK_STEP_NS: Final = 1_000_000_000
 #: An iteration without a duration began when the one before ended, if that was at most this long ago.
@@ -42,7 +44,8 @@ class PassTimes:
     """The iterations of one publisher, with times. A sequence that falls is a restart of the publisher.
 
     A sequence that the time since the last message cannot hold is refused: it is of another publisher, or wrong. If the
-    next message continues it, it was a restart. All lost messages together are no more than the time can hold either.
+    next message continues it, or several in a row rise from it with gaps that the time can hold, it was a restart. All
+    lost messages together are no more than the time can hold either.
     """
 
     def __init__(self) -> None:
@@ -54,6 +57,8 @@ class PassTimes:
         self._idles: list[bool] = []
         self._messages: list[ForwardPass] = []
         self._sequence, self._refused = -1, -1
+        #: Refused messages in a row that rise, and when the last one arrived.
+        self._rising, self._refused_ns = 0, 0
         self._lost = 0
         #: The lost messages for which there is room at a time, besides those that later time can hold.
         self._room, self._room_ns = _MOST_KEPT, 0
@@ -100,8 +105,11 @@ class PassTimes:
         before = sequence if sequence < self._sequence else sequence - self._sequence - 1
         skipped = min(sequence, 1) if sequence < self._sequence else before
         if before > possible:
-            if sequence != self._refused + 1:
-                self._refused = sequence
+            gap = sequence - self._refused - 1
+            rises = self._refused >= 0 and 0 <= gap <= _held_in(arrival_ns - self._refused_ns)
+            self._rising = self._rising + 1 if rises else 1
+            self._refused, self._refused_ns = sequence, arrival_ns
+            if not (rises and gap == 0) and self._rising < _RISING:
                 raise MessageError(MessageFault.SEQUENCE)
             skipped = 1
         self._room, self._room_ns = max(0, possible - skipped), arrival_ns

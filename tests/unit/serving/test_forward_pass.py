@@ -141,6 +141,23 @@ def test_a_sequence_that_the_time_cannot_hold_is_refused_unless_the_next_message
     assert stream.gaps == 80_000
 
 
+def test_a_restart_with_an_impossible_sequence_is_accepted_although_every_second_message_is_lost() -> None:
+    published = PublishedPasses()
+    for place in range(40):
+        sequence = 5 + place if place < 10 else 10**9 + 2 * place
+        published.take(decode(sequence), EPOCH_NS + place * 10 * MS)
+    # The first ones of the restart are refused: a tenth of a second.
+    assert published.refused == {MessageFault.SEQUENCE: 7}
+
+
+def test_impossible_sequences_that_jump_or_come_beside_the_publishers_are_never_accepted() -> None:
+    published = PublishedPasses()
+    for place in range(40):
+        published.take(decode(5 if not place else 10**9 + 10**6 * place), EPOCH_NS + place * 10 * MS)
+        published.take(decode(10**12 - place), EPOCH_NS + place * 10 * MS)
+    assert published.refused == {MessageFault.SEQUENCE: 79}
+
+
 @pytest.mark.parametrize("first", [1_000, 10**9])
 def test_two_publishers_in_turn_with_one_name_lose_no_more_messages_than_time_can_hold(first: int) -> None:
     published = PublishedPasses()
