@@ -125,6 +125,10 @@ UNALLOCATED_REASONS: Final[Mapping[str, ReasonText]] = {
     "unexplained": ReasonText(
         "a window's energy is far from the estimate", "none if it is rare; do other programs use the GPU?"
     ),
+    "work_not_seen_before": ReasonText(
+        "the first windows with work unlike all earlier work, such as much longer prompts",
+        "none: its price follows from such windows; or a sweep beforehand",
+    ),
     "iterations_lost": ReasonText(
         "messages are missing in the sequence", "more processor time for the exporter and the engine"
     ),

@@ -8,7 +8,7 @@ by the equations of `join.unmixing` with quantities of work in place of time. Re
 - `terms`: the terms of an iteration's cost, and each request's share of them (Aumann-Shapley).
 - `windows`: readings matched with iterations under a lag; the search for the lag.
 - `prices`: the prices of the terms, with intervals; the prediction of durations.
-- `model`: the model of one engine over time, and the test whether windows reject it.
+- `model`: the model of one engine over time, and the test whether windows reject it; `seen_work`: unlike new work.
 - `sharing`: the parts of each window: idle, iterations, and the reasons for energy that is unallocated.
 - `account`: the totals by request, tenant and phase, and the costs of single requests, from `cost_sums`. `charging`:
   the energy of iterations by request. `savings`: by a prefix cache.

@@ -160,7 +160,6 @@ class EngineAccount:
             n = int(np.searchsorted(self._readings.times, complete_ns + model.lag.ns, side="right"))
             if n >= 2:
                 self._share(self._readings.before(n), add=locked)
-                self._drop(n - 1)
         elif self._kept > _MOST_KEPT or self.waiting_parts > _MOST_PARTS:
             self._give_up_half()
         elif first := _first_kept(reasons):
@@ -240,6 +239,11 @@ class EngineAccount:
         else:
             began = slice(int(np.searchsorted(some.starts, moments[0])), None)
             model.add(terms.values[began], some.seconds[began], shares[good], joules[good])
+        if model.refuted:
+            self._give_up(len(joules), Unallocated.REJECTED)
+            return
+        for place in np.flatnonzero(model.new(shares) & good).tolist():
+            reasons[place] = Unallocated.NEW_WORK
         parts = WindowParts.of(shares, joules, model.prices, reasons, self._spoiled.lost_s(moments))
         whole = round(float(readings.joules[-1]) * _UJ) - round(float(readings.joules[0]) * _UJ)
         for reason, unallocated_j in parts.unallocated.items():
@@ -253,6 +257,7 @@ class EngineAccount:
         if unknown_j > _ROUNDING * float(parts.shared.sum()):
             whole -= self._add(Unallocated.REQUEST, unknown_j, whole)
         self._add(Unallocated.UNEXPLAINED, whole / _UJ, whole)
+        self._drop(len(joules))
 
     def _add(self, reason: Unallocated, joules: float, most: int) -> int:
         """Count energy as unallocated, at most `most` µJ. Returns the µJ."""
@@ -328,8 +333,7 @@ class EngineAccount:
     # ------------------------------------------------------------------ answers
 
     def half_width(self, tenant: Hashable) -> float | None:
-        """The half-width of a tenant's energy of the last minutes as a share of it. None without a value, and after
-        refusals."""
+        """The half-width of a tenant's energy of the last minutes as a share of it. None if it has no value."""
         return self._share_half_width(self._tenants.get(tenant))
 
     def phase_half_width(self, phase: RequestPhase) -> float | None:
@@ -351,11 +355,10 @@ class EngineAccount:
             return None
         joules = sum(sums.joules)
         noise = 1.96 * math.sqrt(max(0.0, sums.square) * self.model.relative_noise)
-        priced = sums.half_width(self.model)
+        priced = max(sums.half_width(self.model), self.model.approximation(sums.terms))
         half_width = math.hypot(priced, noise) + max(0.0, sum(sums.absent.values()))
-        reason = sums.refusal(self.model, priced)
-        if reason is None and half_width > WIDEST_HALF_WIDTH * joules:
-            reason = Unallocated.NOT_IDENTIFIABLE
+        too_wide = Unallocated.NOT_IDENTIFIABLE if half_width > WIDEST_HALF_WIDTH * joules else None
+        reason = sums.refusal(self.model, priced) or too_wide
         by_phase = sums.joules[RequestPhase.PREFILL], sums.joules[RequestPhase.DECODE]
         return RequestCost(by_phase, half_width, sum(sums.marginal_j), sum(sums.device_s), reason)
 

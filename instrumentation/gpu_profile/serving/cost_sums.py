@@ -91,8 +91,10 @@ class CostSums:
         if sum(absent.values()) > MOST_MISSING / (1 - MOST_MISSING) * max(joules, 1e-12):
             return max(absent, key=absent.__getitem__)
         width_j = self.half_width(model) if half_width_j is None else half_width_j
+        unseen = Unallocated.NEW_WORK if model.unseen(self.terms, joules) else None
         if width_j > WIDEST_HALF_WIDTH * max(joules, 1e-12):
-            return Unallocated.REJECTED if model.misfit > WIDEST_HALF_WIDTH / 2 else Unallocated.NOT_IDENTIFIABLE
+            rejected = model.misfit > WIDEST_HALF_WIDTH / 2
+            return Unallocated.REJECTED if rejected else unseen or Unallocated.NOT_IDENTIFIABLE
         return None
 
     def half_width(self, model: CostModel) -> float:

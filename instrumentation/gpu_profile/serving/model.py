@@ -12,6 +12,7 @@ from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.rate import WIDEST_HALF_WIDTH
 from gpu_profile.join.unmixing.unmix import Z95
 from gpu_profile.serving.prices import LITTLE, DurationModel, Prices, enough, solution_of
+from gpu_profile.serving.seen_work import SeenWork
 from gpu_profile.serving.terms import DURATION, EACH, TERMS, Terms, gradients_of, scales_of, terms_of, values_of
 from gpu_profile.serving.windows import CounterReadings, CumulativeTerms, Lag, lag_of, rows
 from gpu_profile.serving.work import Bools, Iterations, WorkQuantity
@@ -33,6 +34,11 @@ _CLASSES, _LEAST_IN_CLASS = 8, 30
 _STRETCH, _LEAST_STRETCHES = 20, 8
 #: Durations that are predicted with a smaller misfit are usual: a busy host stretches iterations by as much.
 _UNUSUAL: Final = 0.15
+#: Work is new if fewer than two windows show it, and the half-width of a window with it is above this share.
+_NEW, _OPEN = 0.5, 0.1
+#: Terms approximate the cost of an iteration. They may divide windows among requests as wrongly as if each window were
+#: off by this share: most errors of single requests in simulated engines are within the half-width that follows.
+_APPROXIMATE: Final = 0.05
 _UNKNOWNS: Final = 1 + TERMS
 
 
@@ -45,12 +51,17 @@ class CostModel:
 
     def __init__(self) -> None:
         self.lag, self.ready, self.locked = Lag(0, ()), False, False
-        self._scales: Floats = np.zeros(0)
+        self._scales: Floats = np.ones(TERMS)
+        self._has_scales = False
         self._durations, self._equations = DurationModel(), Equations(columns=_UNKNOWNS)
         self._lag_offsets: Floats = np.zeros((0, _UNKNOWNS))
         self._kept, self._fitted_n, self._square = _Kept(), 0, 0.0
         self._residuals = _Residuals()
+        self._refit()
+
+    def _refit(self) -> None:
         self.prices = Prices(self._equations, self._lag_offsets)
+        self._seen = SeenWork(self._equations.gram[1:, 1:], self._equations.n, self._scales)
 
     @property
     def misfit(self) -> float:
@@ -73,9 +84,9 @@ class CostModel:
         return self.prices.noise * self._equations.n / self._square if self._square > 0 else 0.0
 
     def _scales_of(self, iterations: Iterations) -> Floats:
-        if not len(self._scales) and len(iterations.work):
-            self._scales = scales_of(iterations.work)
-        return self._scales if len(self._scales) else np.ones(TERMS)
+        if not self._has_scales and len(iterations.work):
+            self._scales, self._has_scales = scales_of(iterations.work), True
+        return self._scales
 
     def terms(self, iterations: Iterations) -> Terms:
         """The terms of iterations."""
@@ -85,14 +96,13 @@ class CostModel:
     def gradients(self, seconds: Floats, work: Floats, values: Floats) -> Floats:
         """By how much the terms of iterations with these durations, quantities and terms grow with each quantity:
         `[n, QUANTITIES, TERMS]`."""
-        scales = self._scales if len(self._scales) else np.ones(TERMS)
-        return gradients_of(seconds, work, self._durations.prices, scales, values)
+        return gradients_of(seconds, work, self._durations.prices, self._scales, values)
 
     def keep(self, iterations: Iterations, readings: CounterReadings, good: Bools) -> None:
         """Add iterations, and readings up to the time of the last one. `good[readings]` marks each reading at the end
         of a usable window. Search for the lag if it is due."""
         values = values_of(iterations.seconds, iterations.work) / self._scales_of(iterations)
-        self._durations.add(values, iterations.seconds)
+        self._durations.add(values, iterations.seconds, self._scales)
         self._kept.add(iterations, values, readings, good)
         self._kept.limit()
         n = self.waiting
@@ -107,39 +117,75 @@ class CostModel:
     def _search(self) -> None:
         cumulative, readings, good = self._kept.cumulative, self._kept.readings, self._kept.good[1:]
         lag = lag_of(readings, cumulative, good)
-        if lag is None:
+        if lag is None or (fitted := self._fit(lag)) is None:
             return
+        shares, joules = fitted
+        self._residuals.begin(shares)
+        self._residuals.add(shares, joules, joules - shares @ self.prices.solution)
+
+    def _fit(self, lag: Lag) -> tuple[Floats, Floats] | None:
+        """Fit prices to the windows that are kept, and return their equations. None if they are too few."""
+        cumulative, readings, good = self._kept.cumulative, self._kept.readings, self._kept.good[1:]
         solutions = []
         for lag_ns in (*lag.others, lag.ns):
             shares, joules = rows(readings, lag_ns, cumulative)
             equations = Equations(columns=_UNKNOWNS)
             equations.add(shares[good], joules[good])
             solutions.append(solution_of(equations))
-        if enough(equations):
-            best = solutions[-1]
-            self.lag, self.ready, self._equations = lag, True, equations
-            self._lag_offsets = np.array([each - best for each in solutions[:-1]])
-            self._square = float(((cumulative.values @ best[1:]) ** 2).sum())
-            self._residuals.begin(shares[good])
-            self._residuals.add(shares[good], joules[good], joules[good] - shares[good] @ best)
-            self.prices = Prices(equations, self._lag_offsets)
+        if not enough(equations):
+            return None
+        best = solutions[-1]
+        self.lag, self.ready, self._equations = lag, True, equations
+        self._lag_offsets = np.array([each - best for each in solutions[:-1]])
+        self._square = float(((cumulative.values @ best[1:]) ** 2).sum())
+        self._refit()
+        return shares[good], joules[good]
 
     def add(self, values: Floats, seconds: Floats, shares: Floats, joules: Floats) -> None:
         """Once locked: add windows, and the terms and durations of the iterations that began in them. The prices so far
-        predict the windows: a test on data that they do not depend on."""
-        self._durations.add(values, seconds)
+        predict the windows: a test on data that they do not depend on. New work gets prices at once."""
+        self._durations.add(values, seconds, self._scales)
         self._square += float(((values @ self.prices.solution[1:]) ** 2).sum())
-        self.test(shares, joules)
+        self._test(shares, joules)
         self._equations.add(shares, joules)
-        if self._equations.n > _REFIT * self._fitted_n:
-            self.prices, self._fitted_n = Prices(self._equations, self._lag_offsets), self._equations.n
+        if self._equations.n > _REFIT * self._fitted_n or self.new(shares).any():
+            self._refit()
+            self._fitted_n = self._equations.n
 
     def test(self, shares: Floats, joules: Floats) -> None:
-        """Test the prices on later windows."""
+        """Before that: test the prices on later windows. `keep` has these, so that new work gets prices at once."""
+        self._test(shares, joules)
+        if not self.locked and self.new(shares).any():
+            self._fit(self.lag)
+
+    def _test(self, shares: Floats, joules: Floats) -> None:
         # Where the power outside iterations is unclear, windows with such time test nothing.
         tested = (shares[:, 0] <= LITTLE * (shares[:, 0] + shares[:, 1 + DURATION])) | self.prices.outside_is_clear
+        tested &= self._seen.tests(shares[:, 1:])
         residuals = joules - shares @ self.prices.solution
         self._residuals.add(shares[tested], joules[tested], residuals[tested])
+
+    # ------------------------------------------------------------------ new work
+
+    def new(self, shares: Floats) -> Bools:
+        """By window: whether the prices are from windows with other work, and leave its energy open."""
+        leverage = self._seen.leverage(shares[:, 1:])
+        half_widths = Z95 * np.sqrt(self.prices.noise * leverage)
+        result: Bools = (leverage > _NEW) & (half_widths > _OPEN * (shares @ self.prices.solution))
+        return result
+
+    def unseen(self, terms: Floats, joules: float) -> bool:
+        """Whether the work of a sum of terms with this energy in J is new."""
+        return self._spread(terms) ** 2 > _NEW * joules**2
+
+    def approximation(self, terms: Floats) -> float:
+        """The least half-width in J of the energy of one request with this sum of terms."""
+        return Z95 * _APPROXIMATE * self._spread(terms)
+
+    def _spread(self, terms: Floats) -> float:
+        """The error in J of a sum of terms if each window were off by its mean energy."""
+        window_j = float(self._equations.sum[0]) / max(1, self._equations.n)
+        return window_j * math.sqrt(float(self._seen.leverage(terms[None])[0]))
 
 
 #: The starts, ends and terms of no iterations.

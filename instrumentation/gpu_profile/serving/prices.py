@@ -11,6 +11,7 @@ from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.shrinkage import shrink, shrink_without
 from gpu_profile.join.unmixing.unmix import WINDOWS_PER_RATE, Z95, t95
+from gpu_profile.serving.seen_work import SeenWork
 from gpu_profile.serving.terms import DURATION, GROUPS, TERMS
 
 #: No half-width is below this share of its value: terms approximate the cost of an iteration.
@@ -120,15 +121,17 @@ class DurationModel:
         self._moment: Floats = np.zeros(TERMS)
         self._prices: Floats | None = None
 
-    def add(self, values: Floats, seconds: Floats) -> None:
-        """Add iterations with these terms, `values[n, TERMS]`, and durations in s."""
+    def add(self, values: Floats, seconds: Floats, scales: Floats) -> None:
+        """Add iterations with these terms, `values[n, TERMS]` in units of `scales`, and durations in s."""
         if not len(values):
             return
         values = values.copy()
         values[:, DURATION] = 0.0
         if self.n >= _LEARNED:
-            self._recent *= math.exp(-len(values) / _RECENT)
-            self._recent += [float(seconds.sum() - (values @ self.prices).sum()), float(seconds.sum())]
+            tested = SeenWork(self._gram, self.n, scales).tests(values)
+            some, some_s = values[tested], float(seconds[tested].sum())
+            self._recent *= math.exp(-len(some) / _RECENT)
+            self._recent += [some_s - float((some @ self.prices).sum()), some_s]
             if self.misfit > _STALE:
                 fade = math.exp(-len(values) / _RECENT)
                 self._gram, self._moment = self._gram * fade, self._moment * fade

@@ -25,6 +25,7 @@ class Unallocated(StrEnum):
     NOT_IDENTIFIABLE = "not_identifiable"
     REJECTED = "model_rejected"
     UNEXPLAINED = "unexplained"
+    NEW_WORK = "work_not_seen_before"
     LOST = "iterations_lost"
     REQUEST = "request_not_known"
     SHARED = "devices_shared"
@@ -36,7 +37,9 @@ class Unallocated(StrEnum):
 #: Of several reasons for a window, the last one counts. All others are above these.
 _RANKS: Final = {Unallocated.IDLE: 0, Unallocated.LOST: 1}
 #: Reasons for which whole stretches of time are left out: the windows beside them are complete.
-WHOLE_TIMES: Final = frozenset({Unallocated.SHARED, Unallocated.OTHERS, Unallocated.RESTART, Unallocated.STAGES})
+WHOLE_TIMES: Final = frozenset({
+    Unallocated.SHARED, Unallocated.OTHERS, Unallocated.RESTART, Unallocated.STAGES, Unallocated.NEW_WORK,
+})  # fmt: skip
 
 
 class Spoiled:

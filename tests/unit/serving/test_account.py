@@ -11,6 +11,7 @@ from gpu_profile.history.timeline import Ints
 from gpu_profile.serving.account import EngineAccount
 from gpu_profile.serving.sharing import Unallocated
 from gpu_profile.serving.simulated import EnginePhysics, LanguageModel, ServingRun, simulate
+from gpu_profile.serving.simulated_load import TenantLoad
 from gpu_profile.serving.simulated_workers import simulate_disaggregated
 from gpu_profile.serving.windows import CounterReadings
 from gpu_profile.serving.work import UNKNOWN_REQUEST, Iterations, RequestPhase, WorkQuantity
@@ -343,6 +344,52 @@ def test_a_power_limit_that_changes_before_prices_are_certain_gives_no_confident
     costs = [(account.cost(request), true_j) for request, true_j in enumerate(whole.true_j.tolist()) if true_j > 5]
     given_ = [(cost, true_j) for cost, true_j in costs if cost is not None and cost.reason is None]
     assert sum(abs(sum(cost.joules) - true_j) > 3 * cost.half_width_j for cost, true_j in given_) < 0.03 * len(costs)
+
+
+USUAL = TenantLoad("chat", 600, 165, 0.5, 0.6, 0.0, 5.0), TenantLoad("short", 1500, 60, 0.3, 0.4, 0.0, 1.5)
+LONG = TenantLoad("long", 32_000, 60, 0.1, 0.4, 0.0, 0.3)
+
+
+def with_long_prompts(physics: EnginePhysics) -> ServingRun:
+    """45 s of usual requests, and then others together with a tenant's whose prompts are 20 times as long."""
+    usual = simulate(PHYSICS, USUAL, seconds=45, seed=1)
+    later_ns = int(usual.iterations.ends[-1]) + 10_000_000
+    return after(usual, simulate(physics, (*USUAL, LONG), seconds=25, seed=4, start_ns=later_ns))
+
+
+def test_work_that_was_never_seen_has_prices_at_once_and_costs_other_requests_nothing() -> None:
+    whole = with_long_prompts(PHYSICS)
+    account = shared_out(whole)
+    assert account.unallocated[Unallocated.REJECTED] == account.unallocated[Unallocated.NOT_IDENTIFIABLE] == 0
+    assert all((account.half_width(tenant) or 1) < 0.05 for tenant in range(3))
+    ended = [each for each, request in enumerate(whole.requests) if whole.true_j[each] > 5 and request.end_s > 0]
+    for requests in (ended, [each for each in ended if whole.requests[each].tenant == 2]):
+        costs = [(account.cost(each), float(whole.true_j[each])) for each in requests]
+        given_ = [(cost, true_j) for cost, true_j in costs if cost is not None and cost.reason is None]
+        assert len(given_) > 0.8 * len(requests)
+        assert all(abs(sum(cost.joules) - true_j) < 3 * cost.half_width_j for cost, true_j in given_)
+
+
+def test_a_power_limit_that_changes_together_with_the_work_is_rejected() -> None:
+    account = shared_out(with_long_prompts(replace(PHYSICS, power_cap_w=300.0)))
+    assert account.unallocated[Unallocated.REJECTED] > 0
+    assert all(account.half_width(tenant) is None for tenant in range(3))
+
+
+def test_a_window_whose_work_is_the_only_one_of_its_kind_is_nobodys_and_its_requests_say_so() -> None:
+    run = simulate(PHYSICS, seconds=45, seed=1, noise=0.3)
+    at_ns = run.start_ns + 42_000_000_000
+    place, until = np.searchsorted(run.iterations.starts, (at_ns, at_ns + 60_000_000)).tolist()
+    work = run.iterations.work.copy()
+    work[place:until, WorkQuantity.PREFILL_KV] += 3e6
+    account = shared_out(run, iterations=run.iterations._replace(work=work))
+    assert 0 < account.unallocated[Unallocated.NEW_WORK] < 0.02 * total_uj(account)
+    assert all(account.half_width(tenant) for tenant in range(3))
+    parts = run.iterations.parts
+    inside = np.unique(parts.request[(parts.iteration >= place) & (parts.iteration < until)]).tolist()
+    reasons = [cost.reason for cost in map(account.cost, inside) if cost]
+    assert Unallocated.NEW_WORK in reasons
+    assert set(reasons) <= {Unallocated.NEW_WORK, Unallocated.NOT_IDENTIFIABLE, None}
 
 
 def test_a_phase_without_work_has_no_interval() -> None:
