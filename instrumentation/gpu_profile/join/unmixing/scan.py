@@ -31,15 +31,22 @@ class Scan:
     """Windows, of which only the first signal counts, and active time on a grid of moments.
 
     `reach_ns` is how far before a window's stamps a timing may look. `counts`: the masses are a counter's growth.
+    The grid leaves out pauses at which no timing looks: between two runs there may be months.
     """
 
     def __init__(self, active: ActiveTime, windows: Windows, columns: int, reach_ns: int, *, counts: bool) -> None:
         self._windows = windows
         self._counts = counts
-        self._origin_ns = int(windows.starts[0]) - reach_ns
-        sampled = active.sampled(self._origin_ns, int(windows.ends[-1]) + reach_ns, _STEP_NS, columns)
+        stamps = np.sort(np.concatenate((windows.starts, windows.ends)))
+        apart = np.flatnonzero(np.diff(stamps) > 2 * reach_ns)
+        #: By stretch of the grid: its first moment, and that moment's place.
+        self._firsts: Ints = np.append(stamps[:1], stamps[apart + 1]) - reach_ns
+        lasts = np.append(stamps[apart], stamps[-1:]) + reach_ns
+        grid = [np.arange(a, b + 2 * _STEP_NS, _STEP_NS) for a, b in zip(self._firsts, lasts, strict=True)]
+        self._offsets: Ints = np.cumsum([0, *(len(each) for each in grid[:-1])])
+        sums = active.until(np.concatenate(grid), columns)
         #: By column and moment of the grid, without column 0, which is the rest.
-        self._passed: Floats = (sampled.sums - sampled.sums[:, :1])[1:]
+        self._passed: Floats = (sums - sums[:, :1])[1:]
         self._transform: npt.NDArray[np.complex128] | None = None
         self._responses: dict[int, Floats] = {}
 
@@ -115,7 +122,12 @@ class Scan:
         return predicted
 
     def _at(self, values: Floats, moments: Ints) -> Floats:
-        place = np.clip((moments - self._origin_ns) / _STEP_NS, 0.0, values.shape[1] - 1.001)
+        if len(self._firsts) == 1:
+            place = (moments - self._firsts[0]) / _STEP_NS
+        else:
+            stretch = np.maximum(self._firsts.searchsorted(moments, side="right") - 1, 0)
+            place = (moments - self._firsts[stretch]) / _STEP_NS + self._offsets[stretch]
+        place = np.clip(place, 0.0, values.shape[1] - 1.001)
         low = place.astype(np.int64)
         place -= low
         result: Floats = values.take(low + 1, axis=1)
@@ -131,7 +143,10 @@ class Scan:
             moments = self._passed.shape[1]
             size = 1 << (2 * moments - 1).bit_length()
             if self._transform is None:
-                self._transform = np.fft.rfft(np.diff(self._passed, axis=1, prepend=0.0), size)
+                grown = np.diff(self._passed, axis=1, prepend=0.0)
+                # A reading after a pause has forgotten the time before it.
+                grown[:, self._offsets] = 0.0
+                self._transform = np.fft.rfft(grown, size)
             weights = np.exp(-np.arange(moments) * _STEP_NS / constant_ns)
             weights /= weights.sum() * _STEP_NS
             response = np.fft.irfft(self._transform * np.fft.rfft(weights, size))

@@ -43,8 +43,8 @@ _NEAR: Final = 3
 _FOLLOWED: Final = 4
 #: The last step of the search for a period, as the movement of a renewal over all windows.
 _FINER_NS: Final = STEP_NS // 4
-#: Number of the newest windows on which other periods than the nominal one are tried first: more need a finer grid.
-_PERIODS: Final = 75
+#: The newest windows on which periods beside the nominal one are tried first, and their longest time, for a rough grid.
+_PERIODS, _PERIODS_NS = 75, 120_000_000_000
 #: Number of points of the coarse grid that are followed to their minimum, as long as their error may still fall by this
 #: multiple of the best one's improvement.
 _STARTS: Final = 8
@@ -71,7 +71,6 @@ _LAGS_NS: Final = range(-30_000_000, 60_000_001, STEP_NS)
 _ALIKE: Final = 0.2
 #: A stamp error is only accepted if it lowers the error below this share: chance alone gains a little.
 _BETTER: Final = 0.98
-
 
 #: A timing with its score, and its index among others.
 Ranked = tuple[float, int, Sensor]
@@ -311,7 +310,8 @@ class Search(Likelihood):
     def _drifting(self, near: Sensor) -> list[Sensor]:
         """Sensors with periods near the nominal one, by the newest windows first and then by more. Over a longer time,
         smaller differences of the period are visible."""
-        alone, count, step = self._alone, _PERIODS, STEP_NS
+        alone, step = self._alone, STEP_NS
+        count = min(_PERIODS, np.count_nonzero(alone.ends[-1] - alone.ends <= _PERIODS_NS))
         # `near` may count a part of each period only because its period is wrong.
         shaped = dict.fromkeys((near, near._replace(window_ns=0)))
         sensors = [each for one in shaped for each in drifting(one, self.lead, alone.ends[-count:])]

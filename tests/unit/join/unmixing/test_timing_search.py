@@ -1,5 +1,6 @@
 """Whether a sensor's timing is found in what it says: worlds of the study of unmixing, one seed each."""
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from gpu_profile.join.unmixing.active_time import ActiveTime
 from gpu_profile.join.unmixing.activities import Pieces
 from gpu_profile.join.unmixing.design import Design, Windows
 from gpu_profile.join.unmixing.expected import SensorPrior
+from gpu_profile.join.unmixing.scan import Scan
 from gpu_profile.join.unmixing.sensor import Sensor
 from gpu_profile.join.unmixing.timing_search import Search, SensorTiming
 from gpu_profile.units import NS_PER_S
@@ -422,3 +424,26 @@ def test_the_ends_of_a_range_of_lags_that_fit_alike_are_rivals(seed: int) -> Non
 def test_a_lag_that_is_sure_has_no_rivals_near_it() -> None:
     world = World(1, seconds=30, lag_ns=40 * MS)
     assert search_of(world).run().alternatives == ()
+
+
+def test_a_pause_of_a_month_costs_no_memory_and_changes_no_trial() -> None:
+    world = World(1, seconds=20, lag_ns=5 * MS)
+    windows, active, pause_ns = windows_of(world), active_of(world), 30 * 86_400 * NS_PER_S
+    cut_ns = int(windows.ends[80])
+    # A sensor that averages over seconds forgets the time before the pause.
+    windows = windows.where((windows.ends < cut_ns) | (windows.starts > cut_ns + 5 * NS_PER_S))
+
+    def moved(times: Ints) -> Ints:
+        return times + pause_ns * (times > cut_ns)
+
+    later = windows._replace(starts=moved(windows.starts), ends=moved(windows.ends))
+    pieces = Pieces(world.owner, moved(active.starts), moved(active.ends))
+    paused = ActiveTime.of(pieces, active.alone, active.shared)
+    sensors = [Sensor(lag * MS, window_ns=50 * MS, smooth=smooth) for lag in (0, 5, 40) for smooth in (False, True)]
+    before = Scan(active, windows, world.regions + 1, 2 * NS_PER_S, counts=False).residuals(sensors)
+    tracemalloc.start()
+    after = Scan(paused, later, world.regions + 1, 2 * NS_PER_S, counts=False).residuals(sensors)
+    assert Search(world.signal, later, paused, world.regions + 1, np.inf)._drifting(Sensor(5 * MS))
+    assert tracemalloc.get_traced_memory()[1] < 50 << 20
+    tracemalloc.stop()
+    assert after == pytest.approx(before, rel=0.05)
