@@ -12,7 +12,9 @@ import numpy.typing as npt
 from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.history.timeline import Floats, Ints, Timeline
+from gpu_profile.join.unmixing.active_time import ActiveTime
 from gpu_profile.join.unmixing.design import Windows
+from gpu_profile.join.unmixing.equations import sized
 from gpu_profile.units import NS_PER_S
 
 #: Signals with common windows. The first of a family leads: its residual determines the timing of all.
@@ -59,6 +61,9 @@ class SignalFamily:
         #: Fetched windows, the time that they cover, and each signal's integral over them.
         self.n = 0
         self.covered_s = 0.0
+        #: By column: its active time in fetched windows, and the stretches of these windows that are not in it yet.
+        self._active_ns: Floats = np.zeros(1)
+        self._uncounted: list[tuple[Ints, Ints]] = []
         self.measured: Floats = np.zeros(len(self.signals))
         #: Windows in which a counter grew, and the time that they took, with the windows without growth before them.
         self._grown, self._took_ns = 0, 0
@@ -128,11 +133,43 @@ class SignalFamily:
         windows = Windows(starts[keep], ends[keep], taken[keep] * scale)
         self.n += len(windows.ends)
         self.covered_s += float((windows.ends - windows.starts).sum()) / NS_PER_S
+        if len(windows.ends):
+            apart = windows.starts[1:] != windows.ends[:-1]
+            edges = windows.starts[np.append(True, apart)], windows.ends[np.append(apart, True)]
+            self._uncounted.append(edges)
         self.measured = self.measured + windows.masses.sum(axis=0)
         if self.lead is rows.POWER:
             # Power differs from reading to reading by at least a milliwatt, unless the sensor is stuck.
             windows = windows.where(np.diff(windows.masses[:, 0], prepend=np.nan) != 0)
         return windows.where(self._fresh(windows)) if self.lead is rows.POWER_AVERAGE else windows, absent
+
+    @property
+    def needs_ns(self) -> int:
+        """The time from which windows still need active time to be counted: `seen_ns` if only later ones do."""
+        return int(self._uncounted[0][0][0]) if self._uncounted else self.seen_ns
+
+    def count(self, active: ActiveTime, columns: int) -> None:
+        """Add up the active time in the windows fetched since the last call."""
+        for starts, ends in self._uncounted:
+            passed = active.until(np.concatenate((starts, ends)), columns)
+            self._active_ns = sized(self._active_ns, max(columns, len(self._active_ns)))
+            self._active_ns[:columns] += passed[:, len(starts) :].sum(axis=1) - passed[:, : len(starts)].sum(axis=1)
+        self._uncounted = []
+
+    def covered(self, active_s: Floats) -> Floats:
+        """The part of each column's active time that windows cover, in s. Column 0 is the time outside regions.
+
+        The rest has no part of the measured total: a program may run, or pause, while nobody samples.
+        """
+        covered_s = np.minimum(active_s, sized(self._active_ns, len(active_s)) / NS_PER_S)
+        covered_s[0] = max(0.0, self.covered_s - float(covered_s[1:].sum()))
+        return covered_s
+
+    def merge(self, column: int, into: int) -> None:
+        """Merge a column into another."""
+        self._active_ns = sized(self._active_ns, 1 + max(column, into, len(self._active_ns) - 1))
+        self._active_ns[into] += self._active_ns[column]
+        self._active_ns[column] = 0.0
 
     def _fresh(self, windows: Windows) -> npt.NDArray[np.bool_]:
         """Which windows have a reading that was renewed since the one before, judged by its value."""
@@ -182,6 +219,7 @@ class SignalFamily:
         """Continue from an earlier time: the clock was set back."""
         self.start_ns = self.seen_ns = since_ns
         self._still_ns = None
+        self._uncounted = []
 
 
 def _places(rows: tuple[Ints, Ints, Ints], starts: Ints, ends: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:

@@ -125,8 +125,8 @@ class Mixture:
     @property
     def needs_ns(self) -> int:
         """The time from which this mixture still needs active time."""
-        oldest = self._kept or self._waiting
-        return (int(oldest[0].starts[0]) if oldest else self.family.seen_ns) - self._reach_ns
+        oldest, needs_ns = self._kept or self._waiting, self.family.needs_ns
+        return (min(int(oldest[0].starts[0]), needs_ns) if oldest else needs_ns) - self._reach_ns
 
     @property
     def _reach_ns(self) -> int:
@@ -149,10 +149,11 @@ class Mixture:
         windows = windows.where(windows.starts - self._reach_ns >= usable_ns)
         if len(windows.ends):
             self._waiting.append(windows)
-        return final or bool(self._waiting)
+        return final or bool(self._waiting) or self.family.needs_ns < self.family.seen_ns
 
     def take(self, active: ActiveTime, columns: int, *, final: bool = False) -> None:
         """Add the fetched windows. `active` reaches back to `needs_ns`, and has `columns` columns."""
+        self.family.count(active, columns)
         fresh, self._waiting = self._waiting, []
         if self.locked and fresh and self.sensor.refuted(self.lead, np.concatenate([w.ends for w in fresh])):
             # A higher read rate than before reveals more of the sensor's timing.
@@ -379,11 +380,10 @@ class Mixture:
         windows = self.n + (self.beside.n if self.beside is not None else 0)
         now = windows, self.family.covered_s, float(active_s[1:].sum())
         if self._targeted is None or self._targeted.of != now:
-            # Time without windows has no part of the measured total.
-            covered_s = active_s * min(1.0, self.family.covered_s / max(float(active_s.sum()), 1e-300))
+            covered_s = self.family.covered(active_s)
             mean, regions = self.family.mean(self.lead) or 0.0, [[0], *self._regions()]
             rates = self._fit(self.lead).drawn_to(mean, mean) if mean > 0 and self.timed else np.zeros(0)
-            parts = drawn(rates, self._joint(), active_s, mean, measured)
+            parts = drawn(rates, self._joint(), covered_s, mean, measured)
             present = [region for region in regions if max(region, default=0) < min(len(active_s), self.columns)]
             values = targets(parts, covered_s, present, self.best_rate, measured, mean)
             self._targeted = Targets(*values, now)
@@ -392,9 +392,9 @@ class Mixture:
     def merge(self, column: int, into: int) -> None:
         """Merge a column into another, and free it."""
         self.counted([])
+        self.family.merge(column, into)
         self._shares.merge(column, into)
         self._equations.merge(column, into)
         self._settled.merge(column, into)
         self._watch.forget()
-        self._fits.clear()
-        self._targeted = None
+        self._fits, self._targeted = {}, None

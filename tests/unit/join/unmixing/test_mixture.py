@@ -14,6 +14,7 @@ from gpu_profile.join.unmixing.mixture import Mixture
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.join.unmixing.region_columns import RegionColumns
 from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS
+from gpu_profile.join.unmixing.shares import CountedShare
 from gpu_profile.join.unmixing.timings import lagging, renewing, shapes, stepping
 from gpu_profile.units import NS_PER_S
 
@@ -206,7 +207,21 @@ def test_before_its_timing_was_looked_for_a_counter_has_no_rate_and_time_shares_
     assert pooled.rates[GRAPHICS].reason == "too few samples (14)"
     assert pooled.busy is not None
     assert pooled.busy.half_width is None
-    assert pooled.busy_s == pytest.approx(0.7 * pooled.active_s / 2.0)
+    # The windows cover 1.4 s.
+    assert pooled.busy_s == pytest.approx(0.7 * pooled.active_s / 1.4)
+
+
+def test_time_without_samples_has_no_part_of_the_total_wherever_it_is() -> None:
+    """A sampler stops in a long pause, or two runs are in one recording."""
+    timeline, active = Timeline(DEVICE, [GRAPHICS], capacity=100), []
+    pool = Pool(timeline, start_ns=T0)
+    for i, at in enumerate((*range(20), *range(1000, 1020))):
+        a = T0 + at * 100 * MS
+        timeline.append([Sample(GRAPHICS, a, a + 100 * MS, 10_000)])
+        active.append(DeviceExecution(i, None, ("first", "second")[i // 20], a, a + 100 * MS))
+    pool.advance(active, T0 + 103_000 * MS)
+    assert [pool.pooled(name).busy_s for name in ("first", "second")] == pytest.approx([2.0, 2.0], rel=1e-3)
+    assert pool.rest(GRAPHICS) == pytest.approx(CountedShare(0.0, 0.0), abs=1e-3)
 
 
 # ---------------------------------------------------------------------- what is fetched
