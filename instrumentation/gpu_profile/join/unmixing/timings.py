@@ -157,19 +157,26 @@ def renewing(some: Iterable[Sensor], signal: Signal) -> list[Sensor]:
 
 def drifting(near: Sensor, signal: Signal, stamps: Ints) -> list[Sensor]:
     """Sensors with periods near the nominal one or equal to it, at any phase. Their lag is 0, or the lag of `near`, a
-    sensor without renewals, minus the part that renewals explain."""
-    nominal, span = signal.refresh_ns, max(1, int(stamps[-1] - stamps[0]))
-    step = max(1, round(2 * STEP_NS * nominal / span))
-    most = round(_OFF * nominal) // step
+    sensor without renewals, minus the part that renewals explain.
+
+    If the new readings at `stamps` come at another pace, also sensors with periods near that. A reader may be as slow,
+    or the sensor.
+    """
+    shown, span = shown_period_ns(stamps), max(1, int(stamps[-1] - stamps[0]))
     origin = int(stamps[len(stamps) // 2])
-    lag = _renewed(near, nominal, 0).lag_ns
-    lags = {0, lag} if lag > _MOVES_NS[-1] else {0}
-    return [
-        near._replace(lag_ns=lag, period_ns=period, phase_ns=(origin + phase) % period, blur_ns=STEP_NS)
-        for period in range(nominal - most * step, nominal + most * step + 1, step)
-        for phase in _phases(period)
-        for lag in sorted(lags)
-    ]
+    sensors = []
+    for middle in (signal.refresh_ns, *([shown] if abs(shown / signal.refresh_ns - 1) > _OFF else [])):
+        step = max(1, round(2 * STEP_NS * middle / span))
+        most = round(_OFF * middle) // step
+        lag = _renewed(near, middle, 0).lag_ns
+        lags = {0, lag} if lag > _MOVES_NS[-1] else {0}
+        sensors += [
+            near._replace(lag_ns=lag, period_ns=period, phase_ns=(origin + phase) % period, blur_ns=STEP_NS)
+            for period in range(middle - most * step, middle + most * step + 1, step)
+            for phase in _phases(period)
+            for lag in sorted(lags)
+        ]
+    return sensors
 
 
 def near_periods(some: Iterable[Sensor], pivot_ns: int, span_ns: int, step_ns: int) -> list[Sensor]:

@@ -385,7 +385,8 @@ class Fit:
             return None
         noise = Z95 * float(np.sqrt(self.noise / (filled * share)))
         # Another timing changes which windows overlap the columns, and by how much.
-        rate, half_width = (low + high) / 2, (high - low) / 2 + noise + self._apart(weights, 1)
+        rate = (low + high) / 2
+        half_width = max((high - low) / 2 + noise + self._apart(weights, 1), _LEAST_WIDTH * rate)
         return None if self._too_wide(rate, half_width) else Rate(rate, half_width, n, "", "overlap")
 
 

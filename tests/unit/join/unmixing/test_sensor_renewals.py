@@ -12,7 +12,7 @@ from gpu_profile.history.timeline import Ints, Timeline
 from gpu_profile.join.unmixing.activities import DeviceExecution
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.join.unmixing.sensor import Sensor, renews_faster, shown_period_ns
-from gpu_profile.join.unmixing.timings import following
+from gpu_profile.join.unmixing.timings import drifting, following
 from gpu_profile.units import NS_PER_S
 
 MS = 1_000_000
@@ -182,6 +182,16 @@ def test_the_period_is_looked_for_where_readings_come_the_fastest() -> None:
     stamps = new_readings(20, 5, seconds=20)
     seldom = (np.arange(len(stamps)) % 5 == 0) | (stamps - T0 > 15 * NS_PER_S)
     assert shown_period_ns(stamps[seldom]) == pytest.approx(20 * MS, rel=1e-3)
+
+
+@pytest.mark.parametrize(("period_ms", "poll_ms"), [(105, 20), (125, 10), (80, 20)])
+def test_periods_far_from_the_nominal_one_are_tried_where_new_readings_come_at_them(
+    period_ms: float, poll_ms: float
+) -> None:
+    stamps = new_readings(period_ms, poll_ms)
+    tried = {each.period_ns for each in drifting(Sensor(), ENERGY, stamps)}
+    assert min(abs(each - 100 * MS) for each in tried) == 0
+    assert min(abs(each - period_ms * MS) for each in tried) < 0.3 * MS
 
 
 def test_readings_that_do_not_come_once_a_period_are_not_followed() -> None:

@@ -513,3 +513,11 @@ def test_what_no_window_tells_apart_is_analysed_once_however_many_rates_are_aske
 
     monkeypatch.setattr(np.linalg, "qr", refuse)
     assert [bool(fit.rate(weights).reason) for weights in np.eye(5)] == [False, True, True, True, True]
+
+
+def test_no_mean_of_windows_is_more_certain_than_programs_and_sensors_are_steady() -> None:
+    """In a loop as long as the time between readings, a sensor that weights the latest time most is off by a little."""
+    shares, values = np.tile([0.0, 0.999, 0.001], (60, 1)), np.full((60, 1), 300.0)
+    rate = solve(of(shares, values), most=700.0)[1]
+    assert (rate.reason, rate.method) == ("", "overlap")
+    assert rate.half_width >= 0.003 * rate.value
