@@ -73,6 +73,9 @@ def period_of(changes: Floats, gap: float) -> tuple[Estimate, float]:
     number = np.rint((changes - changes[0]) / period)
     slope, start = np.polyfit(number, changes, 1)
     left = changes - (start + slope * number)
+    if abs(complex(np.exp(2j * np.pi * left / slope).mean())) < _STEADY:
+        # The first changes have a period that later ones do not keep.
+        return Estimate(0.0, 0.0), 0.0
     width = Z95 * float(left.std()) / math.sqrt(len(changes)) / max(float(number.std()), 1.0) + 1e-6 * slope
     own = max(0.0, float(left.var()) - gap * gap / 12)
     return Estimate(float(slope), width), math.sqrt(own)

@@ -42,6 +42,10 @@ _BLOCK: Final = 20
 #: A free-form response has `_FREE` steps. A fit with `_MISFIT` times its variance has the wrong shape.
 _FREE: Final = 40
 _MISFIT: Final = 1.5
+#: Means between two calls are exact: more of their variance is left only by other renewals than assumed. Ours.
+_LEFT: Final = 0.02
+#: Changes that are this many polls apart show their period if they have one.
+_RESOLVED: Final = 3
 
 
 class Load(NamedTuple):
@@ -126,7 +130,9 @@ def find(load: Load, stamps: Ints, values: Floats, *, counter: bool) -> SensorRe
     if counter and tried[1].window >= _WHOLE * period.value > 0:
         # A mean over at least the whole interval is a mean over the interval.
         best, sure = tried[0], True
-    return _response(best, period, jitter, edge, sure=sure)
+    response = _response(best, period, jitter, edge, sure=sure)
+    unsteady = not period.value and float(np.median(np.diff(changes))) >= _RESOLVED * gap
+    return response._replace(reason="it is renewed at no steady period" if unsteady else response.reason)
 
 
 def find_stamped(load: Load, stamps: Ints, values: Floats) -> SensorResponse | None:
@@ -167,7 +173,10 @@ def find_windows(load: Load, starts: Ints, stamps: Ints, values: Floats, period_
     _, phase, _ = best(np.arange(0.0, period_ms, period_ms / 20))
     _, phase, _ = best(phase + np.linspace(-period_ms / 20, period_ms / 20, 21))
     fit = _fitted(passed, observed(phase), "interval")
-    return _response(fit, Estimate(period_ms, 0.0), 0.0, period_ms / 200, sure=True)
+    response = _response(fit, Estimate(period_ms, 0.0), 0.0, period_ms / 200, sure=True)
+    left = fit.left / float(np.square(fit.seen.values - fit.seen.values.mean()).sum())
+    reason = f"renewals every {period_ms:g} ms leave {left:.0%} of the variance of its readings"
+    return response._replace(reason=reason if left > _LEFT else response.reason)
 
 
 def _response(fit: _Fit, period: Estimate, jitter: float, edge: float, *, sure: bool) -> SensorResponse:
@@ -376,13 +385,16 @@ class _Fit:
         if n < 3 * len(edges):
             return ""
         gains = np.maximum(self.coefficients[1 : self.passed.count + 1], 0.0)
-        steps = [gains @ self.passed.shares(self.seen, "mean", a, b - a) for a, b in pairwise(edges.tolist())]
+        # A counter's readings are means between two renewals: of the time itself, or of earlier times.
+        shape: Shape = "interval" if self.shape == "interval" else "mean"
+        steps = [gains @ self.passed.shares(self.seen, shape, a, b - a) for a, b in pairwise(edges.tolist())]
         values = self.seen.values * self.seen.weights
         rows = np.column_stack((self.rows[:, 0], *(step * self.seen.weights for step in steps), self.rows[:, -1]))
         coefficients, *_ = np.linalg.lstsq(rows, values, rcond=None)
         missed = values - rows @ coefficients
         free, own = float(missed @ missed) / (n - len(edges) - 1), self.left / (n - self.rows.shape[1] - 2)
         floor = 1e-6 * float(np.square(self.seen.values).mean())
-        if self.shape == "interval" or own <= _MISFIT * max(free, floor):
+        if own <= _MISFIT * max(free, floor):
             return ""
-        return f"neither a mean nor an exponential: another response leaves {1 - free / own:.0%} less of the variance"
+        given = "not the mean of its periods" if shape == "interval" else "neither a mean nor an exponential"
+        return f"{given}: another response leaves {1 - free / own:.0%} less of the variance"

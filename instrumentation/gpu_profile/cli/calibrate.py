@@ -43,7 +43,7 @@ def calibrate(*, backend: str, devices: tuple[str, ...], as_json: bool) -> int:
     from gpu_profile.clock import SYSTEM_CLOCK
     from gpu_profile.driver.grammar import open_driver
 
-    driver = open_driver(backend)
+    driver = open_driver(backend, clock=SYSTEM_CLOCK)
     try:
         listed = driver.devices()
         device = _one(chooser(devices, visible=True)(driver, listed))

@@ -1,6 +1,7 @@
 """A simulated GPU, calibrated on a clock that the test turns: what is found, what is kept, and what uses it."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,7 @@ def test_the_command_says_what_it_found_and_doctor_what_was_kept(
     done = CliRunner().invoke(commands, ["calibrate", *backend], catch_exceptions=False, standalone_mode=False)
     assert "energy" in done.output, done.output
     assert "since the renewal before" in done.output
+    assert re.search(r"energy +100\.000 ms", done.output), "the driver has the same clock"
     assert "loop, copies: energy" in done.output
     assert done.return_value == 0
     told = CliRunner().invoke(commands, ["doctor", *backend], standalone_mode=False)

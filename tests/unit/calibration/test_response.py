@@ -1,6 +1,7 @@
 """Whether a sensor's response is found in what it says of a known load: sensors of the laboratory, polled at 250 Hz."""
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -109,6 +110,35 @@ def test_a_sensor_of_neither_shape_is_doubted() -> None:
     found = find(world.load, one.stamps_ns, values, counter=False)
     assert found is not None
     assert found.reason.startswith("neither a mean nor an exponential")
+
+
+def test_a_counter_that_counts_earlier_power_too_is_doubted() -> None:
+    """Its readings are no means of its periods, and no gain or lag of it is right."""
+    world = chips(4)
+    read = counter().read(world, np.random.default_rng(4))[0][2]  # type: ignore[arg-type]
+    late = counter(lag_ms=250.0).read(world, np.random.default_rng(4))[0][2]  # type: ignore[arg-type]
+    values = np.floor(0.6 * read.values + 0.4 * late.values) * 1e-3
+    found = find(world.load, read.stamps_ns, values, counter=True)
+    assert found is not None
+    assert found.reason.startswith("not the mean of its periods")
+    assert known(counter()).reason == ""
+
+
+def test_means_between_calls_with_other_renewals_are_doubted() -> None:
+    found = known(Sensor(("graphics",), "between", period_ms=105.0, poll_ms=106.0, wander_ms=3.0), seconds=20)
+    assert re.fullmatch(r"renewals every 100 ms leave \d+% of the variance of its readings", found.reason)
+
+
+def test_a_period_that_changes_halfway_is_no_period() -> None:
+    world = chips(5)
+    rng = np.random.default_rng(5)
+    first, then = (counter(period_ms=period).read(world, rng)[0][2] for period in (100.0, 107.0))  # type: ignore[arg-type]
+    half = len(first.values) // 2
+    values = np.concatenate((first.values[:half], then.values[half:] - then.values[half] + first.values[half])) * 1e-3
+    stamps = np.concatenate((first.stamps_ns[:half], then.stamps_ns[half:]))
+    found = find(world.load, stamps, values, counter=True)
+    assert found is not None
+    assert (found.period, found.reason) == (Estimate(0.0, 0.0), "it is renewed at no steady period")
 
 
 def two_windows() -> tuple[Sensor, Sensor]:
