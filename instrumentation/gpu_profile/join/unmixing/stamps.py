@@ -11,7 +11,8 @@ steadiest sensor bounds them for all.
 
 The stamps of a region may also be late by different times at its starts and at its ends. All its executions are then
 too long or too short, and part of a neighbour's power counts as theirs. No reading shows that: it looks like work that
-ends early. Only the scatter of the stamps bounds it, because a host that is late is not late by the same time always.
+ends early. Only the scatter of the stamps limits it, because a host that is late is not late by the same time always.
+A difference without scatter leaves no trace. Such ones are small: the latency of a launch, of some 10 µs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from gpu_profile.catalogue import Signal
-from gpu_profile.history.timeline import Floats
+from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.activities import Activities, Pieces
 from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.piece_sums import Columns
@@ -34,10 +35,16 @@ BEST_NS: Final = 10_000
 #: Pauses above this length are no evidence on the stamp before them. A bound is this many standard errors away.
 _LONGEST_NS: Final = 20_000_000
 _SURE: Final = 2.0
-#: A lateness that is uniform from 0 on has a mean of this many standard deviations. The means at a region's starts and
-#: at its ends differ by no more, and by no more than half of the range of a host's lateness, 0.2 to 1 ms.
-_SHARED: Final = math.sqrt(3)
+#: A lateness that is uniform from 0 on has a mean of √3 standard deviations; an exponential one has 1, and one that is
+#: ten times as long once in 20 times has 0.6. The variance of a stamp is the mean of those at starts and at ends, so if
+#: only the ends scatter, theirs is twice that. The means at a region's starts and at its ends differ by no more, and by
+#: no more than half of the range of a host's lateness, 0.2 to 1 ms.
+_SHARED: Final = math.sqrt(6)
 _SHARED_NS: Final = 400_000
+#: The expected variance of a stamp's error lies this part of the way from the most likely variance to the largest one.
+_EXPECTED: Final = 0.5
+#: Less variation of a region's lengths than this standard deviation does not make it better evidence on stamps.
+_USUAL_NS: Final = 300_000
 #: Executions of a region that its variance of lengths needs.
 _FEWEST: Final = 20
 #: After `_MANY` executions, only one slice of time in `_EVERY` is evaluated.
@@ -58,13 +65,15 @@ class StampErrors(NamedTuple):
     """The contribution of stamp errors to the equations: `most` is the largest covariance of the shares, `[columns,
     columns]`, summed over the windows. `least` and `likely` are the smallest and the most likely share of it, by the
     stamps alone. `allowed` is the largest share that the windows of all sensors allow. `shared[a, b]` is the share of
-    all time that may count for `a` instead of `b` because a region's stamps are late by the same time."""
+    all time that may count for `a` instead of `b` because a region's stamps are late by the same time, and
+    `overlapping[a, b]` the share in which both ran and that may count for `a` alone."""
 
     most: Floats
     least: float = 0.0
     likely: float = 0.5
     allowed: float = 1.0
     shared: Floats = np.zeros((0, 0))
+    overlapping: Floats = np.zeros((0, 0))
 
     def moved(self, weights: Floats, rates: Floats, active: Floats) -> float:
         """How far the rate of a mixture of columns may be off because a region's stamps are late by the same time.
@@ -75,12 +84,15 @@ class StampErrors(NamedTuple):
             # Short pauses are little but edges. Work in them is reported by its busy time, not by this rate.
             return 0.0
         own, rest = np.flatnonzero(inside), np.flatnonzero(~inside)
-        shared = self.shared[np.ix_(own, rest)]
-        if not shared.any():
+        shared, overlapping = (part[own[:, None], rest] for part in (self.shared, self.overlapping))
+        if not (shared.any() or overlapping.any()):
             return 0.0
         # The executions may be this much shorter than their stamps say.
         least = float(active[weights > 0].sum() - shared.sum())
-        return float((shared * np.abs(rates[own, None] - rates[rest])).sum()) / least if least > 0 else math.inf
+        # Late ends make executions too long, and late starts make overlaps too short: a host has one or the other.
+        outside = float((shared * np.abs(rates[own, None] - rates[rest])).sum())
+        beside = float((overlapping * np.abs(rates[rest] - rates[0])).sum())
+        return max(outside, beside) / least if least > 0 else math.inf
 
 
 class Stamps:
@@ -89,9 +101,12 @@ class Stamps:
     def __init__(self) -> None:
         self._lengths: Floats = np.zeros((3, 1))
         self._follows: Floats = np.zeros((1, 1))
-        #: For each column's last and first stamps: the number of pairs of consecutive executions, and sums over pairs
-        #: of the product and the squares of the differences of the stretches before and after the stamp.
-        self._edges: Floats = np.zeros((2, 4, 1))
+        #: The part of these in which the first one still ran.
+        self._overlaps: Floats = np.zeros((1, 1))
+        #: For the last and the first stamps of executions, `[sums, 2]`: the number of pairs of executions, and the sums
+        #: of their weights, of the weighted products of the differences of the stretches before and after the stamp,
+        #: and of the squares of these products.
+        self._edges: Floats = np.zeros((4, 2))
         #: The number of slices of time, and the total length of the evaluated ones.
         self._slices = 0
         self.elapsed_ns = 0
@@ -119,20 +134,24 @@ class Stamps:
         self.elapsed_ns += end_ns - start_ns
         more = count - len(self._follows)
         if more > 0:
-            self._follows = np.pad(self._follows, (0, more))
+            self._follows, self._overlaps = np.pad(self._follows, (0, more)), np.pad(self._overlaps, (0, more))
             self._lengths = np.pad(self._lengths, ((0, 0), (0, more)))
-            self._edges = np.pad(self._edges, ((0, 0), (0, 0), (0, more)))
         whole = (activities.starts > start_ns) & (activities.ends < end_ns)
         lengths, own = (activities.ends - activities.starts)[whole].astype(np.float64), activities.columns[whole]
         for power, weights in enumerate((None, lengths, lengths**2)):
             self._lengths[power] += np.bincount(own, weights, count)
         self._take_edges(pieces, columns, between)
+        reached = np.maximum.accumulate(pieces.ends)
+        pauses = pieces.starts[1:] - reached[:-1]
         before, after = columns[:-1].astype(np.int64), columns[1:].astype(np.int64)
-        pauses = pieces.starts[1:] - pieces.ends[:-1]
+        overlap = pauses < 0
+        if overlap.any():
+            # What follows a piece follows the one that ends last.
+            before = before[np.maximum.accumulate(np.where(pieces.ends == reached, np.arange(len(reached)), 0))[:-1]]
+            self._overlaps += _pairs(before[overlap], after[overlap], count)
         # A pause lies between two stamps, whose errors affect no neighbouring region.
         directly = pauses <= 0
-        met = np.bincount(before[directly] * count + after[directly], minlength=count * count).astype(np.float64)
-        self._follows += met.reshape(count, count)
+        self._follows += _pairs(before[directly], after[directly], count)
         self._follows[:, 0] += np.bincount(before[~directly], minlength=count)
         self._follows[0] += np.bincount(after[~directly], minlength=count)
 
@@ -140,44 +159,45 @@ class Stamps:
         start_ns, end_ns = between
         lengths, pauses = (pieces.ends - pieces.starts).astype(np.float64), pieces.starts[1:] - pieces.ends[:-1]
         whole = (pieces.starts > start_ns) & (pieces.ends < end_ns)
-        # The neighbouring region affects a stretch's length more than any stamp, so its mean is subtracted.
-        n, total, _ = self._lengths
-        usual = lengths - (total / np.maximum(n, 1.0))[columns]
-        before = np.flatnonzero(whole[:-1] & whole[1:] & (pauses >= 0) & (pauses < _LONGEST_NS))
+        before = (whole[:-1] & whole[1:] & (pauses >= 0) & (pauses < _LONGEST_NS)).nonzero()[0]
+        if len(before) <= 2:
+            return
+        n, total, squares = self._lengths
+        means = total / np.maximum(n, 1.0)
+        # Regions of little variation show a stamp's error best. Less than the error itself is no merit.
+        varied = np.maximum(0.0, squares / np.maximum(n, 1.0) - means**2) + _USUAL_NS**2
+        varied[n < _FEWEST] = np.inf
         # The last stamps of executions, and then the first stamps of the next ones.
         stamped, other = np.concatenate((before, before + 1)), np.concatenate((before + 1, before))
         own = columns[stamped].astype(np.int64)
-        own[len(before) :] += (count := self._edges.shape[2])
-        order = np.argsort(own, kind="stable")
-        # Up to the far end of the next one: a stamp that is very late also moves the near end.
-        beside = pauses[np.concatenate((before, before))] + usual[other]
-        own, length, beside = own[order], lengths[stamped[order]], beside[order]
+        own[len(before) :] += len(n)
+        order = own.argsort(kind="stable")
+        own, stamped, other = own[order], stamped[order], other[order]
+        # Up to the far end of the next one: a stamp that is very late also moves the near end. The neighbouring region
+        # affects that length more than any stamp, so its mean is subtracted.
+        length, beside = lengths[stamped], pauses[np.minimum(stamped, other)] + (lengths - means[columns])[other]
+        spread = (varied[columns] + float(pauses[before].var()))[other]
         # Slow changes, such as clocks, cancel in differences of executions soon after each other. Consecutive ones
         # would be each other's neighbours; an execution and the next but one have no stretch in common.
         pair = own[2:] == own[:-2]
-        length, beside, own = (length[2:] - length[:-2])[pair], (beside[2:] - beside[:-2])[pair], own[2:][pair]
-        for i, each in enumerate((None, length * beside, length**2, beside**2)):
-            self._edges[:, i] += np.bincount(own, each, 2 * count).reshape(2, count)
+        weights = pair / (varied[own[2:] % len(n)] * (spread[2:] + spread[:-2]))
+        products = (length[2:] - length[:-2]) * (beside[2:] - beside[:-2]) * weights
+        sums = np.array((np.sign(weights), weights, products, products**2))
+        self._edges += np.add.reduceat(sums, (0, len(before) - 2), axis=1)
 
     def _by_edges(self) -> tuple[float, float | None, float]:
         """The least, the most likely and the largest variance of stamp errors by the covariance beside stamps, in ns².
 
         The likely one is None without enough executions."""
-        variances, doubt = np.zeros(2), np.zeros(2)
-        for edge, sums in enumerate(self._edges):
-            enough = sums[0] >= _FEWEST
-            if not enough.any():
-                return 0.0, None, math.inf
-            n, products, lengths, besides = sums[:, enough]
-            # Differences have twice the variance. Each execution is in two of them, so half of the pairs count.
-            weights = 2 * n**3 / np.maximum(lengths * besides, 1.0)
-            variances[edge] = -(weights * products / (2 * n)).sum() / weights.sum()
-            doubt[edge] = 1 / weights.sum()
-        low, high = (np.maximum(0.0, variances + side * _SURE * np.sqrt(doubt)) for side in (-1, 1))
-        mean = max(0.0, float(variances.mean()))
+        n, weights, products, squares = self._edges
+        if n.min() < _FEWEST:
+            return 0.0, None, math.inf
+        # Differences have twice the variance. Each execution is in two of them, so half of the pairs count.
+        variances, doubt = -products / (2 * weights), squares / (2 * weights**2)
+        mean, spread = float(variances.mean()), _SURE * math.sqrt(float(doubt.sum())) / 2
         # An estimate below its own uncertainty becomes 0 (the positive part of James and Stein's estimator).
-        likely = max(0.0, mean - float(doubt.sum()) / 4 / mean) if mean else 0.0
-        return float(low.min()), likely, float(high.max())
+        likely = max(0.0, mean - float(doubt.sum()) / 4 / mean) if mean > 0 else 0.0
+        return max(0.0, mean - spread), likely, max(0.0, mean) + spread
 
     def bound_by(self, lead: Signal, equations: Equations, kernel: float) -> None:
         """Bound the errors by the residual of a family's windows; `kernel` is described in `errors`."""
@@ -214,11 +234,7 @@ class Stamps:
         """
         if not self.elapsed_ns:
             return StampErrors(np.zeros((columns, columns)))
-        size = min(columns, len(self._follows))
-        both = np.zeros((columns, columns))
-        both[:size, :size] = self._follows[:size, :size]
-        both = both + both.T
-        np.fill_diagonal(both, 0.0)
+        both, beside = (_mutual(counts, columns) for counts in (self._follows, self._overlaps))
         variance = self.variance
         # Time that a stamp error adds to one region is taken from its neighbour.
         most = (np.diag(both.sum(axis=0)) - both) * (variance * windows * kernel / self.elapsed_ns)
@@ -228,19 +244,35 @@ class Stamps:
         allowed = min((most for _, most in self._allowed.values()), default=math.inf)
         likely = 0.5 * variance if likely is None else likely
         fits = min(1.0, allowed / variance)
+        expected = min(variance, allowed, likely + _EXPECTED * max(0.0, variance - likely))
         # The device's own stamps have no lateness in common. Half of the difference lies at each of a region's edges.
-        late_ns = 0.0 if self.exact else min(_SHARED_NS, _SHARED * math.sqrt(min(variance, allowed)))
-        shared = both * (late_ns / 2 / self.elapsed_ns)
-        return StampErrors(most, min(1.0, low / variance), min(1.0, likely / variance), fits, shared)
+        late_ns = 0.0 if self.exact else min(_SHARED_NS, _SHARED * math.sqrt(expected))
+        shared, overlapping = (part * (late_ns / 2 / self.elapsed_ns) for part in (both - beside, beside))
+        return StampErrors(most, min(1.0, low / variance), min(1.0, likely / variance), fits, shared, overlapping)
 
     def merge(self, column: int, into: int) -> None:
         """Merge a column into another."""
         if max(column, into) < len(self._follows):
-            self._follows[into] += self._follows[column]
-            self._follows[:, into] += self._follows[:, column]
-            self._follows[column] = self._follows[:, column] = 0.0
+            for counts in (self._follows, self._overlaps):
+                counts[into] += counts[column]
+                counts[:, into] += counts[:, column]
+                counts[column] = counts[:, column] = 0.0
             self._lengths[:, column] = 0.0
-            self._edges[:, :, column] = 0.0
+
+
+def _pairs(before: Ints, after: Ints, count: int) -> Floats:
+    """How often each of `count` columns was followed by each."""
+    numbers: Floats = np.bincount(before * count + after, minlength=count * count).astype(np.float64)
+    return numbers.reshape(count, count)
+
+
+def _mutual(counts: Floats, columns: int) -> Floats:
+    """How often two different ones of the first `columns` columns followed each other, in either order."""
+    size = min(columns, len(counts))
+    both = np.zeros((columns, columns))
+    both[:size, :size] = counts[:size, :size] + counts[:size, :size].T
+    np.fill_diagonal(both, 0.0)
+    return both
 
 
 def largest(gram: Floats, moment: Floats, square: float, errors: Floats) -> float:
