@@ -1,4 +1,4 @@
-"""A region's rate of a signal, and the reason for a rate that more windows would identify. Pure."""
+"""A region's rate of a signal, the reason for a rate that more windows would identify, and biased intervals. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Final, Literal, NamedTuple
 WIDEST_HALF_WIDTH: Final = 0.25
 #: How much longer a run must be, below each factor. Beyond the last one, no length is suggested.
 _ORDERS: Final = ((4.0, "a few times"), (30.0, "of the order of 10 times"), (100.0, "of the order of 100 times"))
+#: The 95 % quantile of the normal distribution as a share of its 97.5 % quantile.
+_ONE_SIDE: Final = 0.839
 
 
 class Rate(NamedTuple):
@@ -37,3 +39,10 @@ def not_yet(value: float, half_width: float, noise: float, widest: float) -> str
     order = next((words for most, words in _ORDERS if times < most), "")
     longer = f"; a run {order} as long is needed" if order else ""
     return f"not identifiable yet: ±{half_width:.3g} around {value:.3g}{longer}"
+
+
+def biased(half_width: float, bias: float) -> float:
+    """The half-width of the 95 % interval of a value that has this half-width without a bias, and a `bias` of at most
+    this size. Both are not as bad as possible together: chance misses on the side of the bias alone (Imbens and Manski,
+    Econometrica 72 (2004), 1845). Right to 3 %."""
+    return max(math.hypot(half_width, bias), bias + _ONE_SIDE * half_width)

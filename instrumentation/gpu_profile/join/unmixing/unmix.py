@@ -23,7 +23,7 @@ import numpy.typing as npt
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.probes import Prior, ProbeGroup, ProbeKind, groups_of
-from gpu_profile.join.unmixing.rate import WIDEST_HALF_WIDTH, Rate, not_yet
+from gpu_profile.join.unmixing.rate import WIDEST_HALF_WIDTH, Rate, biased, not_yet
 from gpu_profile.join.unmixing.shrinkage import CERTAIN, Posterior, omitted, shrink, shrink_without
 from gpu_profile.join.unmixing.stamps import StampErrors
 from gpu_profile.join.unmixing.undetermined import Undetermined
@@ -270,7 +270,9 @@ class Fit:
 
     def _rate(self, weights: Floats, unknown: float = 0.0) -> Rate:
         n, value = int(self._seen[weights > 0].max(initial=0)), float(weights @ self._means @ self.solution)
-        half_width = sum(self._widths(weights).values()) + unknown
+        widths = self._widths(weights)
+        late = widths.pop(STAMPED, 0.0)
+        half_width = biased(sum(widths.values()), late) + unknown
         reason = self._reason(weights, value, half_width, n)
         result = Rate(min(max(value, 0.0), self.most), half_width, n, reason)
         return (self._overlap(weights, n) or result) if reason else result

@@ -10,9 +10,9 @@ import pytest
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.probes import Probe, ProbeKind
-from gpu_profile.join.unmixing.rate import Rate, not_yet
+from gpu_profile.join.unmixing.rate import Rate, biased, not_yet
 from gpu_profile.join.unmixing.stamps import StampErrors
-from gpu_profile.join.unmixing.unmix import LOCK_STEP, ROUNDED, Fit
+from gpu_profile.join.unmixing.unmix import LOCK_STEP, ROUNDED, Z95, Fit
 
 WINDOW_MS = 100.0
 K = 6
@@ -349,6 +349,28 @@ def test_shares_that_may_be_nothing_but_errors_of_stamps_give_no_number() -> Non
     values = np.full(len(trial.values), steady @ trial.truth)
     assert not any(rate.reason for rate in solve(of(trial.shares, values)))
     assert all(rate.reason == LOCK_STEP for rate in solve(of(trial.shares, values), errors=StampErrors(errors))[1:])
+
+
+def test_an_interval_covers_a_value_whose_stamps_are_late_by_the_bound_without_adding_it_to_all_chance() -> None:
+    trial = experiment(0)
+    equations, shared = of(trial.shares, trial.values), np.zeros((len(trial.truth),) * 2)
+    shared[1, 0] = shared[0, 1] = 0.0005
+    late = StampErrors(np.zeros_like(shared), shared=shared, overlapping=np.zeros_like(shared))
+    alone, both = Fit(equations), Fit(equations, errors=late)
+    weights = np.eye(len(shared))[1]
+    half_width, moved = alone.rate(weights).half_width, late.moved(weights, both.rates, equations.total / equations.n)
+    assert moved > 0
+    assert both.rate(weights).half_width == biased(half_width, moved)
+
+
+@pytest.mark.parametrize("bias", [0.0, 0.1, 0.25, 0.5, 1.0, 3.0])
+def test_an_interval_with_a_bias_covers_95_percent_under_the_worst_bias(bias: float) -> None:
+    half_width = biased(1.0, bias)
+
+    def below(value: float) -> float:
+        return (1 + math.erf(value * Z95 / math.sqrt(2))) / 2
+
+    assert below(half_width - bias) - below(-half_width - bias) == pytest.approx(0.95, abs=0.006)
 
 
 def test_a_mixture_with_a_column_that_no_window_had_is_not_told_by_those_that_were_seen() -> None:
