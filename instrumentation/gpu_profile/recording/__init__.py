@@ -6,6 +6,7 @@ Read in this order:
 - `records`: facts as JSON: processes, spans, device intervals. `kernel_stamps`: the kernels of a span.
 - `columns`: samples as compressed arrays.
 - `writer`: appends whole records. `reader`: reads all intact records, reports the damage, and repairs.
+- `set_clocks`: clocks that were set back during the recording, from the order of writing.
 - `rank`: a process's place in a launched job.
 - `nccl_inspector`: collectives from the files of another program, NCCL Inspector.
 
@@ -14,9 +15,10 @@ Imports the catalogue's values and the units. To add a fact, add a class to `rec
 with a recording of the old one.
 """
 
+from gpu_profile.recording.columns import Columns
 from gpu_profile.recording.format import VERSION
 from gpu_profile.recording.kernel_stamps import KernelStamps
-from gpu_profile.recording.reader import Columns, Cut, Recording, read_recording, repair
+from gpu_profile.recording.reader import Cut, Recording, read_recording, repair
 from gpu_profile.recording.records import DeviceInterval, ProcessInfo, SpanRecord
 from gpu_profile.recording.writer import RecordingWriter
 

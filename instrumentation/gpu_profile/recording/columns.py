@@ -14,9 +14,12 @@ from numpy.typing import NDArray
 
 from gpu_profile.catalogue import Signal
 from gpu_profile.recording.format import to_json
+from gpu_profile.units import NS_PER_S
 
 Column = NDArray[np.int64]
 _LENGTH: Final = struct.Struct("<I")
+#: A process without a sample of a signal for longer than this did not sample it meanwhile.
+_PAUSE_NS: Final = 10 * NS_PER_S
 
 
 class Block(NamedTuple):
@@ -75,3 +78,43 @@ def decode_blocks(content: bytes) -> Iterator[Block]:
         t_end, duration, value = np.cumsum(rows, axis=1)
         yield Block(str(device), str(signal), float(quantum), str(unit), str(kind), t_end - duration, t_end, value)
         at += count - 1
+
+
+class Columns(NamedTuple):
+    """The samples of one signal of one device, ordered by end: int64, of one length.
+
+    Times are ns since the epoch, values are quanta of today's catalogue row.
+    """
+
+    t_start: Column
+    t_end: Column
+    value: Column
+
+
+def joined(blocks: list[Columns]) -> Columns:
+    """The samples of some blocks, ordered by end."""
+    t_start, t_end, value = (np.concatenate(column) for column in zip(*blocks, strict=True))
+    order = np.argsort(t_end, kind="stable")
+    return Columns(t_start[order], t_end[order], value[order])
+
+
+def merged(sources: list[Columns]) -> Columns:
+    """At most one process's samples at any moment: of overlapping stretches, the longest wins."""
+    if len(sources) == 1:
+        return sources[0]
+    stretches = [stretch for source in sources for stretch in _stretches(source)]
+    stretches.sort(key=lambda s: (int(s.t_end[0] - s.t_end[-1]), int(s.t_end[0]), s.value.tobytes()))
+    kept: list[Columns] = []
+    for stretch in stretches:
+        free = np.ones(len(stretch.t_end), dtype=np.bool_)
+        for other in kept:
+            free &= (stretch.t_end < other.t_end[0]) | (stretch.t_end > other.t_end[-1])
+        if free.any():
+            kept.append(Columns(*(column[free] for column in stretch)))
+    return joined(kept)
+
+
+def _stretches(source: Columns) -> list[Columns]:
+    """The samples of one process, cut at long pauses: it was idle meanwhile."""
+    breaks = np.flatnonzero(np.diff(source.t_end) > _PAUSE_NS) + 1
+    return [Columns(*parts) for parts in zip(*(np.split(column, breaks) for column in source), strict=True)]

@@ -14,18 +14,16 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
+from gpu_profile.catalogue import Kind
 from gpu_profile.catalogue import signal as signal_row
 from gpu_profile.catalogue.samples import Device, Event
 from gpu_profile.errors import RecordingError
-from gpu_profile.recording.columns import Block, Column, decode_blocks
+from gpu_profile.recording.columns import Block, Column, Columns, decode_blocks, joined, merged
 from gpu_profile.recording.format import HEADER_SIZE, SUFFIX, FileRecord, RecordType, frames, header_problem, inflate
 from gpu_profile.recording.records import ProcessInfo, SpanRecord, from_fields
-from gpu_profile.units import NS_PER_S
+from gpu_profile.recording.set_clocks import SetClock, set_clock
 
 _T = TypeVar("_T")
-
-#: A process without a sample of a signal for longer than this did not sample it meanwhile.
-_PAUSE_NS: Final = 10 * NS_PER_S
 
 #: The most process numbers in a line.
 _NAMED: Final = 8
@@ -42,17 +40,6 @@ _MALFORMED: Final = (
     SyntaxError,
     struct.error,
 )
-
-
-class Columns(NamedTuple):
-    """The samples of one signal of one device, ordered by end: int64, of one length.
-
-    Times are ns since the epoch, values are quanta of today's catalogue row.
-    """
-
-    t_start: Column
-    t_end: Column
-    value: Column
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +73,10 @@ class Cut(NamedTuple):
 def read_recording(directory: str | os.PathLike[str], *, since_ns: int = 0) -> Recording:
     """Every intact record in the files of `directory`, in the order of file names and then of writing.
 
-    If several processes sampled the same signal of a device at the same time, the readings of the one that did so
-    longest count, and the others fill its gaps: two readers of one sensor add no information. Files of processes that
-    began to record before `since_ns` are left out.
+    Two readers of one sensor add no information. So where several processes sampled the same signal of a device at the
+    same time, the readings of the longest stretch count, and the others fill its gaps. Where the clock of a host was
+    set back, its earlier times are moved to its last setting, with a line in `problems`. Files of processes that began
+    to record before `since_ns` are left out.
 
     RecordingError if the directory does not exist or has no recording, or if a file in it is no recording of a version
     that this one reads. Damage is no error: `lost_bytes` counts it, and `problems` lists it.
@@ -97,9 +85,10 @@ def read_recording(directory: str | os.PathLike[str], *, since_ns: int = 0) -> R
     content = _RecordingContent(since_ns, several=len(paths) > 1)
     for path in paths:
         content.file(path, _bytes(path))
+    content.undo_set_backs()
     samples: dict[str, dict[str, Columns]] = {}
     for (device, key), blocks in content.blocks.items():
-        samples.setdefault(device, {})[key] = _merged([_joined(own) for own in blocks.values()])
+        samples.setdefault(device, {})[key] = merged([joined(own) for own in blocks.values()])
     return Recording(
         tuple(content.processes),
         tuple(content.devices.values()),
@@ -182,34 +171,6 @@ def _check_header(path: Path, data: bytes) -> str | None:
     return line
 
 
-def _joined(blocks: list[Columns]) -> Columns:
-    t_start, t_end, value = (np.concatenate(column) for column in zip(*blocks, strict=True))
-    order = np.argsort(t_end, kind="stable")
-    return Columns(t_start[order], t_end[order], value[order])
-
-
-def _merged(sources: list[Columns]) -> Columns:
-    """At most one process's samples at any moment: of overlapping stretches, the longest wins."""
-    if len(sources) == 1:
-        return sources[0]
-    stretches = [stretch for source in sources for stretch in _stretches(source)]
-    stretches.sort(key=lambda s: (int(s.t_end[0] - s.t_end[-1]), int(s.t_end[0]), s.value.tobytes()))
-    kept: list[Columns] = []
-    for stretch in stretches:
-        free = np.ones(len(stretch.t_end), dtype=np.bool_)
-        for other in kept:
-            free &= (stretch.t_end < other.t_end[0]) | (stretch.t_end > other.t_end[-1])
-        if free.any():
-            kept.append(Columns(*(column[free] for column in stretch)))
-    return _joined(kept)
-
-
-def _stretches(source: Columns) -> list[Columns]:
-    """The samples of one process, cut at long pauses: it was idle meanwhile."""
-    breaks = np.flatnonzero(np.diff(source.t_end) > _PAUSE_NS) + 1
-    return [Columns(*parts) for parts in zip(*(np.split(column, breaks) for column in source), strict=True)]
-
-
 @dataclass
 class _RecordingContent:
     """The records read so far, of processes that began at `since_ns` or later. `several`: the recording has more than
@@ -225,6 +186,8 @@ class _RecordingContent:
     events: list[Event] = field(default_factory=list)
     notes: list[Mapping[str, Any]] = field(default_factory=list)
     device_hosts: dict[str, str] = field(default_factory=dict)
+    #: By file with a process: the places of its process, spans and events.
+    parts: dict[Path, tuple[int, slice, slice]] = field(default_factory=dict)
     lost_bytes: int = 0
     problems: list[str] = field(default_factory=list)
     #: PIDs of files without an end mark: of processes that still write, and of processes that are gone.
@@ -250,7 +213,7 @@ class _RecordingContent:
         process: ProcessInfo | None = None
         end_ns: int | None = None
         at = HEADER_SIZE
-        first_span = len(self.spans)
+        first_span, first_event = len(self.spans), len(self.events)
         for record in frames(data):
             self._gap(path, at, record.start)
             at = record.end
@@ -269,6 +232,9 @@ class _RecordingContent:
                 self._lost(f"{path}: byte {record.start}: malformed record of {size} bytes skipped ({reason})", size)
         self._gap(path, at, len(data), "the file is cut off or damaged there")
         if process is not None:
+            self.parts[path] = (
+                len(self.processes), slice(first_span, len(self.spans)), slice(first_event, len(self.events))
+            )  # fmt: skip
             self._written_by(replace(process, end_ns=end_ns), path, first_span)
         else:
             self.problems.append(f"{path}: byte {HEADER_SIZE}: no record of the process that wrote the file")
@@ -284,6 +250,41 @@ class _RecordingContent:
         for (device, _), blocks in self.blocks.items():
             if path in blocks:
                 self.device_hosts.setdefault(device, process.host)
+
+    def undo_set_backs(self) -> None:
+        """Move the times of hosts whose clocks were set back to the last setting."""
+        for host in dict.fromkeys(process.host for process in self.processes):
+            paths = [path for path, (place, *_) in self.parts.items() if self.processes[place].host == host]
+            polled = [
+                np.concatenate([block.t_end for block in blocks[path]])
+                for (_, key), blocks in self.blocks.items()
+                for path in paths
+                if path in blocks and signal_row(key).kind is not Kind.WINDOW_MEAN
+            ]
+            clock = set_clock(polled)
+            if clock is None:
+                continue
+            self.problems.append(f"{host}: {clock.text}")
+            for path in paths:
+                self._set(clock, path)
+
+    def _set(self, clock: SetClock, path: Path) -> None:
+        place, spans, events = self.parts[path]
+        process, own, seen = self.processes[place], self.spans[spans], self.events[events]
+        ahead = clock.ahead([process.start_ns, *(span.end_ns for span in own)])
+        self.spans[spans] = map(clock.span, own, ahead[1:])
+        times = clock.ahead((event.t_ns for event in seen), polled=True)
+        self.events[events] = [replace(each, t_ns=each.t_ns - by) for each, by in zip(seen, times, strict=True)]
+        first, rows = ahead[0], 0
+        for blocks in self.blocks.values():
+            if path in blocks:
+                t_start, t_end, value = (np.concatenate(column) for column in zip(*blocks[path], strict=True))
+                by = np.array(clock.ahead(t_end.tolist(), polled=True), np.int64)
+                blocks[path] = [Columns(t_start - by, t_end - by, value)]
+                if len(by) > rows:
+                    first, rows = int(by[0]), len(by)
+        end_ns = process.end_ns if process.end_ns is None else process.end_ns - clock.ahead([process.end_ns])[0]
+        self.processes[place] = replace(process, start_ns=process.start_ns - first, end_ns=end_ns)
 
     def _gap(self, path: Path, start: int, end: int, why: str = "damaged") -> None:
         if end > start:

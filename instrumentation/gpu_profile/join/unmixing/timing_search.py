@@ -311,7 +311,7 @@ class Search(Likelihood):
         """Sensors with periods near the nominal one, by the newest windows first and then by more. Over a longer time,
         smaller differences of the period are visible."""
         alone, step = self._alone, STEP_NS
-        count = min(_PERIODS, np.count_nonzero(alone.ends[-1] - alone.ends <= _PERIODS_NS))
+        count = min(_PERIODS, int(np.count_nonzero(alone.ends[-1] - alone.ends <= _PERIODS_NS)))
         # `near` may count a part of each period only because its period is wrong.
         shaped = dict.fromkeys((near, near._replace(window_ns=0)))
         sensors = [each for one in shaped for each in drifting(one, self.lead, alone.ends[-count:])]
