@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache
-from itertools import compress, repeat
-from typing import Final, NamedTuple
+from itertools import accumulate, compress, repeat
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 
@@ -50,6 +50,31 @@ class AddedAttributes(NamedTuple):
 
     by_span: list[bytes]
     unjoined: int
+
+
+class _EncodedRows:
+    """Encodes rows that differ in some doubles only. `before`: the bytes before each double.
+
+    All rows are filled at once, which takes a quarter of the time of packing each.
+    """
+
+    def __init__(self, *before: bytes) -> None:
+        row = b"".join(part + bytes(_DOUBLE.size) for part in before)
+        self._row = np.frombuffer(row, np.uint8)
+        ends = accumulate(len(part) + _DOUBLE.size for part in before)
+        names = list(map(str, range(len(before))))
+        offsets = [end - _DOUBLE.size for end in ends]
+        formats = ["<f8"] * len(names)
+        self._doubles = np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": len(row)})
+
+    def of(self, *columns: Floats) -> list[bytes]:
+        """The rows with these columns of doubles."""
+        rows = np.empty((len(columns[0]), len(self._row)), np.uint8)
+        rows[:] = self._row
+        doubles = rows.view(self._doubles)[:, 0]
+        for name, column in zip(self._doubles.names or (), columns, strict=True):
+            doubles[name] = column
+        return cast("list[bytes]", rows.view(f"V{len(self._row)}")[:, 0].tolist())
 
 
 class _RegionEncoding(NamedTuple):
@@ -119,19 +144,12 @@ class Encoder:
         fixed = self._shared(execution, shared)
         if not shared.devices:
             return lambda lengths_s: repeat(fixed, len(lengths_s))
-        head = fixed + _BEFORE_LENGTH
+        rows = _EncodedRows(fixed + _BEFORE_LENGTH)
         if shared.power_w is None:
-            pack = struct.Struct(f"<{len(head)}sd").pack
-            return lambda lengths_s: map(pack, repeat(head), lengths_s.tolist())
+            return rows.of
         power_w, half_width = shared.power_w, shared.power_half_width
-        pack_energy = struct.Struct(f"<{len(head)}sd{len(_BEFORE_ENERGY)}sd{len(_BEFORE_HALF_WIDTH)}sd").pack
-
-        def with_energy(lengths_s: Floats) -> Iterable[bytes]:
-            energies_j, half_widths_j = (lengths_s * power_w).tolist(), (lengths_s * half_width).tolist()
-            energy = repeat(_BEFORE_ENERGY), energies_j, repeat(_BEFORE_HALF_WIDTH), half_widths_j
-            return map(pack_energy, repeat(head), lengths_s.tolist(), *energy)
-
-        return with_energy
+        rows = _EncodedRows(fixed + _BEFORE_LENGTH, _BEFORE_ENERGY, _BEFORE_HALF_WIDTH)
+        return lambda lengths_s: rows.of(lengths_s, lengths_s * power_w, lengths_s * half_width)
 
     def _shared(self, execution: Execution, shared: RegionValues) -> bytes:
         values: dict[str, AttributeValues] = {_REGION: self._region(execution)}

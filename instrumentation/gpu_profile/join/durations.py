@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -46,7 +46,7 @@ class DurationStats:
 
     def add(self, duration_ns: int, *, items: float | None = None, failed: bool = False) -> None:
         """Add one execution that ended."""
-        self.add_many([duration_ns])
+        self._add_one(max(duration_ns, 0))
         self.errors += failed
         if items is not None:
             self.add_items(items)
@@ -55,13 +55,13 @@ class DurationStats:
         """Add units of work that an execution did."""
         self.items = (self.items or 0.0) + items
 
-    def add_many(self, durations_ns: Sequence[int]) -> None:
+    def add_many(self, durations_ns: Ints) -> None:
         """Add executions that ended."""
         if len(durations_ns) < _FEW:
-            for duration_ns in durations_ns:
+            for duration_ns in durations_ns.tolist():
                 self._add_one(max(duration_ns, 0))
             return
-        lengths = np.maximum(np.array(durations_ns, np.int64), 0)
+        lengths = np.maximum(durations_ns, 0)
         self.calls += len(lengths)
         # The total of many long executions exceeds 64 bits.
         self.total_ns += (int((lengths >> 32).sum()) << 32) + int((lengths & 0xFFFFFFFF).sum())

@@ -169,7 +169,9 @@ class Backlog:
         every = len(chosen) == len(self.ended)
         present = list(self.ended) if every else [self.ended[i] for i in chosen.tolist()]
         starts, ends = self.starts[chosen], self.ends[chosen]
-        if not all(map(here, {execution.device for execution in present})):
+        # Executions of other processes share few objects: without a loop in Python.
+        distinct = dict.fromkeys(present) if len(self._numbers) else present
+        if not all(map(here, {execution.device for execution in distinct})):
             keep = [i for i, execution in enumerate(present) if here(execution.device)]
             present, starts, ends = [present[i] for i in keep], starts[keep], ends[keep]
         active = [

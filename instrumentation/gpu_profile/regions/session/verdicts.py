@@ -76,7 +76,7 @@ class Verdicts:
                 omitted += (execution.represents - 1) * times
                 special = special or execution.represents != 1 or execution.operation is not None
             if special:
-                self._take_special(name, executions, lengths)
+                self._take_special(name, executions, lengths.tolist())
             if name in self.operations:
                 self.operations[name].whole_ns = stats.total_ns
             self._sources[name] = "host" if executions[-1].stream is None else "device"
@@ -173,7 +173,7 @@ class Verdicts:
         return list(self._judged.values())
 
 
-def _by_region(ended: EndedExecutions) -> dict[tuple[str, Hashable], tuple[Sequence[Execution], list[int]]]:
+def _by_region(ended: EndedExecutions) -> dict[tuple[str, Hashable], tuple[Sequence[Execution], Ints]]:
     """The rows by the name and the `device` of their executions, with their lengths in ns."""
     executions, lengths = ended.executions, ended.ends - ended.starts
     if executions and not executions[0].end_ns:  # as of executions that rows share
@@ -186,21 +186,18 @@ def _by_region(ended: EndedExecutions) -> dict[tuple[str, Hashable], tuple[Seque
             group = groups[key] = [], []
         group[0].append(execution)
         group[1].append(length_ns)
-    return dict(groups)
+    return {key: (members, np.array(own, np.int64)) for key, (members, own) in groups.items()}
 
 
 def _shared_by_region(
     executions: Sequence[Execution], lengths: Ints
-) -> dict[tuple[str, Hashable], tuple[Sequence[Execution], list[int]]]:
+) -> dict[tuple[str, Hashable], tuple[Sequence[Execution], Ints]]:
     """The same for rows that share few executions: without a loop over the rows."""
     keys: dict[tuple[str, Hashable], int] = {}
     numbers = {each: keys.setdefault((each.name, each.device), len(keys)) for each in dict.fromkeys(executions)}
     if len(keys) == 1:
-        return dict.fromkeys(keys, (executions, lengths.tolist()))
+        return dict.fromkeys(keys, (executions, lengths))
     which = np.fromiter(map(numbers.__getitem__, executions), np.int64, len(executions))
     order = np.argsort(which, kind="stable")
     parts = np.split(order, np.searchsorted(which[order], np.arange(1, len(keys))))
-    return {
-        key: ([executions[i] for i in rows.tolist()], lengths[rows].tolist())
-        for key, rows in zip(keys, parts, strict=True)
-    }
+    return {key: ([executions[i] for i in rows.tolist()], lengths[rows]) for key, rows in zip(keys, parts, strict=True)}
