@@ -117,7 +117,8 @@ def judge(case: Case, run: ServingRun, seed: int) -> Judged:
     scale = float(run.true_j.sum()) / max(1e-9, _energy(run, first_ns, last_ns))
     errors = np.where(given, parts * scale / truth - 1, np.nan)
     large = np.flatnonzero(run.true_j >= _LEAST_J).tolist()
-    costs = [account.cost(request) for request in large]
+    of_request = account.costs(large)
+    costs = [of_request.get(request) for request in large]
     values = np.array([np.nan if c is None or c.reason else sum(c.joules) for c in costs])
     request_widths = np.array([np.nan if c is None else c.half_width_j for c in costs])
     return Judged(

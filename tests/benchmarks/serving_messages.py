@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-import msgpack
 import numpy as np
+from msgspec import msgpack
 
 from gpu_profile.history.timeline import Floats
 from gpu_profile.serving.cost_sums import RequestCost
@@ -18,13 +18,14 @@ from gpu_profile.serving.simulated import ServingRun
 from gpu_profile.serving.windows import CounterReadings
 from gpu_profile.serving.work import RequestPhase, WorkQuantity
 from gpu_profile.serving.workers import WorkerRole
+from gpu_profile_exporter.serving.costs import STEP_S
 
 _S: Final = 10**9
 #: Messages arrive this much after an iteration, and up to some times the second value more; spans after their request.
 _DELAY_S, _JITTER_S, _SPAN_DELAY_S = 0.002, 0.001, 0.005
 _TENANT, _CACHED = "tenant.id", "gen_ai.usage.cached_tokens"
 #: The exporter's step, and its interval of the lists of processes, for which energy waits.
-_STEP_NS, _LISTS_NS = _S // 2, 5 * _S
+_STEP_NS, _LISTS_NS = round(STEP_S * _S), 5 * _S
 #: The exporter's default: `--serving-wait` less 5 s.
 _DEADLINE_NS: Final = 55 * _S
 
@@ -75,7 +76,7 @@ def messages(run: ServingRun, seed: int) -> Iterator[tuple[int, list[bytes]]]:
             "scheduled_requests": scheduled,
             "queued_requests": {},
         }
-        yield arrival, [b"", i.to_bytes(8, "big"), msgpack.packb(body)]
+        yield arrival, [b"", i.to_bytes(8, "big"), msgpack.encode(body)]
 
 
 def spans(run: ServingRun, role: WorkerRole) -> Iterator[tuple[int, int, dict[str, object]]]:

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
-import msgpack
 import numpy as np
+from msgspec import msgpack
 
 from benchmarks import serving_messages
 from benchmarks.rows import Row
@@ -81,7 +81,7 @@ def vllm_messages(
         body = {"version": 1, "worker_id": "v1", "dp_rank": 0, "wall_time": 0.0}
         yield (
             arrival_ns,
-            [b"", place.to_bytes(8, "big"), msgpack.packb(body | {"scheduled_requests": logger.scheduled(*stats)})],
+            [b"", place.to_bytes(8, "big"), msgpack.encode(body | {"scheduled_requests": logger.scheduled(*stats)})],
         )
 
 

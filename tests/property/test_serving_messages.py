@@ -1,8 +1,8 @@
 from typing import Any
 
-import msgpack
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import msgpack
 
 from gpu_profile.serving.forward_pass import ForwardPass, MessageError, decoded
 
@@ -40,6 +40,6 @@ def test_any_frames_are_read_or_refused(frames: list[bytes]) -> None:
 @settings(max_examples=60)
 @given(st.binary(min_size=8, max_size=8), st.dictionaries(NAMES, MESSAGES, max_size=8), st.integers(0, 60))
 def test_any_map_is_read_or_refused(sequence: bytes, message: dict[str, Any], cut: int) -> None:
-    payload = msgpack.packb(message)
+    payload = msgpack.encode(message)
     read((b"", sequence, payload))
     read((b"", sequence, payload[:cut]))

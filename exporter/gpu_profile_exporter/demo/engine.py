@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from gpu_profile.driver.simulated import SimulatedQueue, Work
-from gpu_profile.serving.forward_pass import msgpack
+from gpu_profile.serving.forward_pass import message_types
 from gpu_profile.serving.pass_times import HOST_GAP_NS
 from gpu_profile.serving.simulated import EnginePhysics, ServingRun, simulate
 from gpu_profile.serving.simulated_load import TENANTS
@@ -141,7 +141,7 @@ class EnginePlayer:
         }
         message = {"worker_id": "demo", "dp_rank": 0, "wall_time": wall_s, "scheduled_requests": scheduled}
         self._sequence += 1
-        return [b"", self._sequence.to_bytes(8, "big"), msgpack().packb(message)]
+        return [b"", self._sequence.to_bytes(8, "big"), message_types().encode(message)]
 
     def _span(self, lap: int, number: int, clock: _PlayedClock) -> Span:
         """The span of a request that has ended."""

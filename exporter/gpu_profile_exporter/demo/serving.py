@@ -27,7 +27,7 @@ from gpu_profile_exporter.demo.screen import Screen
 from gpu_profile_exporter.demo.watch import SILENCE_S, free_port, watched
 
 #: Packages of the extras `serving` and `sidecar`.
-_PACKAGES: Final = ("msgpack", "zmq", "opentelemetry.proto")
+_PACKAGES: Final = ("msgspec", "zmq", "opentelemetry.proto")
 _ID: Final = "gen_ai.request.id"
 #: The newest requests that are compared: those of an hour.
 MOST_REQUESTS: Final = 20_000

@@ -11,7 +11,7 @@ from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.clock import Clock
 from gpu_profile.errors import UsageError
 from gpu_profile.sampling.tracked import TrackedDevice
-from gpu_profile.serving.forward_pass import msgpack
+from gpu_profile.serving.forward_pass import message_types
 from gpu_profile.serving.request_spans import SpanFault, served_request
 from gpu_profile.serving.workers import EngineWorker, WorkerRole, role_of_span
 from gpu_profile.units import nanoseconds
@@ -53,7 +53,7 @@ class ServingCosts:
         addresses, self._wanted = dict(settings.engines), dict(settings.devices)
         check_devices(list(addresses), self._wanted)
         try:
-            msgpack()
+            message_types()
         except UsageError as error:
             raise UsageError(f"--serving: {error}") from error
         self._settings, self._source, self._clock = settings, source, clock

@@ -18,7 +18,7 @@ import numpy as np
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.rate import WIDEST_HALF_WIDTH
 from gpu_profile.serving.charging import charged_parts
-from gpu_profile.serving.cost_sums import MEMORY_S, MOST_MISSING, CostSums, RequestCost
+from gpu_profile.serving.cost_sums import MEMORY_S, MOST_MISSING, CostSums, RequestCost, half_widths
 from gpu_profile.serving.model import LOOK_BACK_NS, CostModel
 from gpu_profile.serving.savings import PrefillGrowth
 from gpu_profile.serving.sharing import WHOLE_TIMES, Spoiled, Unallocated, WindowParts, over_iterations
@@ -285,22 +285,17 @@ class EngineAccount:
                 if reason not in WHOLE_TIMES:
                     sums.missing_j[reason] += float(charged.totals[mine, place].sum())
             sums.terms += charged.terms[mine].sum(axis=0)
-        rows = zip(
-            charged.request.tolist(), charged.phase.tolist(), charged.totals.tolist(), charged.terms, strict=True
-        )
-        for request, phase, total, own_terms in rows:
-            tenant = self._tenant_of(request) if request != UNKNOWN_REQUEST else None
-            targets = [by_tenant[tenant]]
+        reasons, requests = tuple(missed), charged.request.tolist()
+        tenants = [None if each == UNKNOWN_REQUEST else self._tenant_of(each) for each in requests]
+        for tenant, (request, phase, totals, own) in zip(tenants, charged.rows(), strict=True):
             # Of a request that was forgotten, nobody asks for the cost.
-            for sums in targets if tenant is None else (*targets, self._requests[request]):
-                sums.joules[phase] += total[0]
-                sums.marginal_j[phase] += total[1]
-                sums.device_s[phase] += total[2]
-                sums.square += total[3]
-                sums.tokens[phase] += total[4]
-                for reason, missing_j in zip(missed, total[5:], strict=True):
-                    sums.missing_j[reason] += missing_j
-                sums.terms += own_terms
+            if tenant is not None:
+                self._requests[request].add(phase, totals, own, reasons)
+        places = {tenant: place for place, tenant in enumerate(dict.fromkeys(tenants))}
+        names = list(places)
+        owners = np.array([places[tenant] for tenant in tenants], np.int64)
+        for place, phase, totals, own in charged.by(owners).rows():
+            by_tenant[names[place]].add(phase, totals, own, reasons)
         return by_tenant
 
     def _settle_tenants(self, by_tenant: dict[Hashable, CostSums], elapsed_s: float, most: int) -> int:
@@ -348,17 +343,22 @@ class EngineAccount:
             return None
         return (width + max(0.0, sum(sums.absent.values()))) / joules
 
-    def cost(self, request: int) -> RequestCost | None:
-        """The cost of a request as far as windows are shared out, or None if it has had no part in one yet."""
-        sums = self._requests.get(request)
-        if sums is None or not self.model.ready:
-            return None
+    def costs(self, requests: Iterable[int]) -> dict[int, RequestCost]:
+        """The costs of requests as far as windows are shared out, without those that have had no part in one yet."""
+        some = {each: self._requests[each] for each in requests if each in self._requests}
+        if not some or not self.model.ready:
+            return {}
+        noise, sums = self.model.relative_noise, list(some.values())
+        least_j = self.model.approximations(np.array([each.terms for each in sums]))
+        widths = np.maximum(half_widths(self.model, sums), least_j).tolist()
+        return {each: self._cost(some[each], noise, width_j) for each, width_j in zip(some, widths, strict=True)}
+
+    def _cost(self, sums: CostSums, relative_noise: float, priced_j: float) -> RequestCost:
         joules = sum(sums.joules)
-        noise = 1.96 * math.sqrt(max(0.0, sums.square) * self.model.relative_noise)
-        priced = max(sums.half_width(self.model), self.model.approximation(sums.terms))
-        half_width = math.hypot(priced, noise) + max(0.0, sum(sums.absent.values()))
+        noise = 1.96 * math.sqrt(max(0.0, sums.square) * relative_noise)
+        half_width = math.hypot(priced_j, noise) + max(0.0, sum(sums.absent.values()))
         too_wide = Unallocated.NOT_IDENTIFIABLE if half_width > WIDEST_HALF_WIDTH * joules else None
-        reason = sums.refusal(self.model, priced) or too_wide
+        reason = sums.refusal(self.model, priced_j) or too_wide
         by_phase = sums.joules[RequestPhase.PREFILL], sums.joules[RequestPhase.DECODE]
         return RequestCost(by_phase, half_width, sum(sums.marginal_j), sum(sums.device_s), reason)
 

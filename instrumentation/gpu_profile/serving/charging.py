@@ -6,21 +6,21 @@ grows by one. So sums over a run follow from running sums over the iterations, w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.serving.terms import DURATION, Terms
-from gpu_profile.serving.work import DecodeRuns, Iterations, RequestPhase, WorkQuantity
+from gpu_profile.serving.terms import DURATION, Terms, per_unit
+from gpu_profile.serving.work import PHASES, DecodeRuns, Iterations, RequestPhase, WorkQuantity
 
 #: Parts in one computation, to limit the memory.
 _AT_ONCE: Final = 8192
 
 
 class ChargedParts(NamedTuple):
-    """The parts of requests, a row for each request, phase and computation.
+    """The parts of requests, a row for each request and phase.
 
     `totals[rows, 5 + missed]` are J, J without equal parts of fixed costs, device s, the sum of squares of J over the
     iterations, tokens, and the modelled J in windows left out. `terms[rows, TERMS]` are the terms.
@@ -31,6 +31,18 @@ class ChargedParts(NamedTuple):
     totals: Floats
     terms: Floats
 
+    def by(self, owner: Ints) -> ChargedParts:
+        """The sums of the rows of each owner and phase. `owner[rows]` are numbers in place of the requests'."""
+        keys = owner * PHASES + self.phase
+        order = np.argsort(keys, kind="stable")
+        keys, starts = np.unique(keys[order], return_index=True)
+        totals, terms = (np.add.reduceat(each[order], starts) for each in (self.totals, self.terms))
+        return ChargedParts(keys // PHASES, keys % PHASES, totals, terms)
+
+    def rows(self) -> Iterator[tuple[int, int, list[float], Floats]]:
+        """The rows: each request with its phase, totals and terms."""
+        return zip(self.request.tolist(), self.phase.tolist(), self.totals.tolist(), self.terms, strict=True)
+
 
 def charged_parts(
     some: Iterations, terms: Terms, prices: Floats, devices: int, weights: Floats, clean: Floats, inside: Floats,
@@ -38,13 +50,13 @@ def charged_parts(
 ) -> ChargedParts:  # fmt: skip
     """The parts of all requests. An iteration's modelled energy counts with its weight; `clean` is its part in windows
     that are used, `missed` in windows left out by reason, and `inside` in all windows: `[iterations]` each."""
-    per_unit, fixed = terms.shares @ prices, terms.fixed @ prices
+    unit_j, fixed = per_unit(terms.shares, prices), terms.fixed @ prices
     seconds = terms.shares[:, :, DURATION] * devices
-    result = [_of_runs(some.runs, terms, per_unit, fixed, seconds, weights, clean, inside, missed)]
+    result = [_of_runs(some.runs, terms, unit_j, fixed, seconds, weights, clean, inside, missed)]
     for first in range(0, len(some.parts.request), _AT_ONCE):
         part = some.parts.rows(first, first + _AT_ONCE)
         of, work = part.iteration, part.work
-        energy = np.einsum("mk,mk->m", work, per_unit[of])
+        energy = np.einsum("mk,mk->m", work, unit_j[of])
         equal = fixed[of] * work[:, WorkQuantity.REQUESTS]
         given = energy * weights[of]
         columns = np.column_stack((
@@ -52,16 +64,14 @@ def charged_parts(
             work[:, WorkQuantity.TOKENS] * inside[of], *(energy * each[of] for each in missed),
         ))  # fmt: skip
         own = np.matmul((work * clean[of, None])[:, None], terms.shares[of])[:, 0]
-        keys = part.request * len(RequestPhase) + part.phase
-        order = np.argsort(keys, kind="stable")
-        keys, starts = np.unique(keys[order], return_index=True)
-        totals, own_terms = (np.add.reduceat(each[order], starts) for each in (columns, own))
-        result.append(ChargedParts(keys // len(RequestPhase), keys % len(RequestPhase), totals, own_terms))
-    return ChargedParts(*(np.concatenate(each) for each in zip(*result, strict=True)))
+        result.append(ChargedParts(part.request, part.phase, columns, own).by(part.request))
+    every = ChargedParts(*(np.concatenate(each) for each in zip(*result, strict=True)))
+    # A request has a run for each batch of iterations.
+    return every.by(every.request)
 
 
 def _of_runs(
-    runs: DecodeRuns, terms: Terms, per_unit: Floats, fixed: Floats, seconds: Floats, weights: Floats, clean: Floats,
+    runs: DecodeRuns, terms: Terms, unit_j: Floats, fixed: Floats, seconds: Floats, weights: Floats, clean: Floats,
     inside: Floats, missed: Sequence[Floats],
 ) -> ChargedParts:  # fmt: skip
     """The same for runs of decode."""
@@ -71,13 +81,16 @@ def _of_runs(
         return shares[:, WorkQuantity.TOKENS] + shares[:, WorkQuantity.REQUESTS], shares[:, WorkQuantity.DECODE_CONTEXT]
 
     def summed(values: Floats) -> Floats:
-        """The sums over the iterations of each run."""
-        sums = np.concatenate((np.zeros_like(values[:1]), np.cumsum(values, axis=0)))
-        result: Floats = sums[runs.last] - sums[runs.first]
+        """The sums over the iterations of each run, from sums between the ends of runs."""
+        sums = np.zeros((max(1, len(edges)), values.shape[1]))
+        np.cumsum(np.add.reduceat(values[: edges.max(initial=0)], edges[:-1]), axis=0, out=sums[1:])
+        result: Floats = sums[last] - sums[first]
         return result
 
     n = len(weights)
-    (alone, by_context), (alone_s, by_context_s), own = both(per_unit), both(seconds), both(terms.shares)
+    edges, places = np.unique(np.concatenate((runs.first, runs.last)), return_inverse=True)
+    first, last = places[: len(runs.first)], places[len(runs.first) :]
+    (alone, by_context), (alone_s, by_context_s), own = both(unit_j), both(seconds), both(terms.shares)
     none, place = np.zeros(n), np.arange(n, dtype=np.float64)
     alone_columns = np.column_stack((
         alone * weights, (alone - fixed) * weights, alone_s * clean, inside, *(alone * each for each in missed),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -14,7 +15,7 @@ from gpu_profile.join.unmixing.rate import WIDEST_HALF_WIDTH
 from gpu_profile.serving.model import CostModel
 from gpu_profile.serving.sharing import Unallocated
 from gpu_profile.serving.terms import TERMS
-from gpu_profile.serving.work import RequestPhase
+from gpu_profile.serving.work import PHASES, RequestPhase
 
 #: A request or tenant has a value if at most this share of its energy is missing.
 MOST_MISSING: Final = 0.05
@@ -39,7 +40,7 @@ class RequestCost(NamedTuple):
 
 def _by_phase() -> list[float]:
     # Sums of single rows: operations on arrays of two values would cost ten times as much.
-    return [0.0] * len(RequestPhase)
+    return [0.0] * PHASES
 
 
 @dataclass(slots=True)
@@ -61,6 +62,18 @@ class CostSums:
     unsure: float = 0.0
     missing_j: dict[Unallocated, float] = field(default_factory=lambda: defaultdict(float))
     refused_j: float = 0.0
+
+    def add(self, phase: int, total: Sequence[float], terms: Floats, missed: Sequence[Unallocated]) -> None:
+        """Add a row of `ChargedParts`. `missed` are the reasons of the last totals."""
+        joules, marginal_j, device_s, square, tokens, *missing = total
+        self.joules[phase] += joules
+        self.marginal_j[phase] += marginal_j
+        self.device_s[phase] += device_s
+        self.square += square
+        self.tokens[phase] += tokens
+        for reason, missing_j in zip(missed, missing, strict=True):
+            self.missing_j[reason] += missing_j
+        self.terms += terms
 
     def fade(self, factor: float) -> None:
         """Scale a tenant's sums: old ones say little about the present."""
@@ -91,15 +104,23 @@ class CostSums:
         if sum(absent.values()) > MOST_MISSING / (1 - MOST_MISSING) * max(joules, 1e-12):
             return max(absent, key=absent.__getitem__)
         width_j = self.half_width(model) if half_width_j is None else half_width_j
-        unseen = Unallocated.NEW_WORK if model.unseen(self.terms, joules) else None
         if width_j > WIDEST_HALF_WIDTH * max(joules, 1e-12):
-            rejected = model.misfit > WIDEST_HALF_WIDTH / 2
-            return Unallocated.REJECTED if rejected else unseen or Unallocated.NOT_IDENTIFIABLE
+            if model.misfit > WIDEST_HALF_WIDTH / 2:
+                return Unallocated.REJECTED
+            return Unallocated.NEW_WORK if model.unseen(self.terms, joules) else Unallocated.NOT_IDENTIFIABLE
         return None
 
     def half_width(self, model: CostModel) -> float:
         """The half-width of the 95 % interval of the energy in J."""
-        joules, prefill_j = sum(self.joules), self.joules[RequestPhase.PREFILL]
-        tokens = self.tokens[RequestPhase.PREFILL]
-        unsure_j = self.unsure / tokens * prefill_j if self.unsure and tokens else 0.0
-        return model.prices.half_width(self.terms, joules) + unsure_j + model.misfit * joules
+        return half_widths(model, [self])[0]
+
+
+def half_widths(model: CostModel, some: Sequence[CostSums]) -> list[float]:
+    """The half-widths of the 95 % intervals of energies in J."""
+    joules, unsure_j = np.array([sum(each.joules) for each in some]), np.zeros(len(some))
+    for place, each in enumerate(some):
+        if each.unsure and (tokens := each.tokens[RequestPhase.PREFILL]):
+            unsure_j[place] = each.unsure / tokens * each.joules[RequestPhase.PREFILL]
+    priced = model.prices.half_widths(np.array([each.terms for each in some]), joules)
+    result: list[float] = (priced + unsure_j + model.misfit * joules).tolist()
+    return result

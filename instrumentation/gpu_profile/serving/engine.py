@@ -35,7 +35,7 @@ from time import perf_counter_ns
 from typing import Any, Final, Protocol
 
 from gpu_profile.errors import UsageError
-from gpu_profile.serving.forward_pass import BatchedRequest, msgpack
+from gpu_profile.serving.forward_pass import BatchedRequest, message_types
 from gpu_profile.serving.work import RequestPhase
 
 #: The most messages that wait for the thread, which sends them at this interval. More are lost.
@@ -105,7 +105,7 @@ class PassSender:
 
     def __init__(self, endpoint: str, worker: str = "", rank: int = 0, stages: int = 1) -> None:
         self._stages = stages
-        self._pack = msgpack().Packer().pack
+        self._pack = message_types().encode
         self._worker, self._rank, self._sequence = worker, rank, 0
         self._outlet: _Outlet = (
             _UnixOutlet(endpoint.removeprefix(_UNIX)) if endpoint.startswith(_UNIX) else _ZmqOutlet(endpoint)

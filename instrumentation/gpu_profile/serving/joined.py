@@ -21,7 +21,7 @@ from gpu_profile.serving.cost_sums import RequestCost
 from gpu_profile.serving.finished import CostRefusal, FinishedRequest
 from gpu_profile.serving.forward_pass import BatchedRequest, MessageError, MessageFault, decoded
 from gpu_profile.serving.membership import MOST_REQUESTS, Membership, PlacingFault
-from gpu_profile.serving.pass_times import CLOCK_STEP_NS, KEPT_BACK_NS, PublishedPasses, TimedPass
+from gpu_profile.serving.pass_times import CLOCK_STEP_NS, KEPT_BACK_NS, PassCounts, PublishedPasses, TimedPasses
 from gpu_profile.serving.pipelines import PipelineWatch
 from gpu_profile.serving.request_spans import Attributes, ServedRequest, SpanFault, served_request
 from gpu_profile.serving.sharing import Unallocated
@@ -40,6 +40,9 @@ _SPAN_EARLY_NS: Final = 200_000_000
 _SILENT_NS: Final = 5 * _S
 #: An idle engine's next message may be this much later than the start of its iteration.
 _IDLE_BEHIND_NS: Final = 3 * _S
+#: Energy of so much time is shared out at once, as each time costs as much. The oldest waits for at most this part of
+#: the deadline.
+_AT_ONCE_NS, _HELD = 5 * _S, 3
 #: The most requests whose costs wait to be collected.
 _MOST_FINISHED: Final = 10_000
 
@@ -49,7 +52,7 @@ class ServingEngine:
 
     `tenant_attribute` names the attribute of requests' spans that has the tenant. None: all requests are of one tenant.
     `role` is the part of requests that it computes.
-    Energies of requests and of tenants by model, as `ModelUse`, are in `account`. Call `settle` about once a second.
+    Energies of requests and of tenants by model, as `ModelUse`, are in `account`. Call `settle` every second or two.
     """
 
     def __init__(
@@ -113,7 +116,7 @@ class ServingEngine:
         """Add a message that arrived at a time. A wrong one is counted, never raised.
 
         Raises:
-            UsageError: msgpack is not installed.
+            UsageError: msgspec is not installed.
         """
         try:
             message = decoded(frames)
@@ -221,11 +224,12 @@ class ServingEngine:
         are reported.
         """
         passes = self._from_one_publisher(self._passes.settled(now_ns), now_ns)
-        self._pipeline.add(passes)
+        counts = PassCounts.of(passes.messages)
+        self._pipeline.add(counts)
         if self._pipeline.recognised:
             self._refuse_pipeline(passes, now_ns)
             return
-        self._membership.add(passes)
+        self._membership.add(passes, counts)
         self._place(now_ns)
         without_ns = self._without_spans_ns(now_ns)
         phases_only = self._membership.speculative or without_ns is not None
@@ -254,15 +258,16 @@ class ServingEngine:
             for number, tokens, of_tenant in batch.unsure:
                 self.account.doubt(number, tokens, of_tenant)
             self.account.take(iterations)
-            complete_ns = self._complete_ns(now_ns)
-            self.account.settle(complete_ns if alone_until_ns is None else min(complete_ns, alone_until_ns))
+            complete_ns = min(self._complete_ns(now_ns), now_ns if alone_until_ns is None else alone_until_ns)
+            shared_ns = self.account.shared_until_ns
+            if complete_ns - shared_ns >= _AT_ONCE_NS or now_ns - shared_ns >= self._deadline_ns / _HELD:
+                self.account.settle(complete_ns)
         elif len(iterations.starts):
             # Without readings, iterations would only use memory. Their time is left out if readings come later.
-            start_ns = int(iterations.starts[0]) if self._unread is None else self._unread[0]
-            self._unread = start_ns, int(iterations.ends[-1])
+            self._unread = int((self._unread or iterations.starts)[0]), int(iterations.ends[-1])
         self._collect(now_ns)
 
-    def _refuse_pipeline(self, passes: list[TimedPass], now_ns: int) -> None:
+    def _refuse_pipeline(self, passes: TimedPasses, now_ns: int) -> None:
         """Leave the energy of a pipeline's iterations unallocated, and refuse its requests."""
         if self._refusal is not CostRefusal.STAGES:
             self._refusal = CostRefusal.STAGES
@@ -280,19 +285,20 @@ class ServingEngine:
         self._ended.clear()
         self._ending.clear()
 
-    def _from_one_publisher(self, settled: dict[tuple[str, int], list[TimedPass]], now_ns: int) -> list[TimedPass]:
+    def _from_one_publisher(self, settled: dict[tuple[str, int], TimedPasses], now_ns: int) -> TimedPasses:
         """The iterations of the engine's publisher. Others have used the devices too, so that nothing is certain."""
         if settled and self._publisher not in settled:
             stream = self._passes.streams.get(self._publisher) if self._publisher else None
             if stream is None or stream.arrival_ns < now_ns - _SILENT_NS:
-                self._publisher = max(settled, key=lambda key: len(settled[key]))
+                self._publisher = max(settled, key=lambda key: len(settled[key].messages))
         for key, passes in settled.items():
             if key != self._publisher:
                 self._shared_until_ns = now_ns
-                self.account.spoil(passes[0].start_ns, passes[-1].end_ns, Unallocated.SHARED)
-        passes = [each for each in settled.get(self._publisher or ("", -1), ()) if each.start_ns >= self._last_ns]
-        if passes:
-            self._first_ns, self._last_ns = self._first_ns or passes[0].start_ns, passes[-1].end_ns
+                self.account.spoil(int(passes.starts[0]), int(passes.ends[-1]), Unallocated.SHARED)
+        passes = settled.get(self._publisher or ("", -1), TimedPasses.of((), (), []))
+        passes = passes.cut(int(np.searchsorted(passes.starts, self._last_ns)))
+        if passes.messages:
+            self._first_ns, self._last_ns = self._first_ns or int(passes.starts[0]), int(passes.ends[-1])
         return passes
 
     def _place(self, now_ns: int) -> None:
@@ -370,15 +376,15 @@ class ServingEngine:
                 self._ended.append((end_ns, number))
         # The request's last iteration may end a little later than its stamp.
         until_ns = self.account.shared_until_ns - _SPAN_EARLY_NS
-        if len(self._ended) <= MOST_REQUESTS and min(self._ended, default=(until_ns, 0))[0] >= until_ns:
-            return
-        for _ in range(len(self._ended)):
-            end_ns, number = self._ended.popleft()
-            if end_ns >= until_ns and len(self._ended) < MOST_REQUESTS:
-                self._ended.append((end_ns, number))
-                continue
+        rest = [each for each in self._ended if each[0] >= until_ns]
+        many = max(0, len(rest) - MOST_REQUESTS)
+        due = [number for end_ns, number in self._ended if end_ns < until_ns] + [number for _, number in rest[:many]]
+        self._ended = deque(rest[many:])
+        for number in due:
             self._end(number)
-            self._finished.append((self._requests[number], self.account.cost(number) or Unallocated.NOT_YET))
+        costs = self.account.costs(due)
+        for number in due:
+            self._finished.append((self._requests[number], costs.get(number, Unallocated.NOT_YET)))
             self._drop(number)
 
     def _drop(self, number: int) -> None:

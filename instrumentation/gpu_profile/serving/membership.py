@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +18,7 @@ import numpy as np
 from gpu_profile.history.timeline import Ints
 from gpu_profile.serving.forward_pass import BatchedRequest, ForwardPass
 from gpu_profile.serving.pass_parts import PassBatch, prefill_work
-from gpu_profile.serving.pass_times import TimedPass
+from gpu_profile.serving.pass_times import PassCounts, TimedPasses
 from gpu_profile.serving.prefill import Chunk, Prefilling
 from gpu_profile.serving.request_spans import ServedRequest
 from gpu_profile.serving.stamp_delay import StampDelay
@@ -45,7 +45,6 @@ _EARLY_NS = 20_000_000
 #: The rows of a table of iterations with decode, and its columns that are looked at together.
 _AT_ONCE: Final = 256
 _COUNT, _PLACED, _CONTEXT, _STATED, _ALONE, _COLUMNS = range(6)
-_LOST: Final = -1, 0, 0, 0, 0
 #: The most requests and iterations that wait.
 MOST_REQUESTS, MOST_PASSES = 20_000, 100_000
 
@@ -69,10 +68,6 @@ class _Placed(NamedTuple):
     last: int
 
 
-def _column(message: ForwardPass) -> tuple[int, ...]:
-    return message.decodes, 0, 0, message.decode_kv, message.requests is None and not message.prefills
-
-
 def _agree(columns: Any) -> Any:
     """Whether the contexts of placed requests agree with the stated ones: by iteration, or of one."""
     counts, _, contexts, stated, _ = columns
@@ -90,7 +85,7 @@ class Membership:
     `role` is the part of requests that they compute."""
 
     def __init__(self, role: WorkerRole = WorkerRole.WHOLE) -> None:
-        self._passes: deque[TimedPass] = deque()
+        self._passes = TimedPasses.of((), (), [])
         #: The position of the first of them among all iterations, and among iterations with decode.
         self._gone, self._decodes_gone = 0, 0
         #: By iteration with decode: its times and position. As `_COLUMNS`: its requests in decode (-1: lost), those
@@ -118,12 +113,12 @@ class Membership:
         self._misfit, self._impossible = 0.0, 0.0
 
     def __len__(self) -> int:
-        return len(self._passes)
+        return len(self._passes.messages)
 
     @property
     def first_start_ns(self) -> int | None:
         """The start of the first iteration that waits."""
-        return self._passes[0].start_ns if self._passes else None
+        return int(self._passes.starts[0]) if len(self) else None
 
     @property
     def speculative(self) -> bool:
@@ -131,27 +126,28 @@ class Membership:
         tokens, iterations = self._sums
         return len(self._ratios) >= _ENOUGH and tokens > _SPECULATIVE * iterations
 
-    def add(self, passes: Iterable[TimedPass]) -> None:
-        """Add iterations, later than all earlier ones."""
-        before, after = self._gone + len(self._passes), list(passes)
-        self._passes += after
-        some = [(at, *each) for at, each in enumerate(after, before) if each.message is None or each.message.decodes]
-        for at, each in enumerate(after, before):
-            if each.message is None or each.message.prefills:
-                self._prefills.add(at, each)
-        if some:
-            positions, starts, ends, messages = zip(*some, strict=True)
-            self._at += positions
-            self._starts += starts
-            self._ends += ends
-            fresh = np.array([_LOST if message is None else _column(message) for message in messages], np.int64)
-            self._columns = np.concatenate((self._columns, fresh.T), axis=1)
+    def add(self, passes: TimedPasses, counts: PassCounts) -> None:
+        """Add iterations, later than all earlier ones, and their counts."""
+        if not passes.messages:
+            return
+        before = self._gone + len(self)
+        self._passes = self._passes.followed_by(passes)
+        for at in np.flatnonzero(counts.prefills).tolist():
+            self._prefills.add(before + at, int(passes.starts[at]), int(passes.ends[at]), passes.messages[at])
+        some = np.flatnonzero(counts.decodes)
+        self._at += (before + some).tolist()
+        self._starts += passes.starts[some].tolist()
+        self._ends += passes.ends[some].tolist()
+        none, alone = np.zeros(len(some), np.int64), (counts.reported == 0) & (counts.prefills == 0)
+        fresh = np.array((counts.decodes[some], none, none, counts.context[some], alone[some]), np.int64)
+        self._columns = np.concatenate((self._columns, fresh), axis=1)
 
     # ------------------------------------------------------------------ placing
 
     def place(self, number: int, request: ServedRequest) -> PlacingFault | None:
         """Find the iterations of a request, all of which have been added."""
-        if not self._passes or request.end_ns < self._passes[0].start_ns:
+        start_ns = self.first_start_ns
+        if start_ns is None or request.end_ns < start_ns:
             return PlacingFault.TOO_OLD
         if request.completion > 1:
             counts, contexts = self._columns[_COUNT], self._columns[_STATED]
@@ -162,7 +158,7 @@ class Membership:
             return PlacingFault.FULL
         # If the prefill has left, it can be nobody's any more. Decode still has its place. Iterations leave with all of
         # their requests, so that a stamp just before the first one means that one.
-        left = first_ns < self._passes[0].start_ns - _EARLY_NS
+        left = first_ns < start_ns - _EARLY_NS
         prefill_at = None if left else self._prefills.ended_at(first_ns)
         tokens = request.completion - 1
         if tokens:
@@ -283,42 +279,43 @@ class Membership:
         `number_of` numbers requests that the engine reports. `phases_only`: there are no requests, so that each
         iteration has a part for each phase. `spans_until_ns`: the spans of requests that ended before have come.
         """
-        batch, usable = PassBatch(), list[int]()
+        batch, usable, passes = PassBatch(), list[int](), self._passes
         ended_at: int | None = None
-        while self._passes:
+        while (place := len(batch)) < len(passes.messages):
             if not phases_only and (run := self._clear_run(self._decodes_gone + len(usable))) > 0 and self._is_clear:
-                index = batch.add([self._passes.popleft() for _ in range(run)], whole=True)
-                usable += range(index, index + run)
+                usable += range(place, place + run)
                 self._misfit *= (1 - _NEW_MISFIT) ** run
+                batch.add(run, whole=True)
                 self._gone += run
                 continue
-            each, index = self._passes[0], -1
-            message, chunks = each.message, list[Chunk]()
+            message, end_ns = passes.messages[place], int(passes.ends[place])
+            index, chunks = -1, list[Chunk]()
             if message is None:
-                batch.lost.append((each.start_ns, each.end_ns))
+                batch.add(1, whole=False)
             elif message.requests is not None:
-                explicit = batch.add([each], whole=True)
+                batch.add(1, whole=True)
                 for request in message.requests:
-                    batch.request(explicit, number_of(request), request)
+                    batch.request(place, number_of(request), request)
             elif phases_only:
-                if each.end_ns > before_ns:
+                if end_ns > before_ns:
                     break
-                batch.phases(batch.add([each], whole=False), message)
+                batch.add(1, whole=False)
+                batch.phases(place, message)
             else:
-                late = each.end_ns <= before_ns or len(self._passes) > MOST_PASSES
+                late = end_ns <= before_ns or len(passes.messages) - place > MOST_PASSES
                 excess = self._fitted(self._decodes_gone + len(usable)) if message.decodes else 0
-                chunks = self._prefills.chunks(self._gone, each)
+                chunks = self._prefills.chunks(self._gone)
                 if not late and (excess or not self._has_prompts(message, chunks)):
                     ended_at = self._ended_at(spans_until_ns) if ended_at is None else ended_at
                     if self._gone >= ended_at:
                         break
-                index = self._add_shared(batch, each, message, chunks, len(usable), excess)
+                index = self._add_shared(batch, message, chunks, len(usable), excess)
             if message is None or message.decodes:
                 usable.append(index)
             self._prefills.leave(self._gone, chunks)
-            self._passes.popleft()
             self._gone += 1
-        self._add_decodes(batch, np.array(usable, np.int64))
+        self._passes = passes.cut(len(batch))
+        batch.close(passes.cut(0, len(batch)), self._left_decodes(np.array(usable, np.int64)))
         return batch
 
     def _has_prompts(self, message: ForwardPass, chunks: list[Chunk]) -> bool:
@@ -336,14 +333,14 @@ class Membership:
         return self._at[int(rows[-1])] if len(rows) else 0
 
     def _add_shared(
-        self, batch: PassBatch, each: TimedPass, message: ForwardPass, chunks: list[Chunk], place: int, excess: int
+        self, batch: PassBatch, message: ForwardPass, chunks: list[Chunk], place: int, excess: int
     ) -> int:  # fmt: skip
         """Add an iteration with prompts that have these parts. Returns its index, -1: without decode."""
         agrees = excess != 0 or not message.decodes or _agree(self._columns[:, place].tolist())
         fits = agrees and excess <= 0
         self.disagreeing += not fits
         self._misfit += _NEW_MISFIT * ((not fits) - self._misfit)
-        index = batch.add([each], whole=agrees and not excess and _is_exact(message, chunks))
+        index = batch.add(1, whole=agrees and not excess and _is_exact(message, chunks))
         for chunk in chunks:
             batch.part(index, chunk.number, RequestPhase.PREFILL, prefill_work(chunk.tokens, chunk.context))
             if chunk.unsure:
@@ -367,6 +364,8 @@ class Membership:
         Most iterations have the same requests as the one before, and so need no look of their own.
         """
         place = at - self._decodes_gone
+        if place >= len(self._at) or self._at[place] != self._gone:
+            return 0  # it has no decode
         if self._runs is None or place >= self._runs_from + len(self._runs):
             some = slice(place, place + _AT_ONCE)
             good, at_once = self._is_whole(some), np.array(self._at[some], np.int64)
@@ -375,22 +374,22 @@ class Membership:
             bad = np.flatnonzero(ends)
             end = bad[np.searchsorted(bad, rows)]
             self._runs, self._runs_from = (end + good[end] - rows).tolist(), place
-        place -= self._runs_from
-        return self._runs[place] if place < len(self._runs) and self._at[place + self._runs_from] == self._gone else 0
+        return self._runs[place - self._runs_from]
 
-    def _add_decodes(self, batch: PassBatch, usable: Ints) -> None:
-        """Add the requests in decode to the iterations with these indices (-1: not to be used), and drop these."""
-        gone, left = self._decodes_gone, len(usable)
+    def _left_decodes(self, usable: Ints) -> DecodeRuns:
+        """The requests in decode in the iterations with these indices (-1: not to be used), which are dropped."""
+        gone, left, runs = self._decodes_gone, len(usable), DecodeRuns.none()
         if not left:
-            return
+            return runs
         rows = np.array([(each.number, each.first, each.last + 1, each.prompt) for each in self._running.values()])
         if len(rows):
-            batch.decode(DecodeRuns(*rows.T).of(gone, gone + left).moved(usable))
+            runs = DecodeRuns(*rows.T).of(gone, gone + left).moved(usable)
             for placed in [each for each in self._running.values() if each.last < gone + left]:
                 self._remove(placed)
         del self._starts[:left], self._ends[:left], self._at[:left]
         self._columns, self._runs = self._columns[:, left:], None
         self._decodes_gone += left
+        return runs
 
     def _remove(self, placed: _Placed) -> None:
         del self._running[placed.number]

@@ -116,7 +116,7 @@ class CostModel:
 
     def _search(self) -> None:
         cumulative, readings, good = self._kept.cumulative, self._kept.readings, self._kept.good[1:]
-        lag = lag_of(readings, cumulative, good)
+        lag = lag_of(readings, cumulative, good, self.lag.near)
         if lag is None or (fitted := self._fit(lag)) is None:
             return
         shares, joules = fitted
@@ -137,7 +137,7 @@ class CostModel:
         best = solutions[-1]
         self.lag, self.ready, self._equations = lag, True, equations
         self._lag_offsets = np.array([each - best for each in solutions[:-1]])
-        self._square = float(((cumulative.values @ best[1:]) ** 2).sum())
+        self._square = float((np.diff(cumulative.sums @ best[1:]) ** 2).sum())
         self._refit()
         return shares[good], joules[good]
 
@@ -176,20 +176,17 @@ class CostModel:
 
     def unseen(self, terms: Floats, joules: float) -> bool:
         """Whether the work of a sum of terms with this energy in J is new."""
-        return self._spread(terms) ** 2 > _NEW * joules**2
+        return float(self._spreads(terms[None])[0]) ** 2 > _NEW * joules**2
 
-    def approximation(self, terms: Floats) -> float:
-        """The least half-width in J of the energy of one request with this sum of terms."""
-        return Z95 * _APPROXIMATE * self._spread(terms)
+    def approximations(self, terms: Floats) -> Floats:
+        """The least half-widths in J of the energies of requests with these sums of terms, `terms[n, TERMS]`."""
+        return Z95 * _APPROXIMATE * self._spreads(terms)
 
-    def _spread(self, terms: Floats) -> float:
-        """The error in J of a sum of terms if each window were off by its mean energy."""
+    def _spreads(self, terms: Floats) -> Floats:
+        """The errors in J of sums of terms if each window were off by its mean energy: `[n]`."""
         window_j = float(self._equations.sum[0]) / max(1, self._equations.n)
-        return window_j * math.sqrt(float(self._seen.leverage(terms[None])[0]))
-
-
-#: The starts, ends and terms of no iterations.
-_NO_TERMS: Final = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, TERMS))
+        result: Floats = window_j * np.sqrt(self._seen.leverage(terms))
+        return result
 
 
 class _Kept:
@@ -197,7 +194,8 @@ class _Kept:
     arrays at each step would cost as much as the search."""
 
     def __init__(self) -> None:
-        self._terms: list[tuple[Ints, Ints, Floats]] = []
+        self._cumulative = CumulativeTerms.of(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, TERMS)))
+        self._fresh: list[tuple[Ints, Ints, Floats]] = []
         self._readings = [CounterReadings(np.zeros(0, np.int64), np.zeros(0))]
         self._good: list[Bools] = [np.zeros(0, bool)]
         self.n = 0
@@ -205,9 +203,10 @@ class _Kept:
     @property
     def cumulative(self) -> CumulativeTerms:
         """The terms of all iterations."""
-        starts, ends, values = (np.concatenate(each) for each in zip(_NO_TERMS, *self._terms, strict=True))
-        self._terms = [(starts, ends, values)]
-        return CumulativeTerms.of(starts, ends, values)
+        if self._fresh:
+            starts, ends, values = (np.concatenate(each) for each in zip(*self._fresh, strict=True))
+            self._cumulative, self._fresh = self._cumulative.followed_by(starts, ends, values), []
+        return self._cumulative
 
     @property
     def readings(self) -> CounterReadings:
@@ -227,13 +226,13 @@ class _Kept:
             half = self.n // 2
             self._readings, self._good = [self.readings.since(half)], [self.good[half:]]
             self.n -= half
-            before, since_ns = self.cumulative, int(self._readings[0].times[0]) - LOOK_BACK_NS
-            first = int(np.searchsorted(before.ends, since_ns))
-            self._terms = [(before.starts[first:], before.ends[first:], before.values[first:])]
+            starts, ends, sums = self.cumulative
+            first = int(np.searchsorted(ends, int(self._readings[0].times[0]) - LOOK_BACK_NS))
+            self._cumulative = CumulativeTerms(starts[first:], ends[first:], sums[first:])
 
     def add(self, iterations: Iterations, values: Floats, readings: CounterReadings, good: Bools) -> None:
         """Add later ones."""
-        self._terms.append((iterations.starts, iterations.ends, values))
+        self._fresh.append((iterations.starts, iterations.ends, values))
         self._readings.append(readings)
         self._good.append(good)
         self.n += len(good)
@@ -259,7 +258,9 @@ class _Residuals:
     def begin(self, shares: Floats) -> None:
         """Set the classes: equally many of these windows in each."""
         inner = np.linspace(0, 1, _CLASSES + 1)[1:-1]
-        self._edges = [np.quantile(each, inner) for each in self._properties(shares)]
+        # As `np.quantile`, which would import much of numpy for its first call.
+        at, places = inner * (len(shares) - 1), np.arange(len(shares))
+        self._edges = [np.interp(at, places, np.sort(each)) for each in self._properties(shares)]
         self._sums = np.zeros((len(self._edges), _CLASSES, 4))
         self._waiting, self._stretches = np.zeros((0, 2)), np.zeros(5)
 

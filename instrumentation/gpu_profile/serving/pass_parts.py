@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from gpu_profile.serving.forward_pass import BatchedRequest, ForwardPass
-from gpu_profile.serving.pass_times import TimedPass
+from gpu_profile.serving.pass_times import TimedPasses
 from gpu_profile.serving.work import UNKNOWN_REQUEST, DecodeRuns, Iterations, Parts, RequestPhase
 
 
@@ -28,23 +26,26 @@ def prefills_work(message: ForwardPass) -> list[float]:
 
 class PassBatch:
     """Iterations that leave together. `lost` are the times of iterations without a message, and `unclear` the times of
-    iterations without reported work."""
+    iterations without reported work: `iterations` sets both."""
 
     def __init__(self) -> None:
-        self.passes: list[TimedPass] = []
         self.lost: list[tuple[int, int]] = []
         self.unclear: list[tuple[int, int]] = []
         #: Requests, the tokens of prefill by which their parts may be off, and those by which their tenants' may be.
         self.unsure: list[tuple[int, int, int]] = []
+        self._passes = TimedPasses.of((), (), [])
         self._rows: list[tuple[int, int, int, list[float]]] = []
         self._runs = DecodeRuns.none()
         self._whole: list[bool] = []
 
-    def add(self, some: Sequence[TimedPass], *, whole: bool) -> int:
-        """Add iterations. `whole`: all their requests have parts or runs. Returns the index of the first one."""
-        self.passes += some
-        self._whole += [whole] * len(some)
-        return len(self.passes) - len(some)
+    def __len__(self) -> int:
+        return len(self._whole)
+
+    def add(self, count: int, *, whole: bool) -> int:
+        """Add so many next iterations. `whole`: all their requests have parts or runs. Returns the index of the first
+        one."""
+        self._whole += [whole] * count
+        return len(self._whole) - count
 
     def part(self, iteration: int, number: int, phase: RequestPhase, work: list[float]) -> None:
         """Add a part of an iteration."""
@@ -58,10 +59,6 @@ class PassBatch:
             work = [float(tokens), 0.0, float(context), 0.0, 1.0]
         self.part(iteration, number, request.phase, work)
 
-    def decode(self, runs: DecodeRuns) -> None:
-        """Set the requests in decode."""
-        self._runs = runs
-
     def phases(self, iteration: int, message: ForwardPass) -> None:
         """Add a part for each phase of an iteration, of no request."""
         if message.prefills:
@@ -70,31 +67,30 @@ class PassBatch:
             work = [float(message.decodes), 0.0, float(message.decode_kv), 0.0, float(message.decodes)]
             self.part(iteration, UNKNOWN_REQUEST, RequestPhase.DECODE, work)
 
+    def close(self, passes: TimedPasses, runs: DecodeRuns) -> None:
+        """Set the times and messages of all iterations, and their requests in decode."""
+        self._passes, self._runs = passes, runs
+
     def iterations(self) -> Iterations:
-        """All iterations with clear work. The times of the others are added to `unclear`."""
-        if not self.passes:
+        """All iterations with clear work."""
+        passes, parts, runs = self._passes, self._parts(), self._runs
+        if not passes.messages:
             return Iterations.none()
-        n, parts, runs = len(self.passes), self._parts(), self._runs
-        work, unclear = runs.work(n), np.zeros(n, bool)
+        work, good = runs.work(len(passes.messages)), np.ones(len(passes.messages), bool)
         np.add.at(work, parts.iteration, parts.work)
         for place in np.flatnonzero(~np.array(self._whole)).tolist():
-            if (message := self.passes[place].message) is not None:
-                stated = np.array([message.decodes, 0.0, message.decode_kv, 0.0, message.decodes]) + prefills_work(
-                    message
-                )
-                work[place] = np.maximum(stated, work[place])
-                unclear[place] = bool(message.decodes) and not message.decode_kv
-        starts, ends, _ = zip(*self.passes, strict=True)
-        times = np.array((starts, ends), np.int64)
-        if unclear.any():
-            self.unclear += [(int(low), int(high)) for low, high in times[:, unclear].T]
-            kept = np.where(unclear, -1, np.cumsum(~unclear) - 1)
-            clear = ~unclear[parts.iteration]
-            parts = Parts(
-                kept[parts.iteration[clear]], parts.request[clear], parts.phase[clear], parts.work[clear]
-            )  # fmt: skip
-            times, work, runs = times[:, ~unclear], work[~unclear], runs.moved(kept)
-        return Iterations(times[0], times[1], work, parts, runs)
+            if (message := passes.messages[place]) is not None:
+                stated = np.array([message.decodes, 0.0, message.decode_kv, 0.0, message.decodes])
+                work[place] = np.maximum(stated + prefills_work(message), work[place])
+            if message is None or (message.decodes and not message.decode_kv):
+                good[place] = False
+                times = int(passes.starts[place]), int(passes.ends[place])
+                (self.lost if message is None else self.unclear).append(times)
+        if good.all():
+            return Iterations(passes.starts, passes.ends, work, parts, runs)
+        kept, clear = np.where(good, np.cumsum(good) - 1, -1), good[parts.iteration]
+        parts = Parts(kept[parts.iteration[clear]], parts.request[clear], parts.phase[clear], parts.work[clear])
+        return Iterations(passes.starts[good], passes.ends[good], work[good], parts, runs.moved(kept))
 
     def _parts(self) -> Parts:
         """The parts, in the order of iterations."""

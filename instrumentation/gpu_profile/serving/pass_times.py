@@ -7,20 +7,22 @@ prompt ones correct late ones. A constant delay remains: the account's search fo
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from itertools import islice, pairwise
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from gpu_profile.history.timeline import Ints
 from gpu_profile.serving.forward_pass import ForwardPass, MessageError, MessageFault
 
 #: A message is kept back for this long, so that later ones correct its time.
 KEPT_BACK_NS: Final = 500_000_000
 #: A shorter time to the next iteration is the host's work for it. A longer one is idle.
 HOST_GAP_NS: Final = 5_000_000
-#: The most messages kept back: 8,000 iterations per second.
+#: The most messages kept back, and of a step: in steps of 2 s, 1,600 iterations per second.
 _MOST_KEPT: Final = 4096
 #: The most lost iterations in a row that get places. More are one loss.
 _MOST_LOST: Final = 256
@@ -30,14 +32,58 @@ _RISING: Final = 8
 CLOCK_STEP_NS: Final = 1_000_000_000
 #: An iteration without a duration began when the one before ended, if that was at most this long ago.
 _UNTIMED_NS: Final = 1_000_000_000
+#: The counts of a lost iteration.
+_LOST: Final = -1, -1, 0, 1, 0
 
 
-class TimedPass(NamedTuple):
-    """An iteration and its time, in ns since the epoch. `message` is None if it was lost."""
+class PassCounts(NamedTuple):
+    """The requests of iterations in prefill and in decode (-1: the message was lost), the context of the latter, the
+    stages of the engine's pipeline, and 1 if the engine reported the requests: `[n]` each."""
 
-    start_ns: int
-    end_ns: int
-    message: ForwardPass | None
+    prefills: Ints
+    decodes: Ints
+    context: Ints
+    stages: Ints
+    reported: Ints
+
+    @classmethod
+    def of(cls, messages: Sequence[ForwardPass | None]) -> PassCounts:
+        """The counts in messages, None for lost ones."""
+        rows = [
+            _LOST if each is None
+            else (each.prefills, each.decodes, each.decode_kv, each.stages, each.requests is not None)
+            for each in messages
+        ]  # fmt: skip
+        return cls(*np.array(rows, np.int64).reshape(-1, len(_LOST)).T)
+
+
+class TimedPasses(NamedTuple):
+    """Iterations in order of time, with `starts` and `ends` in ns since the epoch. A message is None if it was lost."""
+
+    starts: Ints
+    ends: Ints
+    messages: list[ForwardPass | None]
+
+    @classmethod
+    def of(cls, starts: Sequence[int], ends: Sequence[int], messages: list[ForwardPass | None]) -> TimedPasses:
+        """The iterations with these times and messages."""
+        return cls(np.array(starts, np.int64), np.array(ends, np.int64), messages)
+
+    def cut(self, first: int, last: int | None = None) -> TimedPasses:
+        """The iterations from index `first` to before `last`, or on."""
+        some = slice(first, last)
+        return TimedPasses(self.starts[some], self.ends[some], self.messages[some])
+
+    def followed_by(self, later: TimedPasses) -> TimedPasses:
+        """These iterations and later ones."""
+        starts, ends = (np.concatenate(each) for each in zip(self[:2], later[:2], strict=True))
+        return TimedPasses(starts, ends, self.messages + later.messages)
+
+
+#: A message that is kept back: its arrival and the duration of its iteration in ns, the number of lost messages before
+#: it, whether it is a heartbeat, and itself.
+_Kept = tuple[int, int, int, bool, ForwardPass]
+_ARRIVAL: Final = itemgetter(0)
 
 
 class PassTimes:
@@ -49,13 +95,7 @@ class PassTimes:
     """
 
     def __init__(self) -> None:
-        #: Of the messages that are kept back: their arrivals, the durations of their iterations, the numbers of lost
-        #: messages before them, and whether each is a heartbeat.
-        self._arrivals: list[int] = []
-        self._walls: list[int] = []
-        self._lost_before: list[int] = []
-        self._idles: list[bool] = []
-        self._messages: list[ForwardPass] = []
+        self._kept: list[_Kept] = []
         self._sequence, self._refused = -1, -1
         #: Refused messages in a row that rise, and when the last one arrived.
         self._rising, self._refused_ns = 0, 0
@@ -80,20 +120,18 @@ class PassTimes:
         if message.sequence != self._sequence + 1 and self._sequence >= 0:
             self._skip(message.sequence, arrival_ns)
         self._sequence, self._refused = message.sequence, -1
-        if len(self._arrivals) >= _MOST_KEPT:
+        if len(self._kept) >= _MOST_KEPT:
             self._lost = min(self._lost + 1, _MOST_LOST)
             raise MessageError(MessageFault.RATE)
         if arrival_ns < self.arrival_ns:
             if arrival_ns < self.arrival_ns - CLOCK_STEP_NS:
-                self._drop(len(self._arrivals))
+                self._kept = []
                 self._last_end_ns, self.arrival_ns, self._idle = 0, arrival_ns, True
             arrival_ns = self.arrival_ns
-        idle = message.idle
-        self._walls.append(self._duration(message, arrival_ns, idle=idle))
-        self._arrivals.append(arrival_ns)
-        self._lost_before.append(self._lost)
-        self._idles.append(idle)
-        self._messages.append(message)
+        idle = not (message.prefills or message.decodes)
+        timed = message.wall_s or idle
+        wall_ns = round(message.wall_s * 1e9) if timed else self._duration(arrival_ns)
+        self._kept.append((arrival_ns, wall_ns, self._lost, idle, message))
         self.arrival_ns, self._lost, self._idle = arrival_ns, 0, idle
 
     def _skip(self, sequence: int, arrival_ns: int) -> None:
@@ -116,65 +154,51 @@ class PassTimes:
         self._lost = min(self._lost + skipped, _MOST_LOST)
         self.gaps += skipped
 
-    def _drop(self, n: int) -> None:
-        for each in (self._arrivals, self._walls, self._lost_before, self._idles, self._messages):
-            del each[:n]
-
-    def _duration(self, message: ForwardPass, arrival_ns: int, *, idle: bool) -> int:
-        """The duration of an iteration. One that the engine did not measure lasted since the one before, or as long as
-        usual if that is not clear."""
-        if message.wall_s or idle:
-            return round(message.wall_s * 1e9)
+    def _duration(self, arrival_ns: int) -> int:
+        """The duration of an iteration that the engine did not measure: since the one before, or as long as usual if
+        that is not clear."""
         since_ns = arrival_ns - self.arrival_ns
         if self._idle or self._lost or since_ns > _UNTIMED_NS:
-            return min(self._typical_ns, since_ns)
+            return max(1, min(self._typical_ns, since_ns))
         self._typical_ns = round(0.9 * self._typical_ns + 0.1 * since_ns) if self._typical_ns else since_ns
-        return since_ns
+        return max(1, since_ns)
 
-    def settled(self, now_ns: int) -> list[TimedPass]:
+    def settled(self, now_ns: int) -> TimedPasses:
         """The iterations with final times, each once."""
-        n, result = bisect_right(self._arrivals, now_ns - KEPT_BACK_NS), list[TimedPass]()
+        n = bisect_right(self._kept, now_ns - KEPT_BACK_NS, key=_ARRIVAL)
         if not n:
-            return result
-        starts, ends = self._times()
-        last_ns = self._last_end_ns
-        before = zip(starts, ends, self._lost_before, self._idles, self._messages, strict=True)
-        after = zip([*starts[1:], 0], [*self._lost_before[1:], 1], [*self._idles[1:], True], strict=True)
-        for (start, end, lost, idle, message), (later, later_lost, later_idle) in islice(
-            zip(before, after, strict=True), n
-        ):
-            start_ns, end_ns = max(start, last_ns), max(end, last_ns + 1)
-            if lost:
-                until_ns = end_ns if idle else start_ns
-                result += _lost(last_ns or until_ns, until_ns, lost)
-            if idle:
-                continue
-            if not later_lost and not later_idle and 0 < later - end_ns < HOST_GAP_NS:
-                end_ns = later
-            result.append(TimedPass(start_ns if start_ns < end_ns else end_ns - 1, end_ns, message))
-            last_ns = end_ns
-        self._last_end_ns = last_ns
-        self._drop(n)
-        return result
-
-    def _times(self) -> tuple[list[int], list[int]]:
-        """The start and the end of each message that is kept back."""
-        arrivals, walls = np.array(self._arrivals, np.int64), np.array(self._walls, np.int64)
+            return TimedPasses.of((), (), [])
+        *columns, messages = zip(*self._kept, strict=True)
+        arrivals, walls, lost, idle = np.array(columns, np.int64)
         totals = np.cumsum(walls)
-        ends = totals + np.minimum.accumulate((arrivals - totals)[::-1])[::-1]
-        return (ends - walls).tolist(), ends.tolist()
+        raw_ends = totals + np.minimum.accumulate((arrivals - totals)[::-1])[::-1]
+        raw_starts, busy = raw_ends - walls, idle == 0
+        some = np.flatnonzero(busy[:n])
+        # Iterations that left have their times: the others end after them, one after another.
+        last_ns, place = self._last_end_ns, np.arange(len(some))
+        ends = np.maximum.accumulate(np.maximum(raw_ends[some] - place, last_ns + 1)) + place
+        later = np.append(raw_starts[1:], 0)[some]
+        follows = np.append(busy[1:] & (lost[1:] == 0), False)[some]
+        ends = np.where(follows & (ends < later) & (later < ends + HOST_GAP_NS), later, ends)
+        starts = np.maximum(raw_starts[some], np.append(last_ns, ends[:-1]))
+        result = TimedPasses(starts, ends, [messages[at] for at in some.tolist()])
+        for at in reversed(np.flatnonzero(lost[:n]).tolist()):
+            # The places of lost iterations are spread evenly over the time before this message.
+            i = bisect_left(some, at)
+            since_ns = int(ends[i - 1]) if i else last_ns
+            until_ns = int(starts[i]) if busy[at] else max(int(raw_ends[at]), since_ns + 1)
+            since_ns, count = since_ns or until_ns, int(lost[at])
+            edges = [since_ns + max(until_ns - since_ns, 0) * each // count for each in range(count + 1)]
+            between = TimedPasses.of(edges[:-1], edges[1:], [None] * count)
+            result = result.cut(0, i).followed_by(between).followed_by(result.cut(i))
+        self._last_end_ns = int(ends[-1]) if len(ends) else last_ns
+        del self._kept[:n]
+        return result
 
 
 def _held_in(length_ns: int) -> int:
     """The most messages that a time can hold."""
     return _MOST_KEPT * max(0, length_ns) // KEPT_BACK_NS
-
-
-def _lost(start_ns: int, end_ns: int, count: int) -> list[TimedPass]:
-    """Places for lost iterations, spread evenly over a time."""
-    length_ns = max(end_ns - start_ns, 0)
-    edges = [start_ns + length_ns * place // count for place in range(count + 1)]
-    return [TimedPass(low, high, None) for low, high in pairwise(edges)]
 
 
 class PublishedPasses:
@@ -207,9 +231,10 @@ class PublishedPasses:
         except MessageError as error:
             self.refused[error.fault] += 1
 
-    def settled(self, now_ns: int) -> dict[tuple[str, int], list[TimedPass]]:
+    def settled(self, now_ns: int) -> dict[tuple[str, int], TimedPasses]:
         """By publisher: iterations with final times, each once. Publishers that are silent for 60 s end."""
-        result = {key: passes for key, stream in self.streams.items() if (passes := stream.settled(now_ns))}
+        settled = {key: stream.settled(now_ns) for key, stream in self.streams.items()}
+        result = {key: passes for key, passes in settled.items() if passes.messages}
         for key in [key for key, stream in self.streams.items() if stream.arrival_ns < now_ns - 60_000_000_000]:
             if key not in result:
                 self._gaps_before += self.streams.pop(key).gaps

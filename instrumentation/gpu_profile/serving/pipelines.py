@@ -8,10 +8,11 @@ On simulated pipelines this puts the energies of tenants up to 11 % off, at half
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from gpu_profile.serving.pass_times import TimedPass
+import numpy as np
+
+from gpu_profile.serving.pass_times import PassCounts, TimedPasses
 from gpu_profile.serving.sharing import Unallocated
 
 #: The most batches that are at work at once.
@@ -19,6 +20,8 @@ _MOST_BATCHES: Final = 16
 #: Iterations in decode that continue an earlier batch than the last one, less those that continue the last one, from
 #: which an engine is a pipeline, and the part of this number that each iteration takes away.
 _ENOUGH, _FORGET = 30.0, 0.001
+#: A context of an iteration is shorter.
+_MOST_CONTEXT: Final = 2**41
 #: A longer time between iterations is idle.
 _IDLE_NS: Final = 1_000_000_000
 
@@ -37,43 +40,51 @@ class PipelineWatch:
     def __init__(self) -> None:
         #: Whether the engine is a pipeline.
         self.recognised = False
-        #: The latest batches in decode, by their requests and tokens of context: the prompts before each.
-        self._batches: dict[tuple[int, int], int] = {}
-        self._last, self._prompts = (0, 0), 0
+        #: The latest iterations in decode, by their requests and context: the key, and the prompts before.
+        self._latest, self._prompts = [(0, 0)], 0
         self._others = 0.0
         self._marked_ns, self._busy_ns = 0, 0
 
-    def add(self, passes: Sequence[TimedPass]) -> None:
+    def add(self, counts: PassCounts) -> None:
         """Look at iterations, in order.
 
         The next iteration of a batch has the same requests, and one more token of context for each. By chance, new
         requests alone may look the same, after as many prompts.
         """
-        batches = self._batches
-        for _, _, message in passes:
-            if message is None:
-                continue
-            if message.stages > 1:
-                self.recognised = True
-            prompts, decodes, context = self._prompts, message.decodes, message.decode_kv
-            self._prompts = prompts + message.prefills
-            # An engine that reports its requests reports each stage on its own, with the stage's GPUs.
-            if not decodes or not context or message.requests is not None:
-                continue
-            before = decodes, context - decodes
+        if not len(counts.stages):
+            return
+        self.recognised |= bool((counts.stages > 1).any())
+        prompts = self._prompts + np.concatenate(([0], np.cumsum(np.maximum(counts.prefills, 0))))
+        self._prompts = int(prompts[-1])
+        # An engine that reports its requests reports each stage on its own, with the stage's GPUs.
+        some = (counts.decodes > 0) & (counts.context > 0) & (counts.reported == 0)
+        decodes, before = counts.decodes[some], len(self._latest)
+        keys = decodes * _MOST_CONTEXT + counts.context[some]
+        latest = [*self._latest, *zip(keys.tolist(), prompts[:-1][some].tolist(), strict=True)]
+        continued = keys - decodes
+        others = np.flatnonzero(continued != np.append(self._latest[-1][0], keys[:-1]))
+        at = 0
+        for place in others.tolist():
+            self._fade(place - at)
+            at = place + 1
             self._others *= 1 - _FORGET
-            if before == self._last:
-                self._others = max(0.0, self._others - 1)
-            elif before in batches and prompts - batches[before] < decodes:
+            end = before + place
+            batches = dict(latest[max(0, end - _MOST_BATCHES) : end])
+            was = batches.get(int(continued[place]))
+            if was is not None and latest[end][1] - was < decodes[place]:
                 self._others += 1
                 self.recognised |= self._others >= _ENOUGH
-            self._last = last = decodes, context
-            batches.pop(last, None)
-            batches[last] = prompts
-            if len(batches) > _MOST_BATCHES:
-                del batches[next(iter(batches))]
+        self._fade(len(keys) - at)
+        self._latest = latest[-_MOST_BATCHES:]
 
-    def marked(self, passes: Sequence[TimedPass], until_ns: int) -> list[MarkedTime]:
+    def _fade(self, n: int) -> None:
+        """Take in `n` iterations that continue the last one."""
+        for _ in range(n):
+            if not self._others:
+                return
+            self._others = max(0.0, self._others * (1 - _FORGET) - 1)
+
+    def marked(self, passes: TimedPasses, until_ns: int) -> list[MarkedTime]:
         """The times of a pipeline's iterations, and the idle times between them, from the last call until a time. The
         first call covers all time before."""
         result: list[MarkedTime] = []
@@ -83,11 +94,11 @@ class PipelineWatch:
                 result.append(MarkedTime(self._marked_ns, end_ns, reason))
                 self._marked_ns = end_ns
 
-        for each in passes:
-            if self._busy_ns and each.start_ns - self._busy_ns > _IDLE_NS:
-                mark(each.start_ns, Unallocated.IDLE)
-            mark(each.end_ns, Unallocated.STAGES)
-            self._busy_ns = each.end_ns
+        for start_ns, end_ns in zip(passes.starts.tolist(), passes.ends.tolist(), strict=True):
+            if self._busy_ns and start_ns - self._busy_ns > _IDLE_NS:
+                mark(start_ns, Unallocated.IDLE)
+            mark(end_ns, Unallocated.STAGES)
+            self._busy_ns = end_ns
         if self._busy_ns and until_ns - self._busy_ns > _IDLE_NS:
             mark(until_ns, Unallocated.IDLE)
         return result

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort_right
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final, NamedTuple
 
+from gpu_profile.serving.forward_pass import ForwardPass
 from gpu_profile.serving.packing import PassSums, PromptState, packed
-from gpu_profile.serving.pass_times import TimedPass
 from gpu_profile.serving.request_spans import ServedRequest
 
 #: An iteration with at least this share of the most tokens of any is full: chunks may be whole blocks of tokens.
@@ -68,6 +69,22 @@ class Chunk(NamedTuple):
         return self.prompt.number
 
 
+class _PrefillPass(NamedTuple):
+    """An iteration with prefill: its position, and its start and end in ns. Of a lost one, `size` is None, and all
+    else 0: its tokens of prefill and decode together, its prompts, their tokens, and the tokens before these."""
+
+    at: int
+    start_ns: int
+    end_ns: int
+    size: int | None
+    prompts: int
+    tokens: int
+    stored: int
+
+
+_AT, _END = itemgetter(0), itemgetter(2)
+
+
 class Prefilling:
     """The iterations with prefill that have not left, and the requests in them. `apart`: the engine is a prefill
     worker. Its requests' stamps may be late."""
@@ -75,31 +92,22 @@ class Prefilling:
     def __init__(self, *, apart: bool = False) -> None:
         #: Whether prompts are identified by their tokens, and whether those of the last iteration are not certain.
         self._apart, self._packs, self._unsure = apart, False, True
-        self._at: list[int] = []
-        self._ends: list[int] = []
-        #: Their tokens of prefill and decode together, None if a message was lost.
-        self._sizes: list[int | None] = []
-        #: Their prompts (0: lost) and their tokens of prefill.
-        self._counts: list[int] = []
-        self._tokens: list[int] = []
-        #: The tokens before the computed ones.
-        self._stored: list[int] = []
-        #: The most of them, before and in the latest iterations, and the number of these.
+        self._passes: list[_PrefillPass] = []
+        #: The most tokens of an iteration, before and in the latest ones, and the number of these.
         self._most_before, self._most, self._seen = 0, 0, 0
         self._prompts: list[_Prompt] = []
         #: By tenant: the usual share of a prompt that is computed.
         self._computed: dict[object, float] = {}
 
-    def add(self, at: int, each: TimedPass) -> None:
+    def add(self, at: int, start_ns: int, end_ns: int, message: ForwardPass | None) -> None:
         """Add the iteration at position `at`, which has prefill or was lost."""
-        self._at.append(at)
-        self._ends.append(each.end_ns)
-        size = None if each.message is None else each.message.prefill_tokens + each.message.decodes
-        self._sizes.append(size)
-        self._counts.append(each.message.prefills if each.message else 0)
-        self._tokens.append(each.message.prefill_tokens if each.message else 0)
-        self._stored.append(each.message.prefill_kv if each.message else 0)
-        self._most, self._seen = max(self._most, size or 0), self._seen + 1
+        row = _PrefillPass(at, start_ns, end_ns, None, 0, 0, 0)
+        if message is not None:
+            tokens, size = message.prefill_tokens, message.prefill_tokens + message.decodes
+            row = row._replace(size=size, prompts=message.prefills, tokens=tokens, stored=message.prefill_kv)
+            self._most = max(self._most, size)
+        self._passes.append(row)
+        self._seen += 1
         if self._seen == _LATEST:
             self._most_before, self._most, self._seen = self._most, 0, 0
 
@@ -107,17 +115,21 @@ class Prefilling:
         """Whether an iteration of these tokens may be full."""
         return size >= _FULL * max(self._most_before, self._most)
 
+    def _between(self, at: int, end: int) -> list[_PrefillPass]:
+        """The iterations with prefill after a position and before another one."""
+        low, high = (bisect_left(self._passes, each, key=_AT) for each in (at + 1, end))
+        return self._passes[low:high]
+
     def _full_between(self, at: int, end: int) -> bool:
         """Whether all iterations with prefill between two positions may be full: only then a prompt needs more."""
-        low, high = bisect_left(self._at, at + 1), bisect_left(self._at, end)
-        return all(size is None or self._is_full(size) for size in self._sizes[low:high])
+        return all(each.size is None or self._is_full(each.size) for each in self._between(at, end))
 
     def ended_at(self, first_ns: int) -> int | None:
         """The position of the iteration from which a first token came at this time, None if there is none."""
-        after = bisect_left(self._ends, first_ns)
-        near = [each for each in (after - 1, after) if 0 <= each < len(self._ends)]
-        best = min(near, key=lambda each: abs(self._ends[each] - first_ns), default=None)
-        return None if best is None else self._at[best]
+        after = bisect_left(self._passes, first_ns, key=_END)
+        near = self._passes[max(0, after - 1) : after + 1]
+        best = min(near, key=lambda each: abs(each.end_ns - first_ns), default=None)
+        return None if best is None else best.at
 
     def put(self, number: int, request: ServedRequest, at: int) -> None:
         """Add a request. Its prefill ended with the iteration at this position."""
@@ -138,26 +150,23 @@ class Prefilling:
     def _left(self, prompt: _Prompt, at: int) -> int:
         """The most tokens of a prompt in the iteration at a position. Tokens of later
         iterations that are its alone are not among them."""
-        low, high = bisect_left(self._at, at + 1), bisect_left(self._at, prompt.at + 1)
-        alone = (n for n, count in zip(self._tokens[low:high], self._counts[low:high], strict=True) if count == 1)
+        alone = (each.tokens for each in self._between(at, prompt.at + 1) if each.prompts == 1)
         return max(0, prompt.left - sum(alone))
 
-    def _move_ends(self, at: int) -> None:
+    def _move_ends(self, here: _PrefillPass, after: _PrefillPass | None) -> None:
         """Move prompts between the first iteration and the next one if their numbers say so: stamps may be off by one
         iteration."""
-        place = bisect_left(self._at, at)
-        if place + 1 >= len(self._at) or self._ends[place + 1] - self._ends[place] > _NEAR_NS:
+        if after is None or after.end_ns - here.end_ns > _NEAR_NS:
             return
-        after = self._at[place + 1]
         while True:
-            here, there = ([prompt for prompt in self._prompts if prompt.at == each] for each in (at, after))
-            if len(here) > self._counts[place]:
-                self._surplus(here, self._tokens[place]).at = after
-            elif len(here) < self._counts[place] and len(there) > self._counts[place + 1] > 0:
-                self._surplus(there, self._tokens[place + 1]).at = at
+            own, others = ([prompt for prompt in self._prompts if prompt.at == each.at] for each in (here, after))
+            if len(own) > here.prompts:
+                self._surplus(own, here.tokens).at = after.at
+            elif len(own) < here.prompts and len(others) > after.prompts > 0:
+                self._surplus(others, after.tokens).at = here.at
             else:
-                break
-        self._prompts.sort(key=_order)
+                return
+            self._prompts.sort(key=_order)
 
     @staticmethod
     def _surplus(some: list[_Prompt], tokens: int) -> _Prompt:
@@ -165,35 +174,32 @@ class Prefilling:
         whole = sum(prompt.left for prompt in some)
         return next((prompt for prompt in some if whole - prompt.left == tokens), some[-1])
 
-    def _continuing(self, at: int, each: TimedPass, tokens: int) -> list[_Prompt]:
+    def _continuing(self, here: _PrefillPass, tokens: int) -> list[_Prompt]:
         """The prompts that may have a part of the remaining tokens of an iteration, and end later: the likeliest first.
 
         A prompt is cut where the iteration is full, so that it takes all of the rest. A request is scheduled before
         its first iteration, and stamps are uncertain by some ms.
         """
-        middle_ns = (each.start_ns + each.end_ns) // 2
+        middle_ns = (here.start_ns + here.end_ns) // 2
         some = [
             prompt
             for prompt in self._prompts
-            if prompt.at > at
+            if prompt.at > here.at
             and prompt.request.scheduled_ns <= middle_ns
-            and self._full_between(at, prompt.at)
-            and self._left(prompt, at)
+            and self._full_between(here.at, prompt.at)
+            and self._left(prompt, here.at)
         ]
-        return sorted(some, key=lambda prompt: self._left(prompt, at) <= tokens)
+        return sorted(some, key=lambda prompt: self._left(prompt, here.at) <= tokens)
 
-    def _sums(self, place: int) -> PassSums | None:
+    def _sums(self, each: _PrefillPass | None) -> PassSums | None:
         """The sums of an iteration with prefill, None if there is none or its message was lost."""
-        size = self._sizes[place] if place < len(self._sizes) else None
-        if size is None:
+        if each is None or each.size is None:
             return None
-        return PassSums(self._counts[place], self._tokens[place], self._stored[place], self._is_full(size))
+        return PassSums(each.prompts, each.tokens, each.stored, self._is_full(each.size))
 
-    def _packed(self, at: int, each: TimedPass) -> list[Chunk]:
+    def _packed(self, here: _PrefillPass, after: _PrefillPass | None) -> list[Chunk]:
         """The parts of prompts in an iteration of a prefill worker, by their tokens. None fit if it is empty."""
-        low_ns, high_ns = (each.end_ns + late_ns for late_ns in _ANSWERS_NS)
-        place = bisect_left(self._at, at)
-        sums = self._sums(place)
+        low_ns, high_ns = (here.end_ns + late_ns for late_ns in _ANSWERS_NS)
         # The others were answered before.
         self._prompts = [prompt for prompt in self._prompts if prompt.request.first_token_ns >= low_ns]
         near = sorted(
@@ -201,9 +207,10 @@ class Prefilling:
             key=lambda prompt: prompt.request.first_token_ns,
         )
         states = [PromptState(prompt.request.prompt, prompt.left, prompt.computed > 0) for prompt in near]
-        fit = packed(states, sums, self._sums(place + 1), unsure=self._unsure) if sums is not None else None
+        sums = self._sums(here)
+        fit = packed(states, sums, self._sums(after), unsure=self._unsure) if sums is not None else None
         for prompt in self._prompts:
-            prompt.at = max(prompt.at, at + 1)
+            prompt.at = max(prompt.at, here.at + 1)
         if fit is None:
             return []
         result = [
@@ -211,33 +218,35 @@ class Prefilling:
             for i, tokens in zip(fit.ended, fit.tokens, strict=True)
         ]
         for chunk in result:
-            chunk.prompt.at = at
+            chunk.prompt.at = here.at
         if fit.goes_on is not None:
             prompt = near[fit.goes_on]
             result.append(Chunk(prompt, fit.rest, prompt.request.prompt - prompt.left))
         return result
 
-    def chunks(self, at: int, each: TimedPass) -> list[Chunk]:
+    def chunks(self, at: int) -> list[Chunk]:
         """The parts of prompts in the iteration at a position, which is the first that has not left."""
-        if each.message is None or not each.message.prefills:
+        here, after = (*self._passes[:2], None, None)[:2]
+        if here is None or here.at != at or not here.prompts:
             return []
         if self._packs:
-            return self._packed(at, each)
-        self._move_ends(at)
-        tokens, context = each.message.prefill_tokens, each.message.prefill_kv
+            return self._packed(here, after)
+        self._move_ends(here, after)
+        tokens, context = here.tokens, here.stored
         result: list[Chunk] = []
-        ending = [prompt for prompt in self._prompts if prompt.at == at][: each.message.prefills]
+        ending = [prompt for prompt in self._prompts if prompt.at == at][: here.prompts]
         for prompt in ending:
             if prompt.cached is not None:
                 computed = min(prompt.left, tokens)
                 result.append(Chunk(prompt, computed, prompt.cached + prompt.computed))
                 tokens, context = tokens - computed, context - prompt.cached - prompt.computed
         others = [prompt for prompt in ending if prompt.cached is None]
-        more = self._continuing(at, each, tokens)[: max(0, each.message.prefills - len(ending))]
+        missing = here.prompts - len(ending)
+        more = self._continuing(here, tokens)[:missing] if missing > 0 else []
         if others or any(prompt.cached is None for prompt in more):
             some = [(prompt, self._left(prompt, at)) for prompt in (*others, *more)]
             expected = [most * self._computed.get(prompt.request.tenant, 1.0) for prompt, most in some]
-            complete = len(ending) + len(more) == each.message.prefills
+            complete = len(ending) + len(more) == here.prompts
             return result + _shared(some, at, _divided(tokens, some, expected, complete=complete), context)
         for prompt in more:
             if (computed := min(self._left(prompt, at), tokens)) > 0:
@@ -247,7 +256,7 @@ class Prefilling:
 
     def leave(self, at: int, chunks: list[Chunk]) -> None:
         """The iteration at a position has left, with these parts of prompts."""
-        if not self._at or self._at[0] > at:
+        if not self._passes or self._passes[0].at > at:
             return
         for chunk in chunks:
             chunk.prompt.computed += chunk.tokens
@@ -255,11 +264,8 @@ class Prefilling:
             if chunk.prompt.at == at and not chunk.prompt.unsure:
                 self._learn(chunk.prompt)
         self._prompts = [each for each in self._prompts if each.at > at]
-        gone = bisect_left(self._at, at + 1)
-        if gone:
-            self._unsure = not chunks
-        for each in (self._at, self._ends, self._sizes, self._counts, self._tokens, self._stored):
-            del each[:gone]
+        self._unsure = not chunks
+        del self._passes[: bisect_left(self._passes, at + 1, key=_AT)]
 
 
 def _divided(tokens: int, some: list[tuple[_Prompt, int]], expected: list[float], *, complete: bool) -> list[int]:

@@ -100,14 +100,15 @@ class Prices:
         others = float(np.abs(self._offsets[:, DURATION]).max(initial=0.0))
         return self.enough and float(self.solution[1 + DURATION]) + _SURELY * error + others < 0
 
-    def half_width(self, terms: Floats, joules: float) -> float:
-        """The half-width of the energy of a sum of terms, `terms[TERMS]`, in J."""
-        drawn = Z95 * math.sqrt(max(0.0, float(terms @ self._covariance @ terms)))
+    def half_widths(self, terms: Floats, joules: Floats) -> Floats:
+        """The half-widths of the energies of sums of terms, `terms[n, TERMS]`, in J: `[n]`."""
+        drawn = Z95 * np.sqrt(np.maximum(0.0, (terms @ self._covariance * terms).sum(axis=1)))
         if blocks := len(self._scores):
-            moved = self._scores @ terms
-            drawn = max(drawn, t95(blocks - 1) * math.sqrt(float(moved @ moved)))
-        others = float(np.abs(self._offsets @ terms).max(initial=0.0))
-        return max(drawn + others, LEAST_WIDTH * abs(joules))
+            moved = terms @ self._scores.T
+            drawn = np.maximum(drawn, t95(blocks - 1) * np.sqrt((moved**2).sum(axis=1)))
+        others = np.abs(terms @ self._offsets.T).max(axis=1, initial=0.0)
+        result: Floats = np.maximum(drawn + others, LEAST_WIDTH * np.abs(joules))
+        return result
 
 
 class DurationModel:

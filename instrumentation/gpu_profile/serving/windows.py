@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -13,11 +14,16 @@ from gpu_profile.serving.work import Bools
 _MS: Final = 1_000_000
 #: The range of lags of the counter behind the iterations' stamps, in ns, the first step, and the last one.
 _EARLIEST_NS, _LATEST_NS, _STEP_NS, _FINE_NS = -50 * _MS, 1_000 * _MS, 10 * _MS, _MS // 4
+_ALL: Final = range(_EARLIEST_NS, _LATEST_NS + 1, _STEP_NS)
 #: A lag is not ruled out while minus twice its log likelihood is above the best one's by less than this: the 95 %
 #: quantile of chi-square with one degree of freedom.
 _LIKELY: Final = 3.84
+#: From this difference on, more readings do not make a lag likely.
+_FAR: Final = 200.0
 #: Directions of the equations that are this much weaker than the strongest one have no price.
 _RCOND: Final = 1e-12
+#: The most moments that are looked up at once: their sums fit the cache.
+_AT_ONCE: Final = 4096
 #: Less time outside iterations is rounding.
 _ROUNDING_S: Final = 1e-6
 
@@ -44,15 +50,19 @@ class CumulativeTerms(NamedTuple):
     ends: Ints
     sums: Floats
 
-    @property
-    def values(self) -> Floats:
-        """The terms of each iteration."""
-        return np.diff(self.sums, axis=0)
-
     @classmethod
     def of(cls, starts: Ints, ends: Ints, values: Floats) -> CumulativeTerms:
         """From the terms of each iteration, `values[n, terms]`."""
-        return cls(starts, ends, np.cumsum(np.concatenate((np.zeros((1, values.shape[1])), values)), axis=0))
+        empty = np.zeros(0, np.int64)
+        return cls(empty, empty, np.zeros((1, values.shape[1]))).followed_by(starts, ends, values)
+
+    def followed_by(self, starts: Ints, ends: Ints, values: Floats) -> CumulativeTerms:
+        """These terms and those of later iterations, `values[n, terms]`."""
+        sums = np.cumsum(np.concatenate((self.sums[-1:], values)), axis=0)
+        return CumulativeTerms(
+            np.concatenate((self.starts, starts)), np.concatenate((self.ends, ends)),
+            np.concatenate((self.sums[:-1], sums)),
+        )  # fmt: skip
 
     def at(self, moments: Ints) -> Floats:
         """The sums up to each moment, `[moments, terms]`. A term is spread evenly over its iteration."""
@@ -72,58 +82,71 @@ class CumulativeTerms(NamedTuple):
 
 
 class Lag(NamedTuple):
-    """The time by which readings lag behind iterations, in ns, and others that readings do not rule out."""
+    """The time by which readings lag behind iterations, in ns, and others that readings do not rule out. A search with
+    more readings need not look beyond `near`."""
 
     ns: int
     others: tuple[int, ...]
+    near: range = _ALL
 
 
-def rows(readings: CounterReadings, lag_ns: int, cumulative: CumulativeTerms) -> tuple[Floats, Floats]:
+def rows(readings: CounterReadings, lag_ns: int | Ints, cumulative: CumulativeTerms) -> tuple[Floats, Floats]:
     """The equations of the windows between readings: the seconds outside iterations and then the terms of each window,
-    `[windows, 1 + terms]`, and its J. The first term must be the iterations' duration in s."""
-    moments = readings.times - lag_ns
-    sums = cumulative.at(moments)
-    shares = np.empty((len(sums) - 1, 1 + sums.shape[1]))
-    outside, terms = shares[:, 0], shares[:, 1:]
-    np.subtract(sums[1:], sums[:-1], out=terms)
-    np.subtract(np.diff(moments) / 1e9, terms[:, 0], out=outside)
+    `[windows, 1 + terms]`, and its J. The first term must be the iterations' duration in s. Of several lags,
+    `[lags, windows, 1 + terms]`."""
+    moments = readings.times - np.asarray(lag_ns)[..., None]
+    sums = cumulative.at(moments.ravel()).reshape(*moments.shape, -1)
+    shares = np.empty((*moments.shape[:-1], moments.shape[-1] - 1, 1 + sums.shape[-1]))
+    outside, terms = shares[..., 0], shares[..., 1:]
+    np.subtract(sums[..., 1:, :], sums[..., :-1, :], out=terms)
+    np.subtract(np.diff(readings.times) / 1e9, terms[..., 0], out=outside)
     outside[outside < _ROUNDING_S] = 0.0
     return shares, np.diff(readings.joules)
 
 
-def _least_squares(shares: Floats, joules: Floats) -> Floats:
-    """The prices with the least residual. From sums of products: a hundred fits of a tall matrix would cost more than
-    all else that an engine's first minutes need."""
-    gram = shares.T @ shares
-    size = np.sqrt(gram.diagonal())
+def _residuals(shares: Floats, joules: Floats) -> Floats:
+    """By lag: the least sum of squared residuals, from sums of products. A hundred fits of tall matrices would cost
+    more than all else that an engine's first minutes need."""
+    turned = shares.swapaxes(-1, -2)
+    gram, moment = turned @ shares, turned @ joules
+    size = np.sqrt(np.diagonal(gram, axis1=-2, axis2=-1))
     scale = np.where(size > 0, size, 1.0)
-    solved: Floats = np.linalg.lstsq(gram / scale[:, None] / scale, shares.T @ joules / scale, rcond=_RCOND)[0] / scale
-    return solved
+    gram, moment = gram / scale[:, :, None] / scale[:, None], moment / scale
+    solved = (np.linalg.pinv(gram, _RCOND, hermitian=True) @ moment[:, :, None])[:, :, 0]
+    fitted = (solved * (2 * moment - (gram @ solved[:, :, None])[:, :, 0])).sum(axis=1)
+    result: Floats = float(joules @ joules) - fitted
+    return result
 
 
-def lag_of(readings: CounterReadings, cumulative: CumulativeTerms, good: Bools) -> Lag | None:
-    """The lag with the least residual of plain least squares over good windows, or None at the edge of the range."""
+def lag_of(readings: CounterReadings, cumulative: CumulativeTerms, good: Bools, among: range = _ALL) -> Lag | None:
+    """The lag with the least residual of plain least squares over good windows, or None at the edge of the range. It is
+    looked for among some lags first."""
     least = cumulative._replace(sums=np.ascontiguousarray(cumulative.sums[:, :LEAST_TERMS]))
     scores: dict[int, float] = {}
-    all_good = bool(good.all())
+    all_good, count, at_once = bool(good.all()), int(good.sum()), max(1, _AT_ONCE // len(readings.times))
 
-    def score(lag_ns: int) -> float:
-        if lag_ns not in scores:
-            shares, joules = rows(readings, lag_ns, least)
+    def best_of(lags: Sequence[int]) -> int:
+        fresh = [lag_ns for lag_ns in lags if lag_ns not in scores]
+        for first in range(0, len(fresh), at_once):
+            some = fresh[first : first + at_once]
+            shares, joules = rows(readings, np.array(some), least)
             if not all_good:
-                shares, joules = shares[good], joules[good]
-            left = joules - shares @ _least_squares(shares, joules)
-            scores[lag_ns] = len(joules) * float(np.log(max(float(left @ left), 1e-12)))
-        return scores[lag_ns]
+                shares, joules = shares[:, good], joules[good]
+            values = count * np.log(np.maximum(_residuals(shares, joules), 1e-12))
+            scores.update(zip(some, values.tolist(), strict=True))
+        return min(lags, key=scores.__getitem__)
 
-    best = min(range(_EARLIEST_NS, _LATEST_NS + 1, _STEP_NS), key=score)
+    best = best_of(among)
+    if best in (among[0], among[-1]):
+        best = best_of(_ALL)
     if best in (_EARLIEST_NS, _LATEST_NS):
         return None
-    step = _STEP_NS
+    close, step = [lag_ns for lag_ns, value in scores.items() if value < scores[best] + _FAR], _STEP_NS
     while step > _FINE_NS:
         step //= 2
-        best = min((best - step, best, best + step), key=score)
+        best = best_of((best - step, best, best + step))
     likely = [lag_ns for lag_ns, value in scores.items() if value < scores[best] + _LIKELY and lag_ns != best]
     edges = {min(likely), max(likely)} if likely else set()
     # Finer than the last step, the likelihood is flat.
-    return Lag(best, tuple(sorted(edges | {best - step, best + step})))
+    near = range(max(_EARLIEST_NS, min(close) - _STEP_NS), min(_LATEST_NS, max(close) + _STEP_NS) + 1, _STEP_NS)
+    return Lag(best, tuple(sorted(edges | {best - step, best + step})), near)

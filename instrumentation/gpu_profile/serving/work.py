@@ -36,6 +36,9 @@ class RequestPhase(IntEnum):
     DECODE = 1
 
 
+PHASES: Final = len(RequestPhase)
+
+
 class Parts(NamedTuple):
     """The work of requests in iterations, one row each, in order of iterations.
 

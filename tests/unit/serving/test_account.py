@@ -48,8 +48,8 @@ def test_tenants_and_requests_get_their_true_energy(run: ServingRun) -> None:
     parts = np.array([sum(v for (t, _), v in account.microjoules.items() if t == tenant) for tenant in range(3)])
     assert parts / parts.sum() == pytest.approx(truth / truth.sum(), rel=0.02)
     large = np.flatnonzero(run.true_j > 5).tolist()
-    costs = {request: account.cost(request) for request in large}
-    given_ = {request: cost for request, cost in costs.items() if cost is not None and cost.reason is None}
+    costs = account.costs(large)
+    given_ = {request: cost for request, cost in costs.items() if cost.reason is None}
     assert len(given_) > 0.9 * len(large)
     errors = [abs(sum(cost.joules) / run.true_j[request] - 1) for request, cost in given_.items()]
     assert np.median(errors) < 0.03
@@ -103,9 +103,9 @@ def test_requests_before_the_first_reading_have_no_value(run: ServingRun) -> Non
     late = CounterReadings(readings.times[100:], readings.joules[100:])
     account = shared_out(run, late)
     early = np.unique(run.iterations.parts.request[: np.searchsorted(run.iterations.starts, late.times[0]) // 2])
-    costs = [account.cost(request) for request in early.tolist()]
+    costs = account.costs(early.tolist())
     assert costs
-    assert all(cost is None or cost.reason is Unallocated.LOST for cost in costs)
+    assert all(cost.reason is Unallocated.LOST for cost in costs.values())
 
 
 def busy_first(run: ServingRun, gaps: Ints) -> ServingRun:
@@ -134,8 +134,8 @@ def test_an_engine_that_is_idle_for_the_first_time_has_no_wrong_power_then(run: 
     account = shared_out(busy_first(run, np.where((np.arange(n) > 0.8 * n) & (np.arange(n) % 5 == 0), 30_000_000, 0)))
     parts = run.iterations.parts
     first_idle = set(parts.of(int(0.8 * n), int(0.81 * n)).request.tolist())
-    costs = {request: account.cost(request) for request in first_idle if run.true_j[request] > 5}
-    off = [abs(sum(c.joules) / run.true_j[r] - 1) for r, c in costs.items() if c is not None and c.reason is None]
+    costs = account.costs(request for request in first_idle if run.true_j[request] > 5)
+    off = [abs(sum(c.joules) / run.true_j[r] - 1) for r, c in costs.items() if c.reason is None]
     assert len(off) > 5
     assert max(off) < 0.2, sorted(off)
 
@@ -224,7 +224,7 @@ def test_a_time_with_other_programs_is_nobodys_and_its_requests_say_so_while_ten
     assert account.unallocated.get(Unallocated.LOST, 0) == 0
     work = run.iterations.parts
     inside = np.unique(work.request[spoiled[work.iteration]]).tolist()
-    reasons = [cost.reason for cost in map(account.cost, inside) if cost]
+    reasons = [cost.reason for cost in account.costs(inside).values()]
     assert reasons.count(Unallocated.OTHERS) > 0.8 * len(reasons)
     assert set(reasons) <= {Unallocated.OTHERS, None}
     assert all((account.half_width(tenant) or 1) < 0.05 for tenant in range(3))
@@ -279,8 +279,9 @@ def test_an_engine_with_another_language_model_gets_prices_of_its_own() -> None:
     assert account.model is not old
     # Minutes of their energy were refused.
     assert all(account.half_width(tenant) is None for tenant in range(3))
-    costs = [(number, account.cost(number + len(first.requests))) for number in range(len(second.requests))]
-    given_ = [(sum(cost.joules), second.true_j[n], cost.half_width_j) for n, cost in costs if cost and not cost.reason]
+    n = len(first.requests)
+    costs = account.costs(range(n, n + len(second.requests)))
+    given_ = [(sum(c.joules), second.true_j[r - n], c.half_width_j) for r, c in costs.items() if not c.reason]
     assert len(given_) > 20
     assert np.median([abs(joules / truth - 1) for joules, truth, _ in given_]) < 0.15
     assert np.mean([abs(joules - truth) > 3 * width for joules, truth, width in given_]) < 0.02
@@ -341,9 +342,9 @@ def test_a_power_limit_that_changes_before_prices_are_certain_gives_no_confident
     account = shared_out(whole)
     assert all(account.half_width(tenant) is None for tenant in range(3))
     assert account.unallocated[Unallocated.REJECTED] > 0
-    costs = [(account.cost(request), true_j) for request, true_j in enumerate(whole.true_j.tolist()) if true_j > 5]
-    given_ = [(cost, true_j) for cost, true_j in costs if cost is not None and cost.reason is None]
-    assert sum(abs(sum(cost.joules) - true_j) > 3 * cost.half_width_j for cost, true_j in given_) < 0.03 * len(costs)
+    large = np.flatnonzero(whole.true_j > 5).tolist()
+    given_ = [(cost, whole.true_j[request]) for request, cost in account.costs(large).items() if cost.reason is None]
+    assert sum(abs(sum(cost.joules) - true_j) > 3 * cost.half_width_j for cost, true_j in given_) < 0.03 * len(large)
 
 
 USUAL = TenantLoad("chat", 600, 165, 0.5, 0.6, 0.0, 5.0), TenantLoad("short", 1500, 60, 0.3, 0.4, 0.0, 1.5)
@@ -364,8 +365,8 @@ def test_work_that_was_never_seen_has_prices_at_once_and_costs_other_requests_no
     assert all((account.half_width(tenant) or 1) < 0.05 for tenant in range(3))
     ended = [each for each, request in enumerate(whole.requests) if whole.true_j[each] > 5 and request.end_s > 0]
     for requests in (ended, [each for each in ended if whole.requests[each].tenant == 2]):
-        costs = [(account.cost(each), float(whole.true_j[each])) for each in requests]
-        given_ = [(cost, true_j) for cost, true_j in costs if cost is not None and cost.reason is None]
+        costs = account.costs(requests)
+        given_ = [(cost, float(whole.true_j[each])) for each, cost in costs.items() if cost.reason is None]
         assert len(given_) > 0.8 * len(requests)
         assert all(abs(sum(cost.joules) - true_j) < 3 * cost.half_width_j for cost, true_j in given_)
 
@@ -387,7 +388,7 @@ def test_a_window_whose_work_is_the_only_one_of_its_kind_is_nobodys_and_its_requ
     assert all(account.half_width(tenant) for tenant in range(3))
     parts = run.iterations.parts
     inside = np.unique(parts.request[(parts.iteration >= place) & (parts.iteration < until)]).tolist()
-    reasons = [cost.reason for cost in map(account.cost, inside) if cost]
+    reasons = [cost.reason for cost in account.costs(inside).values()]
     assert Unallocated.NEW_WORK in reasons
     assert set(reasons) <= {Unallocated.NEW_WORK, Unallocated.NOT_IDENTIFIABLE, None}
 

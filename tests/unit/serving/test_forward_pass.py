@@ -1,17 +1,17 @@
 import sys
-from itertools import pairwise
 from typing import Any
 
-import msgpack
 import pytest
+from msgspec import msgpack
 from unit.serving.tiny_engine import EPOCH_NS, MS, Frames, encoded
 
 from gpu_profile.errors import UsageError
 from gpu_profile.serving import forward_pass
 from gpu_profile.serving.forward_pass import MessageError, MessageFault, decoded, frames_of
-from gpu_profile.serving.pass_times import KEPT_BACK_NS, PassTimes, PublishedPasses
+from gpu_profile.serving.pass_times import KEPT_BACK_NS, PassTimes, PublishedPasses, TimedPasses
 
 LATER_NS = 2 * KEPT_BACK_NS
+
 #: As msgspec encodes SGLang's structs (48ccb9a): maps, with all fields.
 SGLANG: dict[str, Any] = {
     "worker_id": "worker-7", "dp_rank": 3, "wall_time": 0.0125,
@@ -27,7 +27,7 @@ SGLANG: dict[str, Any] = {
 
 
 def frames(message: object, sequence: bytes = b"\0" * 7 + b"\5") -> Frames:
-    return b"", sequence, msgpack.packb(message)
+    return b"", sequence, msgpack.encode(message)
 
 
 def test_a_message_of_sglang_and_of_vllm_is_read() -> None:
@@ -51,12 +51,13 @@ def test_a_message_of_sglang_and_of_vllm_is_read() -> None:
         ((b"", b"\0" * 8, b"\0" * 300_000), MessageFault.SIZE),
         ((b"", b"\0" * 8, b""), MessageFault.FORMAT),
         ((b"", b"\0" * 8, b"\x80\x80"), MessageFault.FORMAT),
-        ((b"", b"\0" * 8, b"\x91" * 100_000), MessageFault.FORMAT),
-        ((b"", b"\0" * 8, b"\xdd\xff\xff\xff\xff"), MessageFault.FORMAT),
+        ((b"", b"\0" * 8, b"\x81\xa1x" + b"\x91" * 100_000), MessageFault.FORMAT),
+        ((b"", b"\0" * 8, b"\x81\xa5ended\xdd\xff\xff\xff\xff"), MessageFault.FORMAT),
+        ((b"", b"\0" * 8, b"\xdd\xff\xff\xff\xff"), MessageFault.TYPE),
         (frames([]), MessageFault.TYPE),
         (frames({"version": 2}), MessageFault.VERSION),
         (frames({"worker_id": 3}), MessageFault.TYPE),
-        (frames({"worker_id": "x" * 1000}), MessageFault.FORMAT),
+        (frames({"worker_id": "x" * 1000}), MessageFault.RANGE),
         (frames({"dp_rank": True}), MessageFault.TYPE),
         (frames({"dp_rank": -1}), MessageFault.RANGE),
         (frames({"wall_time": float("nan")}), MessageFault.RANGE),
@@ -78,10 +79,11 @@ def test_a_message_that_is_not_as_defined_is_refused_with_a_reason(wrong: Frames
     assert error.value.fault is fault
 
 
-def test_without_msgpack_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_msgspec_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     message = frames(SGLANG)
-    forward_pass._unpacking.cache_clear()
-    monkeypatch.setitem(sys.modules, "msgpack", None)
+    forward_pass.message_types.cache_clear()
+    monkeypatch.delitem(sys.modules, "gpu_profile.serving.message_types", raising=False)
+    monkeypatch.setitem(sys.modules, "msgspec", None)
     with pytest.raises(UsageError, match=r"pip install 'gpu-profile\[serving\]'"):
         decoded(message)
 
@@ -91,15 +93,20 @@ def decode(sequence: int, wall_s: float = 0.01, decodes: int = 1, worker: str = 
     return decoded(encoded(sequence, worker, wall_time=wall_s, scheduled_requests=scheduled))
 
 
+def in_ms(passes: TimedPasses) -> list[tuple[int, int]]:
+    """The start and the end of each iteration."""
+    return [((start - EPOCH_NS) // MS, (end - EPOCH_NS) // MS) for start, end in zip(*passes[:2], strict=True)]
+
+
 def test_later_messages_correct_late_ones_and_iterations_do_not_overlap() -> None:
     times = PassTimes()
     late_ms = [0, 40, 32, 21, 10, 0, 0]
     for place, late in enumerate(late_ms):
         times.take(decode(place), EPOCH_NS + (place + 1) * 10 * MS + late * MS)
     passes = times.settled(EPOCH_NS + LATER_NS)
-    assert [each.end_ns - EPOCH_NS for each in passes] == [10 * MS * (place + 1) for place in range(7)]
-    assert all(before.end_ns <= after.start_ns for before, after in pairwise(passes))
-    assert times.settled(EPOCH_NS + 2 * LATER_NS) == []
+    assert (passes.ends - EPOCH_NS).tolist() == [10 * MS * (place + 1) for place in range(7)]
+    assert (passes.ends[:-1] <= passes.starts[1:]).all()
+    assert times.settled(EPOCH_NS + 2 * LATER_NS).messages == []
 
 
 def test_a_short_gap_belongs_to_the_iteration_and_an_idle_one_does_not() -> None:
@@ -109,7 +116,7 @@ def test_a_short_gap_belongs_to_the_iteration_and_an_idle_one_does_not() -> None
     times.take(decode(4, 0.0, 0), EPOCH_NS + 61 * MS)
     times.take(decode(5), EPOCH_NS + 72 * MS)
     passes = times.settled(EPOCH_NS + LATER_NS)
-    assert [((each.start_ns - EPOCH_NS) // MS, (each.end_ns - EPOCH_NS) // MS) for each in passes] == [
+    assert in_ms(passes) == [
         (0, 13), (13, 23), (33, 43), (50, 60), (62, 72),
     ]  # fmt: skip
 
@@ -119,8 +126,8 @@ def test_lost_messages_have_places_and_a_restart_begins_anew() -> None:
     for sequence, end_ms in ((7, 10), (10, 40), (0, 100), (1, 110)):
         times.take(decode(sequence), EPOCH_NS + end_ms * MS)
     passes = times.settled(EPOCH_NS + LATER_NS)
-    assert [each.message is None for each in passes] == [False, True, True, False, False, False]
-    assert [(each.end_ns - EPOCH_NS) // MS for each in passes[:4]] == [10, 20, 30, 40]
+    assert [each is None for each in passes.messages] == [False, True, True, False, False, False]
+    assert [end for _, end in in_ms(passes)[:4]] == [10, 20, 30, 40]
     assert times.gaps == 2
     with pytest.raises(MessageError):
         times.take(decode(1), EPOCH_NS + 200 * MS)
@@ -135,7 +142,7 @@ def test_a_sequence_that_the_time_cannot_hold_is_refused_unless_the_next_message
     assert published.refused == {MessageFault.SEQUENCE: 5}
     # One message between 5 and 7, and the first one of the restart at a million.
     assert stream.gaps == 2
-    passes = [each.message and each.message.sequence for each in stream.settled(EPOCH_NS + LATER_NS)]
+    passes = [each and each.sequence for each in stream.settled(EPOCH_NS + LATER_NS).messages]
     assert passes == [3, 4, 5, None, 7, None, 10**6 + 1, 10**6 + 2, 0, 1]
     published.take(decode(80_000), EPOCH_NS + 20_000 * MS)
     assert stream.gaps == 80_000
@@ -183,7 +190,7 @@ def test_times_begin_anew_when_the_clock_is_set_back() -> None:
     for sequence, end_ms in ((0, 100_000), (1, 10), (2, 20)):
         times.take(decode(sequence), EPOCH_NS + end_ms * MS)
     passes = times.settled(EPOCH_NS + LATER_NS)
-    assert [(each.end_ns - EPOCH_NS) // MS for each in passes] == [10, 20]
+    assert [end for _, end in in_ms(passes)] == [10, 20]
 
 
 def test_an_iteration_without_a_duration_lasts_since_the_one_before_unless_the_engine_was_idle() -> None:
@@ -191,8 +198,8 @@ def test_an_iteration_without_a_duration_lasts_since_the_one_before_unless_the_e
     for sequence, (end_ms, decodes) in enumerate([(10, 1), (20, 1), (32, 1), (33, 0), (500, 1)]):
         times.take(decode(sequence, 0.0, decodes), EPOCH_NS + end_ms * MS)
     passes = times.settled(EPOCH_NS + 2 * LATER_NS)
-    assert [(each.end_ns - each.start_ns) // MS for each in passes[1:3]] == [10, 12]
-    assert passes[3].start_ns > EPOCH_NS + 480 * MS
+    assert [end - start for start, end in in_ms(passes)[1:3]] == [10, 12]
+    assert passes.starts[3] > EPOCH_NS + 480 * MS
 
 
 def test_publishers_are_bounded_and_silent_ones_end() -> None:

@@ -247,6 +247,18 @@ def test_no_energy_is_shared_out_before_it_is_known_who_worked(monkeypatch: pyte
     assert until == [EPOCH_NS + 7 * S, EPOCH_NS + 5 * S, EPOCH_NS + 7 * S]
 
 
+def test_energy_is_shared_out_for_some_seconds_at_once_and_waits_for_a_third_of_the_deadline_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, until = ServingEngine(deadline_ns=30 * S), list[int]()
+    monkeypatch.setattr(engine.account, "settle", until.append)
+    engine.read([EPOCH_NS], [1.0])
+    for now_s in (6, 8, 10):
+        engine.settle(EPOCH_NS + now_s * S, EPOCH_NS + 4 * S)
+    engine.settle(EPOCH_NS + 9 * S, EPOCH_NS + 6 * S)
+    assert until == [EPOCH_NS + 4 * S, EPOCH_NS + 6 * S]
+
+
 def test_an_engine_without_readings_keeps_no_iterations() -> None:
     engine = ServingEngine()
     for place in range(500):

@@ -6,7 +6,7 @@ from unit.serving.tiny_engine import EPOCH_NS, MS, Run, all_parts, run
 
 from gpu_profile.serving.forward_pass import ForwardPass, decoded
 from gpu_profile.serving.membership import Membership, PlacingFault
-from gpu_profile.serving.pass_times import PassTimes, TimedPass
+from gpu_profile.serving.pass_times import PassCounts, PassTimes, TimedPasses
 from gpu_profile.serving.prefill import _LATEST, Prefilling
 from gpu_profile.serving.request_spans import ServedRequest, served_request
 from gpu_profile.serving.work import UNKNOWN_REQUEST, Iterations, RequestPhase, WorkQuantity
@@ -21,7 +21,8 @@ def placed(engine_run: Run) -> tuple[Membership, dict[int, str], list[PlacingFau
     times, membership, names, faults = PassTimes(), Membership(), {}, []
     for arrival_ns, frames in engine_run.messages:
         times.take(decoded(frames), arrival_ns)
-    membership.add(times.settled(engine_run.messages[-1][0] + 10**9))
+    passes = times.settled(engine_run.messages[-1][0] + 10**9)
+    membership.add(passes, PassCounts.of(passes.messages))
     for number, span in enumerate(sorted(engine_run.spans)):
         request = served_request("llm_request", span.start_ns, span.attributes, "tenant")
         assert isinstance(request, ServedRequest)
@@ -100,29 +101,29 @@ def served_by(number: int, first: float, last: float, prompt: int, completion: i
     return ServedRequest(str(number), "", "", first_ns - 50 * MS + number, first_ns, end_ns, prompt, completion, 0)
 
 
-def short_iterations(*prefills: tuple[int, ...]) -> list[TimedPass]:
+def short_iterations(*prefills: tuple[int, ...]) -> Membership:
     """Iterations of 5 ms with these prompts. Each request then is in decode until the last iteration."""
-    passes, decodes = [], 1
+    messages, decodes = list[ForwardPass | None](), 1
     for place, prompts in enumerate(prefills):
-        message = ForwardPass("w", 0, place, 0.005, len(prompts), sum(prompts), 0.0, 0, decodes, 0)
-        passes.append(TimedPass(EPOCH_NS + place * 5 * MS, EPOCH_NS + (place + 1) * 5 * MS, message))
+        messages.append(ForwardPass("w", 0, place, 0.005, len(prompts), sum(prompts), 0.0, 0, decodes, 0))
         decodes += len(prompts)
-    return passes
+    edges = [EPOCH_NS + place * 5 * MS for place in range(len(messages) + 1)]
+    passes, membership = TimedPasses.of(edges[:-1], edges[1:], messages), Membership()
+    membership.add(passes, PassCounts.of(passes.messages))
+    return membership
 
 
 def test_a_stamp_before_the_first_iteration_that_waits_means_that_one() -> None:
-    membership = Membership()
-    membership.add(short_iterations((), (), (), (100,), (), (), (), ()))
+    membership = short_iterations((), (), (), (100,), (), (), (), ())
     assert membership.place(0, served_by(0, -20, 8, 10, 9)) is None
-    assert len(membership.leave(0, of_request, phases_only=False).passes) == 3
+    assert len(membership.leave(0, of_request, phases_only=False)) == 3
     assert membership.place(1, served_by(1, 3.3, 8, 100, 5)) is None
-    assert len(membership.leave(0, of_request, phases_only=False).passes) == 5
+    assert len(membership.leave(0, of_request, phases_only=False)) == 5
 
 
 @pytest.mark.parametrize(("first", "second"), [(3, 3.1), (3.9, 4)])
 def test_prompts_move_to_the_neighbouring_iteration_that_lacks_them(first: float, second: float) -> None:
-    membership = Membership()
-    membership.add(short_iterations((), (), (100,), (200,), (), (), (), ()))
+    membership = short_iterations((), (), (100,), (200,), (), (), (), ())
     for number, (at, last, prompt, completion) in enumerate(((-20, 8, 10, 9), (first, 8, 100, 6), (second, 8, 200, 5))):
         assert membership.place(number, served_by(number, at, last, prompt, completion)) is None
     parts = membership.leave(0, of_request, phases_only=False).iterations().parts
@@ -134,7 +135,7 @@ def test_an_engine_that_restarts_with_a_smaller_limit_of_tokens_has_full_iterati
     some = Prefilling()
     for at in range(2 * _LATEST + 1):
         message = ForwardPass("w", 0, at, 0.0, 1, 2048 if at else 8192, 0.0, 0, 0, 0)
-        some.add(at, TimedPass(at, at + 1, message))
+        some.add(at, at, at + 1, message)
     assert some._is_full(2000)
     assert not some._is_full(1900)
 

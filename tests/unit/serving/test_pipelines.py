@@ -12,7 +12,7 @@ from unit.serving.tiny_engine import EPOCH_NS, encoded
 from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.serving.forward_pass import BatchedRequest, ForwardPass, decoded
 from gpu_profile.serving.membership import PlacingFault
-from gpu_profile.serving.pass_times import TimedPass
+from gpu_profile.serving.pass_times import PassCounts, TimedPasses
 from gpu_profile.serving.pipelines import PipelineWatch
 from gpu_profile.serving.sharing import Unallocated
 from gpu_profile.serving.simulated import EnginePhysics, ServingRun, simulate
@@ -25,7 +25,7 @@ S = 1_000_000_000
 
 def is_pipeline(run: ServingRun, **fields: Any) -> bool:
     watch = PipelineWatch()
-    watch.add([TimedPass(0, 1, decoded(frames)._replace(**fields)) for _, frames in messages(run, 0)])
+    watch.add(PassCounts.of([decoded(frames)._replace(**fields) for _, frames in messages(run, 0)]))
     return watch.recognised
 
 
@@ -49,7 +49,7 @@ def test_short_answers_to_prompts_of_like_lengths_are_no_pipeline(
             requests.append([draw.randint(*prompts), draw.randint(*answers), 0])
         new, old = ([each for each in requests if bool(each[2]) is decodes] for decodes in (False, True))
         context = sum(prompt + done for prompt, _, done in old)
-        watch.add([TimedPass(0, 1, ForwardPass("w", 0, 0, 0.0, len(new), len(new), 0.0, 0, len(old), context))])
+        watch.add(PassCounts.of([ForwardPass("w", 0, 0, 0.0, len(new), len(new), 0.0, 0, len(old), context)]))
         requests = [[prompt, answer, done + 1] for prompt, answer, done in requests if done + 1 < answer]
     assert not watch.recognised
 
@@ -103,10 +103,11 @@ def test_a_decode_worker_computes_no_prompt() -> None:
 
 
 def test_the_idle_time_of_a_pipeline_is_no_stages() -> None:
-    watch, message = PipelineWatch(), ForwardPass("w", 0, 0, 0.0, 0, 0, 0.0, 0, 1, 1)
-    passes = [TimedPass(EPOCH_NS + at * S, EPOCH_NS + at * S + S // 2, message) for at in (0, 1, 20)]
-    marked = [*watch.marked(passes[:2], EPOCH_NS + 2 * S), *watch.marked([], EPOCH_NS + 10 * S)]
-    marked += [*watch.marked([], EPOCH_NS + 15 * S), *watch.marked(passes[2:], EPOCH_NS + 21 * S)]
+    watch, none, message = PipelineWatch(), TimedPasses.of((), (), []), ForwardPass("w", 0, 0, 0.0, 0, 0, 0.0, 0, 1, 1)
+    starts = [EPOCH_NS + at * S for at in (0, 1, 20)]
+    passes = TimedPasses.of(starts, [start + S // 2 for start in starts], [message] * 3)
+    marked = [*watch.marked(passes.cut(0, 2), EPOCH_NS + 2 * S), *watch.marked(none, EPOCH_NS + 10 * S)]
+    marked += [*watch.marked(none, EPOCH_NS + 15 * S), *watch.marked(passes.cut(2), EPOCH_NS + 21 * S)]
     assert all(before.end_ns == after.start_ns for before, after in pairwise(marked))
     idle_ns = sum(each.end_ns - each.start_ns for each in marked if each.reason is Unallocated.IDLE)
     assert idle_ns == 18 * S + S // 2

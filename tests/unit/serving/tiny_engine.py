@@ -5,8 +5,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import msgpack
 import numpy as np
+from msgspec import msgpack
 
 from gpu_profile.serving.work import QUANTITIES, Iterations, Parts, RequestPhase, WorkQuantity
 
@@ -37,7 +37,7 @@ class Run:
 
 
 def encoded(sequence: int, worker: str = "w", **fields: object) -> Frames:
-    return b"", sequence.to_bytes(8, "big"), msgpack.packb({"worker_id": worker, "dp_rank": 0, **fields})
+    return b"", sequence.to_bytes(8, "big"), msgpack.encode({"worker_id": worker, "dp_rank": 0, **fields})
 
 
 def all_parts(iterations: Iterations) -> Parts:

@@ -1,0 +1,56 @@
+"""The maps of forward-pass metrics in msgpack, with the types and ranges of their fields. Needs msgspec. Pure.
+
+Each field has its name on the wire. Absent fields have their defaults, and unknown ones are skipped.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import DecodeError, Meta, Struct, ValidationError, field
+from msgspec.msgpack import Decoder, encode
+
+from gpu_profile.serving.work import RequestPhase
+
+__all__ = ["FAULTS", "PassMessage", "ScheduledSums", "ValidationError", "decode", "encode"]
+
+#: The longest name. Rounding may make a variance of equal values slightly negative.
+Name = Annotated[str, Meta(max_length=128)]
+Requests = Annotated[int, Meta(ge=0, le=4096)]
+Tokens = Annotated[int, Meta(ge=0, le=10**8)]
+Context = Annotated[int, Meta(ge=0, le=10**12)]
+Rank = Annotated[int, Meta(ge=0, le=65_535)]
+Seconds = Annotated[float, Meta(ge=-1e-6, le=3600.0)]
+Variance = Annotated[float, Meta(ge=-1e-6, le=1e12)]
+#: A request that the engine reports: id, tenant, phase, tokens and context.
+RequestRow = tuple[Name, Name, RequestPhase, Annotated[int, Meta(ge=1, le=10**8)], Context]
+
+
+class ScheduledSums(Struct, gc=False):
+    """The sums over the requests of an iteration."""
+
+    num_prefill_requests: Requests = 0
+    sum_prefill_tokens: Tokens = 0
+    sum_prefill_kv_tokens: Context = 0
+    var_prefill_length: Variance = 0.0
+    num_decode_requests: Requests = 0
+    sum_decode_kv_tokens: Context = 0
+
+
+class PassMessage(Struct, gc=False):
+    """A message."""
+
+    version: int = 1
+    worker_id: Name = ""
+    dp_rank: Rank = 0
+    wall_time: Seconds = 0.0
+    scheduled_requests: ScheduledSums = field(default_factory=ScheduledSums)
+    requests: list[RequestRow] | None = None
+    ended: tuple[Name, ...] = ()
+    age: Seconds = 0.0
+    stages: Rank = 1
+
+
+#: Decodes the bytes of a map. Raises `ValidationError` for a wrong field, and one of `FAULTS` for other bytes.
+decode: Final = Decoder(PassMessage).decode
+FAULTS: Final = DecodeError, ValueError, RecursionError
