@@ -27,8 +27,8 @@ from gpu_profile_exporter.serving.tickets import CostTicket
 
 _log = logging.getLogger("gpu_profile_exporter")
 
-#: Seconds between two steps.
-STEP_S: Final = 0.5
+#: Seconds between two steps. Most of the cost of a step is the same however much has arrived.
+STEP_S: Final = 2.0
 
 
 class DeviceSource(Protocol):
