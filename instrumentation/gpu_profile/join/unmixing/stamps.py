@@ -44,7 +44,7 @@ _SHARED_NS: Final = 400_000
 #: The expected variance of a stamp's error lies this part of the way from the most likely variance to the largest one.
 _EXPECTED: Final = 0.5
 #: Less variation of a region's lengths than this standard deviation does not make it better evidence on stamps.
-_USUAL_NS: Final = 300_000
+_USUAL_NS: Final = 1_000_000
 #: Executions of a region that its variance of lengths needs.
 _FEWEST: Final = 20
 #: After `_MANY` executions, only one slice of time in `_EVERY` is evaluated.
@@ -107,6 +107,8 @@ class Stamps:
         #: of their weights, of the weighted products of the differences of the stretches before and after the stamp,
         #: and of the squares of these products.
         self._edges: Floats = np.zeros((4, 2))
+        #: Pauses between consecutive executions: their number, and the sums of their lengths and of the squares.
+        self._pauses: Floats = np.zeros(3)
         #: The number of slices of time, and the total length of the evaluated ones.
         self._slices = 0
         self.elapsed_ns = 0
@@ -162,6 +164,8 @@ class Stamps:
         before = (whole[:-1] & whole[1:] & (pauses >= 0) & (pauses < _LONGEST_NS)).nonzero()[0]
         if len(before) <= 2:
             return
+        short = pauses[before].astype(np.float64)
+        self._pauses += len(short), short.sum(), (short**2).sum()
         n, total, squares = self._lengths
         means = total / np.maximum(n, 1.0)
         # Regions of little variation show a stamp's error best. Less than the error itself is no merit.
@@ -176,7 +180,9 @@ class Stamps:
         # Up to the far end of the next one: a stamp that is very late also moves the near end. The neighbouring region
         # affects that length more than any stamp, so its mean is subtracted.
         length, beside = lengths[stamped], pauses[np.minimum(stamped, other)] + (lengths - means[columns])[other]
-        spread = (varied[columns] + float(pauses[before].var()))[other]
+        # Of all slices: a weight must not depend on the errors in its own slice.
+        count, whole_ns, square = self._pauses
+        spread = (varied[columns] + square / count - (whole_ns / count) ** 2)[other]
         # Slow changes, such as clocks, cancel in differences of executions soon after each other. Consecutive ones
         # would be each other's neighbours; an execution and the next but one have no stretch in common.
         pair = own[2:] == own[:-2]

@@ -22,8 +22,10 @@ MS = 1_000_000
 SLICE_NS = 500 * MS
 
 
-def stamped(seed: int, order: str, *, late_ms: float, gap_ms: float, spread: float, regions: int = 5) -> Stamps:
-    """The stamps of 60 s of executions of 2-20 ms, each stamp exponentially late."""
+def stamped(
+    seed: int, order: str, *, late_ms: float, gap_ms: float, spread: float, regions: int = 5, tail: float = 0.0
+) -> Stamps:
+    """The stamps of 60 s of executions of 2-20 ms. Each is exponentially late, and a share `tail` ten times as late."""
     rng = np.random.default_rng(seed)
     typical = rng.uniform(2, 20, regions) * MS
     n = 12_000
@@ -37,7 +39,10 @@ def stamped(seed: int, order: str, *, late_ms: float, gap_ms: float, spread: flo
     starts = ends - lengths
     # No stamp is taken before the one before it.
     both = np.column_stack((starts, ends)).ravel()
-    both = np.maximum.accumulate(both + rng.exponential(late_ms, len(both)) * MS if late_ms else both)
+    if late_ms:
+        late_ns = rng.exponential(late_ms, len(both)) * MS
+        both += late_ns * np.where(rng.random(len(both)) < tail, 10.0, 1.0)
+    both = np.maximum.accumulate(both)
     starts, ends = both[::2].astype(np.int64), both[1::2].astype(np.int64)
     result = Stamps()
     for at in range(0, 60_000 * MS, SLICE_NS):
@@ -86,6 +91,14 @@ def test_the_bounds_hold_the_error(seed: int) -> None:
     least, _, most = errors_ms(stamps)
     assert least < 0.6
     assert most > 0.4
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_stamps_that_are_rarely_very_late_count_in_full(seed: int) -> None:
+    """Weights by the variation within each slice of time would count exactly these for less."""
+    stamps = stamped(seed, "fixed", late_ms=0.3, gap_ms=4.0, spread=0.01, regions=2, tail=0.02)
+    # The variance is 0.98·2·0.3² + 0.02·2·3² - 0.354² ms², most of it from some 60 stamps.
+    assert errors_ms(stamps)[1] == pytest.approx(0.64, rel=0.25)
 
 
 def bounded(stamps: Stamps, lead: Signal, noise: float, n: int) -> None:
