@@ -11,7 +11,7 @@ from math import ceil
 from typing import Any, Final
 
 from gpu_profile.catalogue import SIGNALS, signal
-from gpu_profile.catalogue.samples import Device, DeviceKind, Event, ProcessUse, Sample
+from gpu_profile.catalogue.samples import Device, DeviceKind, Event, ProcessUse, Sample, plain_sample
 from gpu_profile.clock import Clock
 from gpu_profile.driver import Capability
 from gpu_profile.history.ledger import Ledger
@@ -232,10 +232,10 @@ class Intake:
                 _log.warning("%s answers again", uuid)
                 self._record_event(Event(uuid, self.clock.now_ns(), "back"))
             taken = state.timeline.append(
-                (
-                    Sample(SIGNALS[number], start, end, value)
+                [
+                    plain_sample(Sample, (SIGNALS[number], start, end, value))
                     for number, start, end, value in zip(*[rows] * 4, strict=True)
-                ),
+                ],
                 turned_ns,
             )
             state.samples += taken

@@ -27,8 +27,8 @@ _PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 4.0
 #: A process that lasted longer than this is restarted without a pause.
 _ENOUGH_S: Final = 10.0
-#: The interval at which the memory of the processes is measured.
-MEMORY_S: Final = 10.0
+#: The interval at which the memory of the processes is measured. Each time costs as much as a second of their samples.
+MEMORY_S: Final = 30.0
 _NONE: Final[dict[str, str]] = {}
 #: Reasons to restart processes.
 _REASONS: Final = {reason: {"reason": reason} for reason in ("died", "hung", "released", "stale_library")}

@@ -301,10 +301,11 @@ class ColumnsBySignal(Generic[_A]):
         """
         taken, old_ns = 0, now_ns - CLOCK_STEP_NS
         for sample in samples:
-            column = self._columns.get(sample.signal)
+            signal, _, end, _ = sample
+            column = self._columns.get(signal)
             if column is None:
-                column = self._columns[sample.signal] = self._opened(sample.signal)
-            if sample.t_end_ns < old_ns and sample.t_end_ns <= (column.watermark_ns or -FARTHEST):
+                column = self._columns[signal] = self._opened(signal)
+            if end < old_ns and end <= (column.watermark_ns or -FARTHEST):
                 column.dropped["late"] += 1
             else:
                 taken += column.append(sample)

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from gpu_profile.catalogue import Signal
-from gpu_profile.catalogue.samples import Sample
+from gpu_profile.catalogue.samples import Sample, plain_sample
 from gpu_profile.driver.node.layout import LONGEST_HEAD, NO_COUNT, NO_VALUE, LayoutError, RowRing, read_head
 
 #: Rows of one system call: at first a few, because nearly always two or three are new, then many.
 _FEW: Final = 8
 _MANY: Final = 512
 _SEQUENCE: Final = struct.Struct("<Q")
-_plain: Final[Callable[[type[Sample], tuple[Signal, int, int, int]], Sample]] = tuple.__new__
 
 
 class RingReader:
@@ -176,7 +175,7 @@ class _Cursor:
             if value != absent:
                 if aged:
                     end = last - row[at - 1]
-                samples.append(_plain(Sample, (signal, end, end, value)))
+                samples.append(plain_sample(Sample, (signal, end, end, value)))
         if self._follow:
             samples += self._consecutive(row)
             return
@@ -185,7 +184,7 @@ class _Cursor:
             if value != NO_VALUE:
                 if aged:
                     end = last - row[at - 1]
-                samples.append(_plain(Sample, (signal, end - row[at], end, value)))
+                samples.append(plain_sample(Sample, (signal, end - row[at], end, value)))
 
     def _consecutive(self, row: tuple[int, ...]) -> list[Sample]:
         """The windows of a row, each of which ends where the next begins."""
@@ -194,7 +193,7 @@ class _Cursor:
             value = row[at + 1]
             if value != NO_VALUE:
                 start = end - row[at]
-                samples.append(_plain(Sample, (signal, start, end, value)))
+                samples.append(plain_sample(Sample, (signal, start, end, value)))
                 end = start
         samples.reverse()
         return samples

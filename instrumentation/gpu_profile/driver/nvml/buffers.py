@@ -6,8 +6,8 @@ import ctypes
 import struct
 from typing import Any, Final
 
-from gpu_profile.catalogue.samples import Sample
-from gpu_profile.driver.nvml.fields import decoders, plain_sample
+from gpu_profile.catalogue.samples import Sample, plain_sample
+from gpu_profile.driver.nvml.fields import decoders
 from gpu_profile.driver.nvml.library import NvmlLibrary
 from gpu_profile.driver.nvml.readers import Reader
 from gpu_profile.units import NS_PER_S

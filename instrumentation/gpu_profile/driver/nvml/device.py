@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 from gpu_profile.catalogue import SIGNALS, Group, Kind, Signal, Tier
-from gpu_profile.catalogue.samples import DeviceKind, Sample
+from gpu_profile.catalogue.samples import DeviceKind, Sample, plain_sample
 from gpu_profile.catalogue.signals import SLOW_COUNTERS, THROTTLES
 from gpu_profile.clock import Clock
 from gpu_profile.driver.nvml.buffers import DriverBuffer
@@ -23,7 +23,7 @@ from gpu_profile.driver.nvml.errors import (
     Action,
     ErrorRule,
 )
-from gpu_profile.driver.nvml.fields import FieldBatch, plain_sample
+from gpu_profile.driver.nvml.fields import FieldBatch
 from gpu_profile.driver.nvml.gpm import Gpm
 from gpu_profile.driver.nvml.library import NvmlLibrary
 from gpu_profile.driver.nvml.queries import REASONS, Query

@@ -12,8 +12,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from gpu_profile.catalogue import Signal
-from gpu_profile.catalogue.samples import Sample
 from gpu_profile.driver.nvml.library import NvmlLibrary
 from gpu_profile.driver.nvml.readers import Reader
 
@@ -38,8 +36,6 @@ def _low_word(raw: int) -> int:
     return raw & 0xFFFF_FFFF
 
 
-#: `Sample(*values)` takes twice as long: its constructor is a Python function.
-plain_sample: Final[Callable[[type[Sample], tuple[Signal, int, int, int]], Sample]] = tuple.__new__
 _MEMBERS: Final[dict[str, Callable[[int], int | float]]] = {
     "NVML_VALUE_TYPE_DOUBLE": _member("d"),
     "NVML_VALUE_TYPE_UNSIGNED_INT": _low_word if sys.byteorder == "little" else _member("I"),

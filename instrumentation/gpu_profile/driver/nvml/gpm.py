@@ -6,16 +6,20 @@ between threads has crashed nodes, so only the thread that owns the driver uses 
 
 from __future__ import annotations
 
-import math
+import ctypes
+import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from gpu_profile.catalogue import Signal
-from gpu_profile.catalogue.samples import Sample
+from gpu_profile.catalogue.samples import Sample, plain_sample
 from gpu_profile.clock import Clock
 from gpu_profile.driver.nvml.errors import NEVER
 from gpu_profile.driver.nvml.library import NvmlLibrary
 
+#: nvmlGpmMetric_t in `nvml.h`: number, return code, value, and three pointers to texts. Through nvidia-ml-py's
+#: attributes, each access takes longer than to unpack all of them.
+_METRIC: Final = struct.Struct("@IId3P")
 #: The lowest plausible value in quanta, and the highest as a multiple of the signal's limit. Rounding in the driver may
 #: pass 0 or 100 % slightly; values beyond are no measurements.
 _LOWEST, _HIGHEST = -1.0, 1.05
@@ -50,7 +54,13 @@ class Gpm:
         self._instance = instance
         self._metrics = metrics
         self._absent = absent
-        self._request = library.api.c_nvmlGpmMetricsGet_t()
+        api = library.api
+        if ctypes.sizeof(api.c_nvmlGpmMetric_t) != _METRIC.size:
+            raise AssertionError("nvidia-ml-py lays out nvmlGpmMetric_t otherwise than nvml.h")
+        self._request = request = api.c_nvmlGpmMetricsGet_t()
+        request.version = api.NVML_GPM_METRICS_GET_VERSION
+        self._bytes = memoryview((ctypes.c_char * ctypes.sizeof(request)).from_buffer(request)).cast("B")
+        self._choose(metrics)
         self._start: Any = None
         self._spare: Any = None
         #: The start of the current window by the wall clock, and by the monotonic clock.
@@ -118,28 +128,37 @@ class Gpm:
             before = after
         return (before + after) // 2, after
 
+    def _choose(self, metrics: list[tuple[Signal, int, float]]) -> None:
+        """Request these metrics from now on."""
+        self._metrics = metrics
+        self._request.numMetrics = len(metrics)
+        # If a driver does not write a metric, its value must not count as a measured 0.
+        no_data = self._library.api.NVML_ERROR_NO_DATA
+        self._fresh = b"".join(_METRIC.pack(metric, no_data, 0.0, 0, 0, 0) for _, metric, _ in metrics)
+        first = type(self._request).metrics.offset
+        self._cells = self._bytes[first : first + len(self._fresh)]
+
     def _samples(self, start: int, end: int) -> list[Sample]:
-        api, errors, request = self._library.api, self._library.errors, self._request
-        request.version = api.NVML_GPM_METRICS_GET_VERSION
-        request.numMetrics = len(self._metrics)
+        errors, request = self._library.errors, self._request
         # The buffers were swapped: `_start` is already the start of the next window.
         request.sample1, request.sample2 = self._spare, self._start
-        for cell, (_, metric, _) in zip(request.metrics, self._metrics, strict=False):
-            cell.metricId = metric
-            cell.nvmlReturn = api.NVML_ERROR_NO_DATA
-        api.nvmlGpmMetricsGet(request)
+        self._cells[:] = self._fresh
+        self._library.api.nvmlGpmMetricsGet(request)
         samples, kept = [], []
-        for cell, (signal, metric, scale) in zip(request.metrics, self._metrics, strict=False):
-            if cell.nvmlReturn:
-                rule = errors.judge(cell.nvmlReturn, f"GPM {signal.key}", self._uuid)
+        for row, (_, status, value, *_) in zip(self._metrics, _METRIC.iter_unpack(self._cells), strict=True):
+            signal, _, scale = row
+            quanta = value * scale
+            if status:
+                rule = errors.judge(status, f"GPM {signal.key}", self._uuid)
                 if rule.action in NEVER:
-                    self._absent(signal, rule.words, cell.nvmlReturn if signal in self._delivered else None)
+                    self._absent(signal, rule.words, status if signal in self._delivered else None)
                     continue
-            elif math.isfinite(cell.value) and _LOWEST <= cell.value * scale <= _HIGHEST * signal.limit:
-                samples.append(Sample(signal, start, end, min(signal.limit, max(0, round(cell.value * scale)))))
+            elif _LOWEST <= quanta <= _HIGHEST * signal.limit:  # not NaN
+                samples.append(plain_sample(Sample, (signal, start, end, min(signal.limit, max(0, round(quanta))))))
                 self._delivered.add(signal)
             else:
-                errors.implausible(f"GPM {signal.key}", self._uuid, cell.value)
-            kept.append((signal, metric, scale))
-        self._metrics = kept
+                errors.implausible(f"GPM {signal.key}", self._uuid, value)
+            kept.append(row)
+        if len(kept) < len(self._metrics):
+            self._choose(kept)
         return samples

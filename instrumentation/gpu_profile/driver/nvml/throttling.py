@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from gpu_profile.catalogue import Signal
-from gpu_profile.catalogue.samples import Sample
+from gpu_profile.catalogue.samples import Sample, plain_sample
 from gpu_profile.units import NS_PER_S
 
 #: The time between two readings does not count if it exceeds both this and twice the time between the two before: the
@@ -44,4 +44,4 @@ class ThrottleTimes:
         if 0 < passed <= longest_ns:
             for signal, bit in self._bits:
                 self._totals[signal] += passed * (bool(before & bit) + bool(mask & bit)) // 2
-        return [Sample(signal, now_ns, now_ns, self._totals[signal]) for signal, _ in self._bits]
+        return [plain_sample(Sample, (signal, now_ns, now_ns, self._totals[signal])) for signal, _ in self._bits]

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gpu_profile.catalogue import Signal
-from gpu_profile.catalogue.samples import Device, Sample
-from gpu_profile.driver.nvml.fields import FieldBatch, plain_sample
+from gpu_profile.catalogue.samples import Device, Sample, plain_sample
+from gpu_profile.driver.nvml.fields import FieldBatch
 from gpu_profile.driver.nvml.library import NvmlLibrary
 from gpu_profile.driver.nvml.readers import READERS
 from gpu_profile.units import NS_PER_S, nanoseconds

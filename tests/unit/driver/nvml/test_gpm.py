@@ -1,6 +1,8 @@
 """GPM windows: two buffers in turn, at least a refresh apart."""
 
+import ctypes
 import math
+import sys
 from itertools import pairwise
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 from unit.driver.nvml.conftest import GROUPS
 
 from gpu_profile.catalogue import SIGNALS, Group, Tier, signal
-from gpu_profile.driver.nvml import NvmlDriver
+from gpu_profile.driver.nvml import NvmlDriver, gpm
 from gpu_profile.testing import START_NS, FakeClock
 
 MS = 1_000_000
@@ -28,6 +30,22 @@ def test_a_window_runs_from_one_boundary_to_the_next(stub: Any, clock: FakeClock
     assert next(one.value for one in samples if one.signal is signal("sm")) == 4124
     clock.advance(0.1)
     assert {one.t_start_ns for one in driver.boundary(device)} == {START_NS + 250 * MS}
+
+
+def test_metrics_are_read_without_the_attributes_of_nvidia_ml_py_which_cost_more_than_all_the_rest(
+    clock: FakeClock, driver: NvmlDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, readers = driver.devices()[0], list[str]()
+    driver.boundary(device)
+    clock.advance(0.25)
+
+    def seen(cell: Any, name: str) -> Any:
+        readers.append(sys._getframe(1).f_globals["__name__"])
+        return ctypes.Structure.__getattribute__(cell, name)
+
+    monkeypatch.setattr(pynvml.c_nvmlGpmMetric_t, "__getattribute__", seen)
+    assert driver.boundary(device)
+    assert gpm.__name__ not in readers
 
 
 def test_a_window_younger_than_the_refresh_stays_open(stub: Any, clock: FakeClock) -> None:
