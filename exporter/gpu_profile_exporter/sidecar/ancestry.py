@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from array import array
 from collections.abc import Sequence, Set
 from typing import Final
@@ -20,13 +19,6 @@ MOST_NESTED: Final = 32
 _TRACE_ID: Final = 16
 _NO_ID: Final = bytes(8)
 _KEY: Final = _TRACE_ID + len(_NO_ID)
-#: Hashes in `ArrivalFilter`, and the number of its periods.
-_HASH_BITS: Final = 22
-_PERIODS: Final = 255
-#: Odd factors of the hash, by word of a key. Senders choose the keys, so the factors are random.
-_FACTORS: Final = np.frombuffer(secrets.token_bytes(_KEY), np.uint64) | np.uint64(1)
-#: 2^64 over the golden ratio: the highest bits of its products are spread evenly (Knuth, volume 3, section 6.4).
-_MIX: Final = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
 class RecentSpans:
@@ -49,37 +41,6 @@ class RecentSpans:
         self.waiting: dict[bytes, list[int]] = {}
 
 
-class ArrivalFilter:
-    """Which keys may have been added in this period or the one before: all that were, and few others.
-
-    A dictionary of hundreds of thousands of spans does not fit in the processor's cache, so that each look-up waits for
-    memory several times. Here the look-ups of a request wait together.
-    """
-
-    def __init__(self) -> None:
-        #: By hash of a key: the last period in which such a key was added, modulo `_PERIODS` plus 1. 0: none.
-        self._periods = np.zeros(1 << _HASH_BITS, np.uint8)
-        self._now = 1
-
-    def begin(self) -> None:
-        """Begin a period. A key that was added much earlier may seem to be recent."""
-        self._now = self._now % _PERIODS + 1
-
-    def add(self, keys: Sequence[bytes]) -> list[int]:
-        """Add keys. Returns the indices of those that may have been added before."""
-        whole = b"".join(keys)
-        if set(map(len, keys)) != {_KEY}:
-            whole = b"".join(key[:_KEY].ljust(_KEY, b"\0") for key in keys)
-        hashes = np.frombuffer(whole, np.uint64).reshape(-1, _KEY // 8) @ _FACTORS
-        # Without a second product, ids in sequence could share few hashes.
-        hashes = (hashes ^ hashes >> np.uint64(32)) * _MIX >> np.uint64(64 - _HASH_BITS)
-        periods = self._periods.take(hashes)
-        self._periods[hashes] = self._now
-        before = (self._now - 2) % _PERIODS + 1
-        may: list[int] = np.flatnonzero((periods == self._now) | (periods == before)).tolist()
-        return may
-
-
 class Ancestry:
     """Recent spans: executions by key, and the parents of spans without executions.
 
@@ -96,7 +57,6 @@ class Ancestry:
         self._heights: dict[int, int] = {}
         #: Executions with a parent or a child, and with times, by the number of their row.
         self.nested: list[tuple[int, Execution]] = []
-        self._filter = ArrivalFilter()
 
     def expire(self, now_ns: int) -> None:
         """Remove spans that arrived more than twice `keep_ns` ago."""
@@ -105,7 +65,6 @@ class Ancestry:
             self._before = self.recent
             self.recent = RecentSpans(self._before.first + len(self._before.ends))
             self._heights = {}
-            self._filter.begin()
 
     def find(self, span: bytes) -> int | None:
         """The number of a recent span with an execution, or None."""
@@ -118,14 +77,13 @@ class Ancestry:
         i = number - recent.first
         return recent.executions[i], recent.starts[i], recent.ends[i]
 
-    def arrive(self, spans: Sequence[bytes]) -> Set[bytes]:
-        """Spans that arrive now, with or without an execution. Returns those that arrived before: nearly always none.
-
-        `add` or `skip` must follow for each.
-        """
-        may = [spans[i] for i in self._filter.add(spans)]
+    def arrived(self, spans: Sequence[bytes]) -> Set[bytes]:
+        """The spans that arrived recently, with or without an execution: nearly always none."""
         every = (self.recent.numbers, self._before.numbers, self.recent.skipped, self._before.skipped)
-        return {span for span in may if any(span in recent for recent in every)}
+        present = [each.keys() for each in every if each]
+        if all(keys.isdisjoint(spans) for keys in present):
+            return frozenset()
+        return {span for span in spans if any(span in keys for keys in present)}
 
     def add(
         self,

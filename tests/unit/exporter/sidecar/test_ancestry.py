@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_profile.regions.execution import Execution
-from gpu_profile_exporter.sidecar import ancestry as ancestry_module
 from gpu_profile_exporter.sidecar.ancestry import MOST_NESTED, Ancestry
 
 SECOND = 1_000_000_000
@@ -129,43 +128,3 @@ def _is_in_a_cycle(key: bytes, parents: dict[bytes, bytes]) -> bool:
             break
         at = parents.get(at)
     return at == key
-
-
-arrivals = st.lists(st.lists(st.integers(0, 30), max_size=12, unique=True), max_size=30)
-
-
-@given(arrivals, st.sets(st.integers(0, 30)), st.sets(st.integers(0, 29)))
-def test_exactly_the_spans_that_arrived_recently_arrived_before(
-    requests: list[list[int]], skipped: set[int], expiring: set[int]
-) -> None:
-    """Also with keys of other lengths, and many periods later, when the filter has counted round."""
-    ancestry = Ancestry(keep_ns=SECOND)
-    for _ in range(ancestry_module._PERIODS - 2):
-        ancestry._filter.begin()
-    keys = [bytes(10 + n % 3 * 7) + (n + 1).to_bytes(7, "big") for n in range(31)]
-    recent, before = set[bytes](), set[bytes]()
-    now_ns = 0
-    for i, request in enumerate(requests):
-        if i in expiring:
-            now_ns += SECOND
-            recent, before = set(), recent
-        ancestry.expire(now_ns + 1)
-        spans = [keys[n] for n in request]
-        arrived = ancestry.arrive(spans)
-        assert arrived == {span for span in spans if span in recent | before}
-        for n, span in zip(request, spans, strict=True):
-            if n in skipped:
-                ancestry.skip(span, OUTER)
-            elif len(span) > 16 and span not in arrived:
-                add(ancestry, span, b"", begun("x"))
-            else:
-                continue
-            recent.add(span)
-
-
-def test_ids_in_sequence_are_not_taken_for_each_other() -> None:
-    known, n = ancestry_module.ArrivalFilter(), 20_000
-    keys = [bytes(16) + i.to_bytes(8, "little") for i in range(2 * n)]
-    assert len(known.add(keys[:n])) == 0
-    assert len(known.add(keys[n:])) < n / 20
-    assert known.add(keys[:9]) == list(range(9))
