@@ -147,7 +147,7 @@ def _together(data: bytes, contents: Ints, extents: Ints) -> tuple[SpanFields, l
         for i, parent in zip(rows.tolist(), around.view("V24")[:, 0].tolist(), strict=True):
             parents[i] = parent
     fields = SpanFields(
-        [data[start:end] for start, end in zip(name_at.tolist(), (name_at + name_size + 2).tolist(), strict=True)],
+        _texts(data, name_at, name_size + 2),
         np.concatenate((traces, ids[:, 20:28]), axis=1).view("V24")[:, 0].tolist(),
         parents,
         times[:, 1:9].copy().view("<i8")[:, 0],
@@ -156,6 +156,17 @@ def _together(data: bytes, contents: Ints, extents: Ints) -> tuple[SpanFields, l
         np.flatnonzero(fits & _holding(data, _FAILURE, tails, extents)).tolist(),
     )
     return fields, np.flatnonzero(~fits).tolist()
+
+
+def _texts(data: bytes, starts: Ints, sizes: Ints) -> list[bytes]:
+    """The bytes from each offset on. If all are equal, as of a service with one route, they are one object."""
+    size = sizes.item(0)
+    first = data[starts.item(0) : starts.item(0) + size]
+    if len(first) == size and (sizes == size).all():
+        texts = _windows(data, size)[np.minimum(starts, len(data) - size)].view(np.uint8).reshape(-1, size)
+        if (texts == np.frombuffer(first, np.uint8)).all():
+            return [first] * len(starts)
+    return [data[start:end] for start, end in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)]
 
 
 def _holding(data: bytes, text: RareText, starts: Ints, ends: Ints) -> npt.NDArray[np.bool_]:

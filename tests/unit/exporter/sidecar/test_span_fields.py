@@ -104,3 +104,11 @@ def test_a_request_without_spans_has_empty_columns() -> None:
     fields = SpanFields.of(TraceRequest(b""))
     assert not fields.keys
     assert list(fields.distinct(frozenset())) == []
+
+
+@given(st.lists(st.sampled_from(["a", "b", "longer"]), min_size=2, max_size=3))
+def test_spans_of_one_name_share_its_label(names: list[str]) -> None:
+    spans = [_span(16, 8, 8, "", names[i % len(names)], 2, 1, 2, None, None, 0) for i in range(40)]
+    labels = SpanFields.of(TraceRequest(request_of(spans))).labels
+    assert [kind_and_name(label) for label in labels] == [(2, span.name) for span in spans]
+    assert len(set(names)) > 1 or len(set(map(id, labels))) == 1
