@@ -26,6 +26,7 @@ from gpu_profile.join.unmixing.timings import (
     drifting,
     following,
     lagging,
+    locked,
     near_periods,
     plain,
     renewing,
@@ -286,9 +287,8 @@ class Search(Likelihood):
                 # In a loop, many lags fit equally well: the lag that renewals alone explain is always tried.
                 tried += ranked(renewing([self._usual(near[0]), *near], self.lead))
             if self.lead.kind is Kind.COUNTER:
-                tried += ranked(self._drifting(near[0]))
-        if self._expected is not None:
-            tried += ranked(self._expected.starts())
+                tried += ranked([*self._drifting(near[0]), *locked(near[0], self.lead, self._pieces)])
+        tried += ranked(self._expected.starts() if self._expected is not None else [])
         whole, parts = ([one for one in tried if self._in_parts(one[2]) is part] for part in (False, True))
         # Some part of a period fits any loop, so parts take no places of other timings.
         starts = self._distinct(whole, _STARTS, math.inf) + self._distinct(parts, _PARTS, math.inf)

@@ -14,6 +14,7 @@ import numpy as np
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.history.timeline import Ints
+from gpu_profile.join.unmixing.active_time import ActiveTime
 from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, Sensor, shown_period_ns, turn
 
 _MS: Final = 1_000_000
@@ -40,6 +41,8 @@ _DIVIDED_NS: Final = 250_000
 _MOST_DIVIDED: Final = 80
 #: Readings determine their renewals if their phases are at least this much alike: within 80 % of the period.
 _CLEAR_STEP: Final = 0.2
+#: The fewest executions of a region that show the length of a loop.
+_FEWEST_TURNS: Final = 20
 #: Readings come once a period if the mean time between them is within this share of it.
 _ONCE: Final = 0.01
 
@@ -177,6 +180,22 @@ def drifting(near: Sensor, signal: Signal, stamps: Ints) -> list[Sensor]:
             for lag in sorted(lags)
         ]
     return sensors
+
+
+def locked(near: Sensor, signal: Signal, active: ActiveTime) -> list[Sensor]:
+    """Sensors like `near` with renewals in step with the program's loop, if one of its multiples is near the nominal
+    period.
+
+    The readings of such a sensor hardly vary. Equal rates of all regions explain that under any other period.
+    """
+    nominal, sensors = signal.refresh_ns, []
+    for column in np.flatnonzero(np.bincount(active.alone) >= _FEWEST_TURNS).tolist():
+        turn_ns = shown_period_ns(active.starts[active.alone == column])
+        period = turn_ns * max(1, round(nominal / turn_ns))
+        if abs(period / nominal - 1) <= _OFF:
+            some = (_renewed(near, period, move) for move in _MOVES_NS)
+            sensors += [s._replace(window_ns=0, phase_ns=phase) for s in some for phase in _phases(period)]
+    return list(dict.fromkeys(sensors))
 
 
 def near_periods(some: Iterable[Sensor], pivot_ns: int, span_ns: int, step_ns: int) -> list[Sensor]:

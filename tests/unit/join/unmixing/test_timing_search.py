@@ -18,6 +18,7 @@ from gpu_profile.join.unmixing.expected import SensorPrior
 from gpu_profile.join.unmixing.scan import Scan
 from gpu_profile.join.unmixing.sensor import Sensor
 from gpu_profile.join.unmixing.timing_search import Search, SensorTiming
+from gpu_profile.join.unmixing.timings import locked
 from gpu_profile.units import NS_PER_S
 
 
@@ -447,3 +448,22 @@ def test_a_pause_of_a_month_costs_no_memory_and_changes_no_trial() -> None:
     assert tracemalloc.get_traced_memory()[1] < 50 << 20
     tracemalloc.stop()
     assert after == pytest.approx(before, rel=0.05)
+
+
+def test_equal_readings_of_a_loop_show_no_equal_rates_if_the_counter_may_be_renewed_in_step_with_it() -> None:
+    """Every renewal counts one turn of a loop of 99.7 ms, whatever its regions draw."""
+    rng, turns = np.random.default_rng(1), np.arange(310) * 99.7 * MS
+    edges = ORIGIN_NS + (turns[:, None] + np.array([0.0, 34.2, 49.8, 99.7]) * MS).astype(np.int64)
+    own = np.tile(np.arange(1, 4), len(turns))
+    owner = own.astype(np.int16)
+    starts, ends = edges[:, :-1].ravel(), edges[:, 1:].ravel()
+    active = ActiveTime.of(Pieces(own, starts, ends), owner, owner)
+    polls = ORIGIN_NS + np.arange(15, 300) * 100 * MS + rng.integers(0, MS // 10, 285)
+    renewals = (polls - ORIGIN_NS - 31 * MS) // int(99.7 * MS)
+    joules = 46.5 * np.diff(renewals) * rng.normal(1.0, 0.002, 284)
+    windows = Windows(polls[:-1], polls[1:], joules[:, None])
+    found = Search(ENERGY, windows, active, 4, np.inf).run()
+    assert found.sensor.period_ns == pytest.approx(99.7 * MS, abs=0.01 * MS)
+    assert found.sensor.window_ns == 0
+    # Loops of other lengths suggest no period.
+    assert locked(Sensor(), ENERGY, ActiveTime.of(Pieces(own, starts * 7 // 10, ends * 7 // 10), owner, owner)) == []
