@@ -24,6 +24,8 @@ from gpu_profile.units import NS_PER_S, nanoseconds
 
 #: The longest prompt unless the server allows less, and the shortest that makes a sweep, in tokens.
 _LONGEST, _LEAST = 16_384, 64
+#: No request has as many tokens.
+_MOST_TOKENS: Final = 10**9
 #: Tokens of prompts are drawn from here: vocabularies have at least as many, and their special ones are elsewhere.
 _VOCABULARY: Final = range(1_000, 30_000)
 #: The longest time for the list of models, and for an answer to a prompt.
@@ -82,7 +84,7 @@ class CompletionServer:
             raise UsageError(f"{base}: /v1/models lists no model {model}".rstrip())
         self._model, most = chosen["id"], chosen.get("max_model_len")
         self.longest = longest or _LONGEST
-        if isinstance(most, int):
+        if type(most) is int:
             # The answer needs room too.
             fits = most - LONGEST_ANSWER
             if (longest or _LEAST) > fits:
@@ -136,7 +138,7 @@ class CompletionServer:
         }).get("usage")  # fmt: skip
         tokens = usage if isinstance(usage, dict) else {}
         prompt, answer = tokens.get("prompt_tokens"), tokens.get("completion_tokens")
-        if not isinstance(prompt, int) or not isinstance(answer, int):
+        if type(prompt) is not int or type(answer) is not int or not (0 < prompt < _MOST_TOKENS > answer >= 0):
             raise UsageError(f"{self._base}: an answer does not count its tokens: is it a server with OpenAI's API?")
         return TokenUsage(1, prompt, answer)
 

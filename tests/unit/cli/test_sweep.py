@@ -136,6 +136,18 @@ def test_a_server_that_does_not_answer_as_one_is_an_error(monkeypatch: pytest.Mo
         assert len(line) <= 230
 
 
+@pytest.mark.parametrize(("prompt", "answer"), [(0, 1), (-5, 1), (True, 1), (16, -1), (16, False), (10**300, 1)])
+def test_counts_that_no_request_has_are_no_counts(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture, prompt: int, answer: int
+) -> None:
+    server = Server(FakeClock(), max_model_len=True)
+    monkeypatch.setattr(completions, "SYSTEM_CLOCK", server.clock)
+    server.usage = {"prompt_tokens": prompt, "completion_tokens": answer}
+    with answering(server.answer) as url:
+        assert cli.run(["sweep", url, "--most", "1"]) == 2
+    assert "an answer does not count its tokens" in capsys.readouterr().err
+
+
 def test_the_first_failure_ends_the_sweep_without_a_wait_for_other_answers(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
