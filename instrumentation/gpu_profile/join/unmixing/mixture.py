@@ -1,8 +1,7 @@
 """The windows of one signal family matched with the regions that were active in them. Pure.
 
 The sensor's timing is the one with the least residual on a grid of lags, phases, windows and stamp errors. Windows are
-kept during the search. Then the timing is locked and only the normal equations remain. If the residual grows
-persistently, the search begins again.
+kept during the search. Then the timing is locked, and only equations remain. If residuals grow, the search begins anew.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from gpu_profile.join.unmixing.shares import CountedShare, Share, Shares, Target
 from gpu_profile.join.unmixing.stamps import StampErrors, Stamps
 from gpu_profile.join.unmixing.timing_search import Search
 from gpu_profile.join.unmixing.timings import LONGEST_LAG_NS, shapes
-from gpu_profile.join.unmixing.unmix import Fit
+from gpu_profile.join.unmixing.unmix import TIMING, Fit
 from gpu_profile.join.unmixing.watch import ResidualWatch
 from gpu_profile.units import NS_PER_S
 
@@ -328,7 +327,8 @@ class Mixture:
         if not share.any():
             return Rate(0.0, np.inf, 0, "no samples yet")
         rate = fit.rate(share / share.sum())
-        doubt = self._expected.doubt(self._effect, unexpected=self.unexpected) if self._expected else ""
+        edge = TIMING if self.sensor.extreme else ""
+        doubt = self._expected.doubt(self._effect, unexpected=self.unexpected) if self._expected else edge
         if reason := self.untrusted or doubt:
             return rate._replace(half_width=np.inf, reason=reason)
         if not self.timed:

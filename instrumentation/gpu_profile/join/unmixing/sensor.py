@@ -33,6 +33,9 @@ _WINDOW_STEP: Final = 0.08
 #: a window is one of them.
 USUAL_NS: Final = (25 * _MS, 100 * _MS, 1000 * _MS // 6, 1000 * _MS)
 _USUAL: Final = 0.04
+#: The shortest and longest window and time constant that the search tries, and a little more.
+_SHORTEST_NS: Final = 12 * _MS
+_LONGEST_NS: Final = 1_500 * _MS
 #: Corners of the staircase that approximates an exponential. Each step carries the same weight.
 _STEPS: Final = 24
 #: The end of its last step, in time constants.
@@ -139,6 +142,11 @@ class Sensor(NamedTuple):
     def usual(self) -> bool:
         """Whether any known board averages over such a window."""
         return not self.smooth and any(abs(self.window_ns / window - 1) <= _USUAL for window in USUAL_NS)
+
+    @property
+    def extreme(self) -> bool:
+        """Whether its window is none that the search tries: corrections have left the range of all boards."""
+        return self.window_ns > 0 and not _SHORTEST_NS <= self.window_ns <= _LONGEST_NS
 
     @property
     def length_ns(self) -> int:

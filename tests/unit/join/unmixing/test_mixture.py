@@ -16,6 +16,7 @@ from gpu_profile.join.unmixing.region_columns import RegionColumns
 from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS
 from gpu_profile.join.unmixing.shares import CountedShare
 from gpu_profile.join.unmixing.timings import lagging, renewing, shapes, stepping
+from gpu_profile.join.unmixing.unmix import TIMING
 from gpu_profile.units import NS_PER_S
 
 
@@ -225,6 +226,14 @@ def test_time_without_samples_has_no_part_of_the_total_wherever_it_is() -> None:
 
 
 # ---------------------------------------------------------------------- what is fetched
+
+
+def test_a_window_that_corrections_moved_beyond_those_of_all_boards_gives_no_rate() -> None:
+    mixture = mixture_of(World(seconds=12).run(120))
+    some = np.array([0.0, 1.0])
+    for window_ms, reason in ((0, ""), (8, TIMING), (25, ""), (1000, ""), (1600, TIMING)):
+        mixture.sensor = mixture.sensor._replace(window_ns=window_ms * MS)
+        assert mixture.rate(mixture.lead, some).reason == reason
 
 
 def single(signals: list[Signal], start_ns: int = T0) -> tuple[Timeline, Mixture, RegionColumns]:
