@@ -265,8 +265,21 @@ class _RecordingContent:
             if clock is None:
                 continue
             self.problems.append(f"{host}: {clock.text}")
+            own = {device for (device, _), blocks in self.blocks.items() if not blocks.keys().isdisjoint(paths)}
+            # A container has a name of its own, and the clock of the machine that has its GPUs.
+            paths += [path for path in self.parts if path not in paths and self._runs_on(path, own)]
             for path in paths:
                 self._set(clock, path)
+
+    def _runs_on(self, path: Path, devices: set[str]) -> bool:
+        """Whether a file has executions on some of the devices, and no readings of its own."""
+        if any(path in blocks for blocks in self.blocks.values()):
+            return False
+        marked = (
+            [*span.devices, *(mark.device for mark in span.device_intervals)]
+            for span in self.spans[self.parts[path][1]]
+        )
+        return any(not devices.isdisjoint(each) for each in marked)
 
     def _set(self, clock: SetClock, path: Path) -> None:
         place, spans, events = self.parts[path]

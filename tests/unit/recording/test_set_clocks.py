@@ -1,5 +1,6 @@
 """A clock that is set back while two processes of one host record: one samples, the other has executions."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +26,13 @@ class Clock:
         return T + true_ns - self.by_ns * (true_ns > self.at_ns)
 
 
-def recorded(directory: Path, clock: Clock, seconds: int = 12) -> Recording:
+def recorded(
+    directory: Path, clock: Clock, seconds: int = 12, named: Callable[[str], None] = lambda _: None
+) -> Recording:
     """Readings each 100 ms of a counter that grows by one in a millisecond, and executions of 30 ms each 70 ms."""
     now = Now()
     now.ns = clock(0)
+    named("node")
     with RecordingWriter(directory, now_ns=now) as sampler:
         for at in range(0, seconds * S, 100 * MS):
             now.ns = clock(at)
@@ -38,10 +42,13 @@ def recorded(directory: Path, clock: Clock, seconds: int = 12) -> Recording:
                 sampler.event(Event("GPU-1", now.ns, "xid", 1, str(at)))
             sampler.maybe_flush()
     now.ns = clock(10 * MS)
+    named("container")
     with RecordingWriter(directory, now_ns=now) as program:
         for at in range(0, seconds * S - 100 * MS, 70 * MS):
             now.ns = clock(at + 30 * MS)
-            program.span(SpanRecord("step", clock(at), now.ns, id=f"{at:016x}", attributes={"true_ns": at}))
+            program.span(
+                SpanRecord("step", clock(at), now.ns, id=f"{at:016x}", devices=("GPU-1",), attributes={"true_ns": at})
+            )
             program.maybe_flush()
     return read_recording(directory)
 
@@ -65,6 +72,16 @@ def test_all_times_are_by_the_last_setting(tmp_path: Path, by_ms: int) -> None:
     (line,) = recording.problems
     assert f"its clock was set back by {by_ms / 1000:,.3f} s: earlier times are as if" in line
     assert len(line) <= 200
+
+
+def test_a_container_with_a_name_of_its_own_has_the_clock_of_the_node_that_reads_its_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(6 * S + 7 * MS, 2 * S + 1)
+    recording = recorded(tmp_path, clock, named=lambda name: monkeypatch.setattr("socket.gethostname", lambda: name))
+    assert {process.host for process in recording.processes} == {"node", "container"}
+    starts = [span.start_ns - T + clock.by_ns - span.attributes["true_ns"] for span in recording.spans]
+    assert starts == pytest.approx([0] * len(starts), abs=MS)
 
 
 def test_an_execution_that_saw_the_step_keeps_its_length(tmp_path: Path) -> None:
