@@ -35,14 +35,11 @@ BEST_NS: Final = 10_000
 #: Pauses above this length are no evidence on the stamp before them. A bound is this many standard errors away.
 _LONGEST_NS: Final = 20_000_000
 _SURE: Final = 2.0
-#: A lateness that is uniform from 0 on has a mean of √3 standard deviations; an exponential one has 1, and one that is
-#: ten times as long once in 20 times has 0.6. The variance of a stamp is the mean of those at starts and at ends, so if
-#: only the ends scatter, theirs is twice that. The means at a region's starts and at its ends differ by no more, and by
-#: no more than half of the range of a host's lateness, 0.2 to 1 ms.
-_SHARED: Final = math.sqrt(6)
+#: A lateness that is uniform from 0 on has a mean of this many standard deviations; an exponential one has 1, and one
+#: that is ten times as long once in 20 times has 0.6. The means at a region's starts and at its ends differ by no more,
+#: and by no more than half of the range of a host's lateness, 0.2 to 1 ms.
+_SHARED: Final = math.sqrt(3)
 _SHARED_NS: Final = 400_000
-#: The expected variance of a stamp's error lies this part of the way from the most likely variance to the largest one.
-_EXPECTED: Final = 0.5
 #: Less variation of a region's lengths than this standard deviation does not make it better evidence on stamps.
 _USUAL_NS: Final = 1_000_000
 #: Executions of a region that its variance of lengths needs.
@@ -200,10 +197,11 @@ class Stamps:
             return 0.0, None, math.inf
         # Differences have twice the variance. Each execution is in two of them, so half of the pairs count.
         variances, doubt = -products / (2 * weights), squares / (2 * weights**2)
-        mean, spread = float(variances.mean()), _SURE * math.sqrt(float(doubt.sum())) / 2
+        low, high = (np.maximum(0.0, variances + side * _SURE * np.sqrt(doubt)) for side in (-1, 1))
+        mean = max(0.0, float(variances.mean()))
         # An estimate below its own uncertainty becomes 0 (the positive part of James and Stein's estimator).
-        likely = max(0.0, mean - float(doubt.sum()) / 4 / mean) if mean > 0 else 0.0
-        return max(0.0, mean - spread), likely, max(0.0, mean) + spread
+        likely = max(0.0, mean - float(doubt.sum()) / 4 / mean) if mean else 0.0
+        return float(low.min()), likely, float(high.max())
 
     def bound_by(self, lead: Signal, equations: Equations, kernel: float) -> None:
         """Bound the errors by the residual of a family's windows; `kernel` is described in `errors`."""
@@ -250,9 +248,8 @@ class Stamps:
         allowed = min((most for _, most in self._allowed.values()), default=math.inf)
         likely = 0.5 * variance if likely is None else likely
         fits = min(1.0, allowed / variance)
-        expected = min(variance, allowed, likely + _EXPECTED * max(0.0, variance - likely))
         # The device's own stamps have no lateness in common. Half of the difference lies at each of a region's edges.
-        late_ns = 0.0 if self.exact else min(_SHARED_NS, _SHARED * math.sqrt(expected))
+        late_ns = 0.0 if self.exact else min(_SHARED_NS, _SHARED * math.sqrt(min(variance, allowed)))
         shared, overlapping = (part * (late_ns / 2 / self.elapsed_ns) for part in (both - beside, beside))
         return StampErrors(most, min(1.0, low / variance), min(1.0, likely / variance), fits, shared, overlapping)
 

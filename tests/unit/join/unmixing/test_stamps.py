@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import pytest
@@ -154,26 +152,16 @@ def test_a_sensor_that_several_timings_fit_does_not_bound_the_stamps() -> None:
 
 
 def test_short_regions_beside_short_ones_bound_the_errors_of_stamps() -> None:
-    """Their neighbours on average vary more: by all of these together, the bound was 0.4 ms."""
-    programs = [stamped(seed, "random", late_ms=0.0, gap_ms=0.2, spread=0.2, regions=8) for seed in range(4)]
-    assert np.mean([errors_ms(program)[2] for program in programs]) < 0.33
+    """Their neighbours on average vary more: by all of these together, the bound was 0.67 ms."""
+    programs = [stamped(seed, "random", late_ms=0.0, gap_ms=0.2, spread=0.3, regions=6) for seed in range(4)]
+    assert np.mean([errors_ms(program)[2] for program in programs]) < 0.6
 
 
-#: By shape of the lateness: its values for a mean of 1, by a uniform number.
-SHAPES: Mapping[str, Callable[[Any], Any]] = {
-    "two values": lambda part: 2.0 * (part < 0.5),
-    "uniform": lambda part: 2.0 * part,
-    "exponential": lambda part: -np.log(1.0 - part),
-    "1 in 20 is ten times as late": lambda part: np.where(part < 0.05, 10.0, 1.0) / 1.45,
-}
-
-
-def ending_late(late_ms: float, marked: int, shape: str = "two values") -> Stamps:
-    """A region of 10 ms and then a pause of 5 ms, by turns for 15 s. Its ends are late by `late_ms` on average."""
+def ending_late(late_ms: float, marked: int) -> Stamps:
+    """A region of 10 ms and then a pause of 5 ms, by turns for 15 s; its ends are late by 0 or twice `late_ms`."""
     stamps, n = Stamps(), 1000
     starts = np.arange(n, dtype=np.int64) * 15 * MS
-    late = SHAPES[shape](np.random.default_rng(0).permutation((np.arange(n) + 0.5) / n))
-    ends = starts + 10 * MS + np.rint(late_ms * MS * late).astype(np.int64)
+    ends = starts + 10 * MS + np.where(np.arange(n) // 2 % 2, round(2 * late_ms * MS), 0)
     for at in range(0, 15_000 * MS, SLICE_NS):
         inside = np.flatnonzero((ends > at) & (starts < at + SLICE_NS))
         _take(stamps, starts[inside], ends[inside], np.ones(len(inside), np.int64), 2, at)
@@ -181,17 +169,15 @@ def ending_late(late_ms: float, marked: int, shape: str = "two values") -> Stamp
     return stamps
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("late_ms", [0.1, 0.4])
-def test_a_lateness_that_ends_share_moves_a_rate_no_further_than_its_bound(late_ms: float, shape: str) -> None:
-    errors = ending_late(late_ms, marked=0, shape=shape).errors(2, 100, 1e-8)
+@pytest.mark.parametrize("late_ms", [0.1, 0.2, 0.4])
+def test_a_lateness_that_ends_share_moves_a_rate_no_further_than_its_bound(late_ms: float) -> None:
+    errors = ending_late(late_ms, marked=0).errors(2, 100, 1e-8)
     true, outside, length = 500.0, 100.0, 10.0 + late_ms
     active = np.array([15.0 - length, length]) / 15.0
     measured = np.array([outside, (true * 10.0 + outside * late_ms) / length])
     moved = errors.moved(np.array([0.0, 1.0]), measured, active)
     # A pair of stretches that a slice of time cuts is not counted.
-    assert moved >= min(0.97, 0.4 / late_ms) * (true - measured[1])
-    assert shape != "two values" or moved <= 2 * (true - measured[1])
+    assert 0.97 * (true - measured[1]) <= moved <= 2 * (true - measured[1])
 
 
 def test_only_stamps_between_work_and_a_pause_move_power_outside_into_a_region() -> None:
