@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
+from support.serving_workers import simulate_disaggregated, simulate_pipeline
 
 from benchmarks import serving_messages
 from benchmarks.rows import Row
@@ -15,7 +16,6 @@ from gpu_profile.serving.account import EngineAccount
 from gpu_profile.serving.membership import PlacingFault
 from gpu_profile.serving.sharing import Unallocated
 from gpu_profile.serving.simulated import EnginePhysics, ServingRun
-from gpu_profile.serving.simulated_workers import simulate_disaggregated, simulate_pipeline
 from gpu_profile.serving.windows import CounterReadings
 from gpu_profile.serving.workers import WorkerRole
 

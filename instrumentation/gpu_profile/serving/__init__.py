@@ -13,7 +13,6 @@ by the equations of `join.unmixing` with quantities of work in place of time. Re
 - `account`: the totals by request, tenant and phase, and the costs of single requests, from `cost_sums`. `charging`:
   the energy of iterations by request. `savings`: by a prefix cache.
 - `simulated`: an engine with exact costs, for tests, benchmarks and the demonstration, with its `simulated_load`.
-  `simulated_workers`: servers of several workers.
 - `forward_pass`: messages of engines, decoded strictly as `message_types`; `pass_times`: when their iterations ran.
 - `request_spans`: requests from the engines' spans; `span_arrivals`: how late they come; `tenants`: bounded names.
 - `workers`: prefill and decode workers. `membership`: the requests of each iteration, with `prefill`, `packing` for

@@ -5,6 +5,7 @@ import pytest
 from benchmarks.serving_accounts import share_out
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.serving_workers import simulate_disaggregated
 
 from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.history.timeline import Ints
@@ -12,7 +13,6 @@ from gpu_profile.serving.account import EngineAccount
 from gpu_profile.serving.sharing import Unallocated
 from gpu_profile.serving.simulated import EnginePhysics, LanguageModel, ServingRun, simulate
 from gpu_profile.serving.simulated_load import TenantLoad
-from gpu_profile.serving.simulated_workers import simulate_disaggregated
 from gpu_profile.serving.windows import CounterReadings
 from gpu_profile.serving.work import UNKNOWN_REQUEST, Iterations, RequestPhase, WorkQuantity
 

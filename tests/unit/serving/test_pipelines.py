@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks.serving_messages import messages, replay
+from support.serving_workers import simulate_disaggregated, simulate_pipeline
 from unit.serving.tiny_engine import EPOCH_NS, encoded
 
 from gpu_profile.driver.simulated.models import MODELS
@@ -16,7 +17,6 @@ from gpu_profile.serving.pass_times import PassCounts, TimedPasses
 from gpu_profile.serving.pipelines import PipelineWatch
 from gpu_profile.serving.sharing import Unallocated
 from gpu_profile.serving.simulated import EnginePhysics, ServingRun, simulate
-from gpu_profile.serving.simulated_workers import simulate_disaggregated, simulate_pipeline
 from gpu_profile.serving.work import RequestPhase, WorkQuantity
 
 PHYSICS = EnginePhysics(MODELS["H200 SXM"])

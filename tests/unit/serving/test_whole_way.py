@@ -5,11 +5,11 @@ import pytest
 from benchmarks import serving_messages
 from benchmarks.serving_messages import replay
 from benchmarks.serving_vllm import perf_module, vllm_messages
+from support.serving_workers import simulate_disaggregated
 
 from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.serving.simulated import EnginePhysics, ServingRun, simulate
 from gpu_profile.serving.simulated_load import TenantLoad
-from gpu_profile.serving.simulated_workers import simulate_disaggregated
 from gpu_profile.serving.workers import WorkerRole
 
 
