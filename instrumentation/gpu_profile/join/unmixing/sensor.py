@@ -49,6 +49,8 @@ _SHORTEST_RUN: Final = 4
 _LONG_RUN: Final = 100
 #: Number of trial periods over a stretch of time, from one turn fewer to one turn more in it.
 _TURNS: Final = 41
+#: Of more readings than this, evenly spread ones suffice for a period.
+_ENOUGH: Final = 4096
 #: Histogram bins of the phases in a period, and the weight of the distance from their mean, as a share of the readings.
 _BINS: Final = 40
 _BREADTH: Final = 0.02
@@ -274,7 +276,7 @@ def shown_period_ns(stamps: Ints) -> int:
     low = int(spans.argmin())
     high, period = low + m + 1, max(1.0, float(spans[low]) / m)
     while True:
-        at = stamps[low:high] - stamps[low]
+        at = stamps[low : high : max(1, (high - low) // _ENOUGH)] - stamps[low]
         # The phases of a period that is one turn off over all readings cancel out.
         for turns in (1.0, 2 / _TURNS):
             tried = 1 / (1 / period + np.linspace(-turns, turns, _TURNS) / max(1, int(at[-1])))

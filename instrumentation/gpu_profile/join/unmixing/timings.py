@@ -41,7 +41,8 @@ _DIVIDED_NS: Final = 250_000
 _MOST_DIVIDED: Final = 80
 #: Readings determine their renewals if their phases are at least this much alike: within 80 % of the period.
 _CLEAR_STEP: Final = 0.2
-#: The fewest executions of a region that show the length of a loop.
+#: The regions with the most time, and their fewest executions, that show the length of a loop.
+_LOOPS: Final = 4
 _FEWEST_TURNS: Final = 20
 #: Readings come once a period if the mean time between them is within this share of it.
 _ONCE: Final = 0.01
@@ -189,8 +190,12 @@ def locked(near: Sensor, signal: Signal, active: ActiveTime) -> list[Sensor]:
     The readings of such a sensor hardly vary. Equal rates of all regions explain that under any other period.
     """
     nominal, sensors = signal.refresh_ns, []
-    for column in np.flatnonzero(np.bincount(active.alone) >= _FEWEST_TURNS).tolist():
-        turn_ns = shown_period_ns(active.starts[active.alone == column])
+    lengths = np.bincount(active.alone, active.ends - active.starts)
+    for column in np.argsort(-lengths, kind="stable")[:_LOOPS].tolist():
+        starts = active.starts[active.alone == column]
+        if len(starts) < _FEWEST_TURNS:
+            continue
+        turn_ns = shown_period_ns(starts)
         period = turn_ns * max(1, round(nominal / turn_ns))
         if abs(period / nominal - 1) <= _OFF:
             some = (_renewed(near, period, move) for move in _MOVES_NS)

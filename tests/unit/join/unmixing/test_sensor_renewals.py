@@ -1,7 +1,7 @@
 """A counter that renews itself more often than the catalogue knows: what is shown by its readings goes first."""
 
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -182,6 +182,20 @@ def test_the_period_is_looked_for_where_readings_come_the_fastest() -> None:
     stamps = new_readings(20, 5, seconds=20)
     seldom = (np.arange(len(stamps)) % 5 == 0) | (stamps - T0 > 15 * NS_PER_S)
     assert shown_period_ns(stamps[seldom]) == pytest.approx(20 * MS, rel=1e-3)
+
+
+def test_the_period_of_very_many_readings_is_exact_from_a_part_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = np.random.default_rng(3).exponential(0.03 * MS, 100_000)
+    stamps = (np.arange(100_000) * 0.2503 * MS + late).astype(np.int64)
+    most, exp = [0], np.exp
+
+    def counted(values: Any) -> Any:
+        most[0] = max(most[0], np.size(values))
+        return exp(values)
+
+    monkeypatch.setattr(np, "exp", counted)
+    assert shown_period_ns(stamps) == pytest.approx(0.2503 * MS, abs=1)
+    assert most[0] < 10_000
 
 
 @pytest.mark.parametrize(("period_ms", "poll_ms"), [(105, 20), (125, 10), (80, 20)])
