@@ -184,7 +184,9 @@ def test_a_run_with_a_device_of_uncertain_energy_counts_neither_in_part_nor_as_0
     )
     answer = engine.answer(QUESTIONS["regressions"].sql)
     (row,) = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
-    assert (row["runs_a"], row["runs_b"], row["a"], row["finding"]) == (3, 3, 20.1, "no change shown")
+    assert (row["runs_a"], row["runs_b"], row["finding"]) == (3, 3, "no change shown")
+    # The engine's threads add in any order.
+    assert row["a"] == pytest.approx(20.1)
 
 
 def test_answers_are_a_table_csv_or_json_with_the_reasons_of_cut_recordings(
