@@ -19,6 +19,8 @@ from gpu_profile.units import NS_PER_S, si
 
 #: The fewest readings by one setting. With fewer, readings are in no order. Ours.
 _FEWEST: Final = 8
+#: Readings just after each other may have stamps in another order by less than this: a call takes as long. Ours.
+_IN_ORDER_NS: Final = 1_000_000
 #: Executions may end this long after the last reading by a setting. Ours.
 _LATER_NS: Final = NS_PER_S
 _EVER: Final = 1 << 62
@@ -94,8 +96,8 @@ def set_clock(polled: Iterable[Column]) -> SetClock | None:
     """The clock behind the ends of polled readings, each in the order of writing; None if it was not set back."""
     ends = max(polled, key=len, default=np.zeros(0, np.int64))
     steps = np.diff(ends)
-    back = np.flatnonzero(steps < 0) + 1
-    if not len(back):
+    back = np.flatnonzero(steps < -_IN_ORDER_NS) + 1
+    if not len(back) or not (steps > 0).any():
         return None
     parts = np.split(ends, back)
     # A driver that delivers its readings again repeats their times.

@@ -108,3 +108,12 @@ def test_an_execution_that_saw_the_step_keeps_its_length(tmp_path: Path) -> None
 )
 def test_other_orders_are_no_set_clock(ends: np.ndarray) -> None:
     assert set_clock([ends]) is None
+
+
+def test_two_stamps_in_another_order_are_no_set_clock_and_hide_none() -> None:
+    ends = T + np.arange(400, dtype=np.int64) * 100_000_000
+    ends[200] = ends[199] - 1_000
+    assert set_clock([ends]) is None
+    clock = set_clock([np.concatenate((ends, ends - 3_600_000_000_050))])
+    assert clock is not None
+    assert len(clock.settings) == 2
