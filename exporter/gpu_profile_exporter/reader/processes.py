@@ -27,6 +27,11 @@ _PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 4.0
 #: A process that lasted longer than this is restarted without a pause.
 _ENOUGH_S: Final = 10.0
+#: The interval at which processes are checked.
+SUPERVISE_S: Final = 0.1
+#: While all is well they are checked when samples arrive, which wakes the supervisor anyway. Samples are overdue this
+#: time after the last ones: `child.SEND_S`, a round at 10 Hz, and some delay.
+OVERDUE_S: Final = 0.4
 #: The interval at which the memory of the processes is measured. Each time costs as much as a second of their samples.
 MEMORY_S: Final = 30.0
 _NONE: Final[dict[str, str]] = {}
@@ -101,9 +106,16 @@ class ReaderProcesses:
         """Make `ready` report this file descriptor too."""
         self._selector.register(fd, selectors.EVENT_READ, None)
 
-    def ready(self, timeout_s: float) -> list[ReaderProcess | None]:
-        """Wait for data for up to `timeout_s`. Returns the processes that sent some, and None for other descriptors."""
-        return [key.data for key, _ in self._selector.select(timeout_s)]
+    def ready(self) -> list[ReaderProcess | None]:
+        """Wait for data until the next check. Returns the processes that sent some, and None for other descriptors."""
+        return [key.data for key, _ in self._selector.select(self.pause_s(time.monotonic()))]
+
+    def pause_s(self, now: float) -> float:
+        """The time until the next check of the processes, unless one sends data before."""
+        home = self._running.get(HOME)
+        if home is None or self._due or self._dying:
+            return SUPERVISE_S
+        return max(SUPERVISE_S, home.heard + OVERDUE_S - now)
 
     def close(self) -> None:
         """Free the selector."""

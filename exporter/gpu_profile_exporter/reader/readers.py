@@ -33,8 +33,6 @@ from gpu_profile_exporter.readings.readings import MetricReading
 
 _log = logging.getLogger("gpu_profile_exporter")
 
-#: The interval at which readers are checked, if they send nothing.
-SUPERVISE_S: Final = 0.1
 #: A GPU's own reader is killed and restarted if a call takes longer than this.
 PATIENCE_S: Final = 4.0
 #: A reader that sends nothing for this time, and is in no call, has been stopped.
@@ -149,7 +147,7 @@ class Readers(Intake):
             process.wait(0.5)
 
     def _turn(self) -> None:
-        for process in self._processes.ready(SUPERVISE_S):
+        for process in self._processes.ready():
             if process is None:
                 os.read(self._wake_read, 64)
             else:

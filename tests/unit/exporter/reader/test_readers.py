@@ -11,7 +11,7 @@ from unit.exporter.reader.pipes import FakeProcess, Time, a_round, about, state
 from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.testing import FakeClock
-from gpu_profile_exporter.reader import presence, processes, readers
+from gpu_profile_exporter.reader import child, presence, processes, readers
 from gpu_profile_exporter.reader.heartbeat import DRIVER, EVENTS, CallInProgress
 from gpu_profile_exporter.reader.observed_driver import OPEN_S, REOPEN_S, START_S
 from gpu_profile_exporter.reader.pace import HELD_UP_PAUSE_S, PROMPT_FOR_S, SLOW_ROUNDS
@@ -732,3 +732,18 @@ def test_a_gpu_that_hangs_while_another_is_gone_is_told_of_before_its_process_is
     assert first.killed
     assert supervisor.up() == {"GPU-0": False, "GPU-1": False, "GPU-2": True}
     assert supervisor.readers.states["GPU-1"].reason == "a call to it hangs in the driver"
+
+
+def test_processes_are_checked_when_samples_arrive_and_ten_times_a_second_when_these_are_overdue(
+    supervisor: Supervisor,
+) -> None:
+    pause_s = supervisor.readers._processes.pause_s
+    home = supervisor.home
+    home.heard = supervisor.time.now
+    assert pause_s(supervisor.time.now) == pytest.approx(processes.OVERDUE_S)
+    assert processes.OVERDUE_S > child.SEND_S
+    assert pause_s(supervisor.time.now + processes.OVERDUE_S - 0.15) == pytest.approx(0.15)
+    assert pause_s(supervisor.time.now + 2 * processes.OVERDUE_S) == processes.SUPERVISE_S
+    home.exit_code = -signal.SIGSEGV
+    supervisor.turn()  # now its successor waits for its pause
+    assert pause_s(supervisor.time.now) == processes.SUPERVISE_S
