@@ -70,13 +70,9 @@ class Clock(Protocol):
 class SystemClock:
     """CLOCK_REALTIME, the base that NVML, OpenTelemetry and CUPTI share."""
 
-    def now_ns(self) -> int:
-        """Nanoseconds since the epoch."""
-        return time.time_ns()
-
-    def elapsed_ns(self) -> int:
-        """Nanoseconds since an arbitrary moment, which no clock setting changes."""
-        return time.monotonic_ns()
+    # The functions themselves: a method around them takes twice as long, and a sampler asks often.
+    now_ns = staticmethod(time.time_ns)
+    elapsed_ns = staticmethod(time.monotonic_ns)
 
     def wait(self, event: Waitable, timeout_s: float) -> bool:
         """Wait until `event` is set (True) or `timeout_s` has passed (False)."""

@@ -10,6 +10,7 @@ import select
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,7 +48,8 @@ class Outbox:
     """
 
     def __init__(self, ring: DeviceRing | None = None) -> None:
-        self.values: list[int] = []
+        #: The samples' values, each first with the signal itself.
+        self.values: list[Any] = []
         self.ring = ring
 
     def add(self, signals: Iterable[Signal]) -> None:
@@ -59,10 +61,8 @@ class Outbox:
         """Queue samples. Returns their number."""
         if self.ring is not None:
             self.ring.append(samples, now_ns)
-        values, before = self.values, len(self.values)
-        for row, start, end, value in samples:
-            values += (_NUMBERS[row], start, end, value)
-        return (len(values) - before) // 4
+        self.values += chain.from_iterable(samples)
+        return len(samples)
 
     def count_dropped(self, totals: Counter[str]) -> None:
         """Does nothing: the supervisor checks the samples and counts those it drops."""
@@ -70,6 +70,7 @@ class Outbox:
     def take(self) -> list[int]:
         """Remove and return all queued values."""
         values, self.values = self.values, []
+        values[::4] = map(_NUMBERS.__getitem__, values[::4])
         return values
 
 
@@ -218,7 +219,8 @@ class ReaderLoop(Rounds[TrackedDevice]):
         for uuid, state in self.states.items():
             about = state.capabilities, state.device
             sent = self._sent_devices.get(uuid)
-            if sent is None or sent[0] is not about[0] or sent[1] != about[1]:
+            # A device is the same object as in the last round, nearly always.
+            if sent is None or sent[0] is not about[0] or (sent[1] is not about[1] and sent[1] != about[1]):
                 self._sent_devices[uuid] = about
                 yield "device", _plain(state.device), [(row.key, c.available, c.reason) for row, c in about[0].items()]
             ring = _ring_of(state)

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from itertools import repeat
 from math import ceil
 from typing import Any, Final
 
@@ -225,19 +226,14 @@ class Intake:
             state.received(now)
             for sink in self.sample_sinks:
                 sink(uuid, values)
-            rows = iter(values)
             if uuid in self.lost:
                 self.lost.discard(uuid)
                 state.up, state.reason = True, ""
                 _log.warning("%s answers again", uuid)
                 self._record_event(Event(uuid, self.clock.now_ns(), "back"))
-            taken = state.timeline.append(
-                [
-                    plain_sample(Sample, (SIGNALS[number], start, end, value))
-                    for number, start, end, value in zip(*[rows] * 4, strict=True)
-                ],
-                turned_ns,
-            )
+            signals = map(SIGNALS.__getitem__, values[::4])
+            rows = zip(signals, values[1::4], values[2::4], values[3::4], strict=True)
+            taken = state.timeline.append(map(plain_sample, repeat(Sample), rows), turned_ns)
             state.samples += taken
             self._look_for_spinning(state, turned_ns)
             stats.samples += taken

@@ -55,20 +55,22 @@ class ObservedDriver:
         self._alone = True
 
     def _call(self, device: Device, call: Callable[..., T], *arguments: object) -> T:
-        opened = device.uuid in self._opened
+        uuid, now_ns = device.uuid, self._now_ns
+        opened = uuid in self._opened
         # The first call opens the GPU, and so does the first call after a failure.
-        limit_s = self.open_s if not opened else ALONE_S if self._alone else READ_S
+        limit_s = self._open_s if not opened else ALONE_S if self._alone else READ_S
         self._where.enter(ELSEWHERE if device.index is None else device.index, limit_s)
-        started = self._now_ns()
+        started = now_ns()
         try:
             result = call(device, *arguments)
         except GpuProfileError:
-            self._opened.discard(device.uuid)
+            self._opened.discard(uuid)
             self._where.enter(DRIVER, READ_S)
             raise
-        if opened:
-            self._took[device.uuid] = max(self._took.get(device.uuid, 0), self._now_ns() - started)
-        self._opened.add(device.uuid)
+        if not opened:
+            self._opened.add(uuid)
+        elif (took := now_ns() - started) > self._took.get(uuid, -1):
+            self._took[uuid] = took
         self._where.enter(DRIVER, READ_S)
         return result
 
@@ -76,10 +78,6 @@ class ObservedDriver:
     def open_s(self) -> float:
         """The current time limit of opening a GPU, in seconds."""
         return self._open_s
-
-    def _limit_open(self) -> None:
-        if not self._alone:
-            self._open_s = min(self._open_s, REOPEN_S)
 
     @property
     def name(self) -> str:
@@ -109,7 +107,8 @@ class ObservedDriver:
         try:
             return self._call(device, self.driver.read, tier)
         finally:
-            self._limit_open()
+            if self._open_s > REOPEN_S and not self._alone:
+                self._open_s = REOPEN_S
 
     @property
     def catch_up_ns(self) -> int:

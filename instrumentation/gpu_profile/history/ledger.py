@@ -44,6 +44,7 @@ class RowAccumulator:
     #: Samples left out, by reason. Also counts the clock's steps back, and a counter's wraps and resets.
     dropped: Counter[str]
     _counter: bool
+    _mean: bool
     _lowest: int
     _highest: int
     _last_end: int | None
@@ -54,6 +55,7 @@ class RowAccumulator:
     def _open(self, signal: Signal) -> None:
         self.signal = signal
         self._counter = counter = signal.kind is Kind.COUNTER
+        self._mean = signal.kind is Kind.WINDOW_MEAN
         # Sums of values in this range fit: `longest_exact_ns` leaves a factor of two above the signal's limit.
         self._lowest, self._highest = (0, (1 << 63) - 1) if counter else (1 - 2 * signal.limit, 2 * signal.limit - 1)
         self.dropped = Counter()
@@ -85,15 +87,31 @@ class RowAccumulator:
         and new ones start from the newest sample. A counter's growth in between is added to its total but to no row.
         """
         _, start, end, value = sample
-        last_end, last = self._last_end, self._last_raw
-        if last is not None and last_end is not None and type(value) is type(end) is int:
-            # The fast path: a counter's usual reading needs no other check.
-            growth = value - last
-            if growth > 0 and last_end < end < FARTHEST and value < _HIGHEST_COUNT:
+        last_end = self._last_end
+        if last_end is not None and type(value) is type(end) is int and last_end < end < FARTHEST:
+            # Usual readings of counters and means need no other check.
+            if (last := self._last_raw) is not None:
+                growth = value - last
+                if growth >= 0 and value < _HIGHEST_COUNT:
+                    self._far_behind = None
+                    if not growth:
+                        return self._append_counter(end, value, last_end)
+                    self._last_raw = value
+                    self._push(last_end, end, value, growth)
+                    return True
+            elif (
+                self._mean
+                and type(start) is int
+                and last_end <= start <= end
+                and self._lowest <= value <= self._highest
+            ):
                 self._far_behind = None
-                self._last_raw = value
-                self._push(last_end, end, value, growth)
+                self._push(start, end, value, value * (end - start))
                 return True
+        return self._append_checked(start, end, value, last_end)
+
+    def _append_checked(self, start: int, end: int, value: int, last_end: int | None) -> bool:
+        """Add any sample."""
         if not type(value) is type(end) is type(start) is int:
             try:
                 start, end, value = index(start), index(end), index(value)
@@ -171,6 +189,7 @@ class SignalTotals(RowAccumulator):
         "_last_end",
         "_last_raw",
         "_lowest",
+        "_mean",
         "_start",
         "_value",
         "dropped",
@@ -299,10 +318,10 @@ class ColumnsBySignal(Generic[_A]):
         `now_ns`: the time of reading, if available. A driver that is opened again delivers its buffers again.
         Samples that are old by this clock are therefore no evidence that it was set back.
         """
-        taken, old_ns = 0, now_ns - CLOCK_STEP_NS
+        taken, old_ns, find = 0, now_ns - CLOCK_STEP_NS, self._columns.get
         for sample in samples:
             signal, _, end, _ = sample
-            column = self._columns.get(signal)
+            column = find(signal)
             if column is None:
                 column = self._columns[signal] = self._opened(signal)
             if end < old_ns and end <= (column.watermark_ns or -FARTHEST):

@@ -46,6 +46,7 @@ _DRAIN_NS, _SLOW_NS, _RARE_NS, _ASKED_SLOW_NS, _PROCESSES_NS, _GPM_NS = map(
 
 #: Reads, between rounds, counters that restart too soon to be read once a round. Drivers that have some do it.
 _CATCH_UP: Final = "catch_up"
+_FAST, _GPM = Tier.FAST, Tier.GPM  # enum's own attributes are slow
 #: The kinds of reads per device.
 _READS: Final = frozenset({*Tier, "drain", "processes", _CATCH_UP})
 #: The kinds of reads of a quick round, after a caller has already had a complete one.
@@ -225,10 +226,9 @@ class Rounds(Generic[T]):
         interval = self._interval_ns
         periods: list[tuple[str, int]] = [(Tier.FAST, interval)]
         drain_ns = _DRAIN_NS
-        if any(state.has_gpm for state in self.states.values()):
+        if any(have_gpm := [state.has_gpm for state in self.states.values()]):
             periods.append((Tier.GPM, max(interval, self._gpm_ns)))
-            if all(state.has_gpm for state in self.states.values()):
-                drain_ns = self._drain_ns
+            drain_ns = self._drain_ns if all(have_gpm) else drain_ns
         else:  # separate GPM rounds would be half of the cost of sampling
             self._due.pop(Tier.GPM, None)
         periods += (
@@ -253,7 +253,7 @@ class Rounds(Generic[T]):
         half, together = max(self._interval_ns, self._batch_ns) // 2, False
         for tier, period in self._periods():
             # Reads due within half of the next interval are done now: waking up costs as much as reading.
-            alone = tier is Tier.FAST or (tier is Tier.GPM and self._gpm_ns <= _GPM_NS)
+            alone = tier is _FAST or (tier is _GPM and self._gpm_ns <= _GPM_NS)
             slack = 0 if alone else min(half, period // 2)
             due = self._due.get(tier, now)
             if due - now > period + slack:
@@ -267,10 +267,10 @@ class Rounds(Generic[T]):
                 self._due[tier] = due
                 if not force and not (quick and tier in _QUICK):
                     continue
-            if tier is Tier.FAST:
+            if tier is _FAST:
                 self.stats.late_ns = max(0, now - due)
                 together = now >= due
-            elif tier == _CATCH_UP and Tier.FAST in tiers:
+            elif tier == _CATCH_UP and _FAST in tiers:
                 continue  # the round reads these counters too
             tiers.append(tier)
         return tiers
@@ -299,7 +299,7 @@ class Rounds(Generic[T]):
         try:
             for tier in tiers:
                 if isinstance(tier, Tier):
-                    samples += driver.boundary(device) if tier is Tier.GPM else driver.read(device, tier)
+                    samples += driver.boundary(device) if tier is _GPM else driver.read(device, tier)
                 elif tier == _CATCH_UP:
                     driver.catch_up(device)
                 elif tier == "drain":

@@ -133,3 +133,14 @@ def test_busy_time_never_goes_back_nor_counts_a_moment_twice(rows: list[tuple[Si
 def test_the_exporters_process_loads_no_numpy_to_keep_what_readers_say() -> None:
     code = "import sys, gpu_profile_exporter.reader.readers; sys.exit('numpy' in sys.modules)"
     assert python("-c", code).returncode == 0
+
+
+@pytest.mark.parametrize("row", [MEMORY_USED, PCIE_RX])
+def test_only_window_means_have_a_start_of_their_own(row: Signal) -> None:
+    plain, odd = SignalTotals(row), SignalTotals(row)
+    for second in range(4):
+        end = START + second * SECOND
+        plain.append(Sample(row, end, end, 100 + second))
+        odd.append(Sample(row, end - SECOND // 2, end, 100 + second))
+    assert (odd.total_mass, odd.total_covered_ns) == (plain.total_mass, plain.total_covered_ns)
+    assert odd.total_covered_ns == 3 * SECOND

@@ -54,11 +54,14 @@ class RecentSamples:
 
     def take(self, uuid: str, values: Sequence[int]) -> None:
         """Take a device's samples: number of the signal, start in ns, end in ns and value, for each one in turn."""
-        feed, find = self._feed, SOURCES.get
+        feed = self._feed
         counters, used = self._counters.setdefault(uuid, {}), self._used.setdefault(uuid, {})
         with self.lock:
-            for number, start, end, value in zip(values[::4], values[1::4], values[2::4], values[3::4], strict=True):
-                source = find(number)
+            numbers = values[::4]
+            sources = map(SOURCES.get, numbers)
+            for source, number, start, end, value in zip(
+                sources, numbers, values[1::4], values[2::4], values[3::4], strict=True
+            ):
                 if source is None:
                     continue
                 signal, chart, place, quantum = source

@@ -90,12 +90,14 @@ class OpenDevice:
     def read(self, tier: Tier) -> list[Sample]:
         """The signals of `tier`, now."""
         samples: list[Sample] = []
-        batches = [tier, _COUNTERS] if tier is Tier.FAST and self._counters_due() else [tier]
-        for batch in [self._fields[name] for name in batches if name in self._fields]:
+        fast = tier is Tier.FAST
+        if batch := self._fields.get(tier):
+            self._read_fields(batch, samples)
+        if fast and self._counters_ns and self._counters_due() and (batch := self._fields.get(_COUNTERS)):
             self._read_fields(batch, samples)
         for query, readers in list(self._queries.get(tier, {}).items()):
             self._read_query(query, readers, samples)
-        if tier is Tier.FAST and self._throttling is not None:
+        if fast and self._throttling is not None:
             self._read_throttling(self._throttling, samples)
         return samples
 
@@ -218,8 +220,6 @@ class OpenDevice:
         return _COUNTERS if self._counters_ns and reader.signal in SLOW_COUNTERS else reader.signal.tier
 
     def _counters_due(self) -> bool:
-        if not self._counters_ns:
-            return False
         now = self._clock.elapsed_ns()
         due = now - self._counted_ns >= self._counters_ns - self._counters_ns // _EARLY
         if due:
@@ -314,10 +314,10 @@ class OpenDevice:
             return
         now = self._clock.now_ns()
         earliest, latest = max(1, now - _PLAUSIBLE_NS), now + _PLAUSIBLE_NS
-        decoders, missing = batch.decoders, []
+        decoders, whole, missing, append = batch.decoders, batch.whole, [], samples.append
         last_us = end = -1
         for reader, (stamp_us, kind, status, value) in batch.values():
-            if status or kind != batch.whole:
+            if status or kind != whole:
                 decode = None if status else decoders.get(kind)
                 if decode is None:
                     if self._note(reader, errors.judge(status or _NO_TYPE, reader.field, self._uuid)):
@@ -329,7 +329,7 @@ class OpenDevice:
                 last_us, stamp = stamp_us, stamp_us * 1000
                 end = stamp if earliest <= stamp <= latest else now
             if reader.counts and value >= 0 and value not in _NOT_A_COUNT:
-                samples.append(plain_sample(Sample, (reader.signal, end, end, value)))
+                append(plain_sample(Sample, (reader.signal, end, end, value)))
             else:
                 self._add(samples, reader, end, value)
         if missing:

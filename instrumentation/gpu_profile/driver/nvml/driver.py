@@ -173,40 +173,35 @@ class NvmlDriver:
 
     def _run(self, call: Callable[[], T], device: Device | None = None) -> T:
         """Make the call on a started NVML. If NVML is not initialised after all, start it and try once more."""
-        self._start_if_needed()
-        try:
-            return self._attempt(call, device)
-        except UninitializedError:
-            self._forget_all()
-            self._library.forget()
-            self._library.start()
-        try:
-            return self._attempt(call, device)
-        except UninitializedError as failure:
-            raise GpuBackendError(
-                "NVML: does not stay started; another part of this program shuts it down"
-            ) from failure
+        tried = False
+        while True:
+            if self._closed or not self._library.started:
+                self._start()
+            try:
+                return call()
+            except UninitializedError as failure:
+                if tried:
+                    raise GpuBackendError(
+                        "NVML: does not stay started; another part of this program shuts it down"
+                    ) from failure
+                tried = True
+                self._library.forget()
+            except DeviceLost:
+                if device is not None:
+                    # Handles are stale after a reset: the next call looks the device up again.
+                    self._entries.pop(device.uuid, None)
+                    self._close_device(device.uuid)
+                raise
+            except GpuBackendError:
+                # NVML counts its starts: only after a full stop does the next start use a reloaded driver.
+                self._release()
+                raise
 
-    def _attempt(self, call: Callable[[], T], device: Device | None) -> T:
-        try:
-            return call()
-        except DeviceLost:
-            if device is not None:
-                # Handles are stale after a reset: the next call looks the device up again.
-                self._entries.pop(device.uuid, None)
-                self._close_device(device.uuid)
-            raise
-        except GpuBackendError:
-            # NVML counts its starts: only after a full stop does the next start use a reloaded driver.
-            self._release()
-            raise
-
-    def _start_if_needed(self) -> None:
+    def _start(self) -> None:
         if self._closed:
             raise GpuBackendError("NVML: this driver was closed; make a new one")
-        if not self._library.started:
-            self._forget_all()
-            self._library.start()
+        self._forget_all()
+        self._library.start()
 
     def _release(self) -> None:
         """Free all handles and stop NVML. In a forked child, only drop them: they belong to the parent."""
@@ -260,7 +255,7 @@ class NvmlDriver:
 
     def _open_device(self, device: Device) -> OpenDevice:
         opened = self._open.get(device.uuid)
-        if opened is not None and self._due_anew(opened, device.uuid):
+        if opened is not None and opened.lost_ns is not None and self._due_anew(opened, opened.lost_ns, device.uuid):
             self._close_device(device.uuid)
             opened = None
         if opened is None:
@@ -282,13 +277,11 @@ class NvmlDriver:
                 self._wrapping.setdefault(device.uuid, WrappingCounters.of(device))
         return opened
 
-    def _due_anew(self, opened: OpenDevice, uuid: str) -> bool:
-        """Whether the pause of a device with a failed source has passed, so that it is opened again."""
-        if opened.lost_ns is None:
-            return False
-        well = opened.lost_ns - opened.opened_ns > _LONGEST_PAUSE_NS
+    def _due_anew(self, opened: OpenDevice, lost_ns: int, uuid: str) -> bool:
+        """Whether the pause of a device whose source failed at `lost_ns` has passed, so that it is opened again."""
+        well = lost_ns - opened.opened_ns > _LONGEST_PAUSE_NS
         pause = _PAUSE_NS if well else self._pauses.get(uuid, _PAUSE_NS)
-        if self._clock.elapsed_ns() - opened.lost_ns < pause:
+        if self._clock.elapsed_ns() - lost_ns < pause:
             return False
         self._pauses[uuid] = min(2 * pause, _LONGEST_PAUSE_NS)
         return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, Final
 
 from gpu_profile.catalogue import Signal
@@ -17,9 +18,9 @@ from gpu_profile.clock import Clock
 from gpu_profile.driver.nvml.errors import NEVER
 from gpu_profile.driver.nvml.library import NvmlLibrary
 
-#: nvmlGpmMetric_t in `nvml.h`: number, return code, value, and three pointers to texts. Through nvidia-ml-py's
-#: attributes, each access takes longer than to unpack all of them.
-_METRIC: Final = struct.Struct("@IId3P")
+#: nvmlGpmMetric_t in `nvml.h`: number, return code, value, and three pointers to texts, which are left out. Through
+#: nvidia-ml-py's attributes, each access takes longer than to unpack all of them.
+_METRIC: Final = struct.Struct(f"@IId{struct.calcsize('@3P')}x")
 #: The lowest plausible value in quanta, and the highest as a multiple of the signal's limit. Rounding in the driver may
 #: pass 0 or 100 % slightly; values beyond are no measurements.
 _LOWEST, _HIGHEST = -1.0, 1.05
@@ -134,7 +135,7 @@ class Gpm:
         self._request.numMetrics = len(metrics)
         # If a driver does not write a metric, its value must not count as a measured 0.
         no_data = self._library.api.NVML_ERROR_NO_DATA
-        self._fresh = b"".join(_METRIC.pack(metric, no_data, 0.0, 0, 0, 0) for _, metric, _ in metrics)
+        self._fresh = b"".join(_METRIC.pack(metric, no_data, 0.0) for _, metric, _ in metrics)
         first = type(self._request).metrics.offset
         self._cells = self._bytes[first : first + len(self._fresh)]
 
@@ -144,21 +145,21 @@ class Gpm:
         request.sample1, request.sample2 = self._spare, self._start
         self._cells[:] = self._fresh
         self._library.api.nvmlGpmMetricsGet(request)
-        samples, kept = [], []
-        for row, (_, status, value, *_) in zip(self._metrics, _METRIC.iter_unpack(self._cells), strict=True):
+        samples, gone = [], []
+        for row, (_, status, value) in zip(self._metrics, _METRIC.iter_unpack(self._cells), strict=True):
             signal, _, scale = row
             quanta = value * scale
             if status:
                 rule = errors.judge(status, f"GPM {signal.key}", self._uuid)
                 if rule.action in NEVER:
                     self._absent(signal, rule.words, status if signal in self._delivered else None)
-                    continue
-            elif _LOWEST <= quanta <= _HIGHEST * signal.limit:  # not NaN
-                samples.append(plain_sample(Sample, (signal, start, end, min(signal.limit, max(0, round(quanta))))))
-                self._delivered.add(signal)
+                    gone.append(row)
+            elif _LOWEST <= quanta <= _HIGHEST * (limit := signal.limit):  # not NaN
+                whole = min(limit, 0 if quanta < 0 else round(quanta))
+                samples.append(plain_sample(Sample, (signal, start, end, whole)))
             else:
                 errors.implausible(f"GPM {signal.key}", self._uuid, value)
-            kept.append(row)
-        if len(kept) < len(self._metrics):
-            self._choose(kept)
+        self._delivered.update(map(itemgetter(0), samples))
+        if gone:
+            self._choose([row for row in self._metrics if row not in gone])
         return samples

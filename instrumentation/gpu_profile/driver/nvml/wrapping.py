@@ -91,6 +91,6 @@ class WrappingCounters:
         if count is None:
             count = self.counts[signal] = ExtendedCount(raw, raw)
             self._batch = None
-        elif count.extend(raw, signal.wraps_at) * _STILL > signal.wraps_at:
+        elif raw != count.raw and count.extend(raw, signal.wraps_at) * _STILL > signal.wraps_at:
             self.moved_ns = elapsed_ns
         return count.total
