@@ -10,6 +10,10 @@ import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+# There is one worker per core. With more threads each, PyTorch's and OpenBLAS's wait for one another at full load,
+# which takes as much time as the tests' own work. Libraries read it when they are loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 from hypothesis import HealthCheck, settings
 
