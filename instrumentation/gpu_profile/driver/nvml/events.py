@@ -12,6 +12,7 @@ from gpu_profile.driver.nvml.library import NvmlLibrary
 from gpu_profile.errors import DeviceLost
 from gpu_profile.units import NS_PER_S
 
+_NO_WAIT: Final = ctypes.c_uint(0)
 #: The most events of one poll. The rest wait for the next, so that a storm does not delay the sampler.
 _MOST: Final = 64
 #: The first pause after a failed registration of a GPU. It doubles each time, up to `_LONGEST_PAUSE_NS`.
@@ -25,7 +26,9 @@ class XidEvents:
     def __init__(self, library: NvmlLibrary, clock: Clock) -> None:
         self._library = library
         self._clock = clock
+        #: The event set, and the buffer of one event.
         self._set: Any = None
+        self._data: Any = None
         self._watched: dict[int, str] = {}
         #: By UUID: the moment of the next registration, in elapsed time, and the pause after it.
         self._failed: dict[str, tuple[int, int]] = {}
@@ -47,7 +50,7 @@ class XidEvents:
         try:
             if api.nvmlDeviceGetSupportedEventTypes(handle) & api.nvmlEventTypeXidCriticalError:
                 if self._set is None:
-                    self._set = api.nvmlEventSetCreate()
+                    self._set, self._data = api.nvmlEventSetCreate(), api.c_nvmlEventData_t()
                 api.nvmlDeviceRegisterEvents(handle, api.nvmlEventTypeXidCriticalError, self._set)
         except errors.failures as failure:
             with suppress(DeviceLost):
@@ -58,17 +61,19 @@ class XidEvents:
 
     def poll(self) -> list[Event]:
         """Events since the last poll, without waiting. A timeout is the normal end."""
-        api, errors = self._library.api, self._library.errors
+        api, wait = self._library.api, self._library.event_wait
         events: list[Event] = []
-        if self._set is None:
+        if self._set is None or wait is None:
             return events
+        data = self._data
         for _ in range(_MOST):
-            try:
-                data = api.nvmlEventSetWait_v2(self._set, 0)
-            except errors.failures as failure:
+            code = wait(self._set, ctypes.byref(data), _NO_WAIT)
+            if code == api.NVML_ERROR_TIMEOUT:
+                break
+            if code:
                 # The error does not name the lost device. Its own next read raises DeviceLost.
                 with suppress(DeviceLost):
-                    errors.judge(failure, "nvmlEventSetWait_v2")
+                    self._library.errors.judge(code, "nvmlEventSetWait_v2")
                 break
             if data.eventType & api.nvmlEventTypeXidCriticalError:
                 code = int(data.eventData)

@@ -21,9 +21,9 @@ _MOVED_BY_RELEASE: Final = (((580, 82), None, 269), ((575, 0), (580, 65), 251))
 class NvmlLibrary:
     """Starts and stops NVML once in each process that uses it.
 
-    `api` is the module `pynvml`. `field_values` and `samples` are the C functions `nvmlDeviceGetFieldValues` and
-    `nvmlDeviceGetSamples`, or None if the driver lacks them. The binding's wrappers build new arrays at each call,
-    which costs more than the call itself.
+    `api` is the module `pynvml`. `field_values`, `samples` and `event_wait` are the C functions
+    `nvmlDeviceGetFieldValues`, `nvmlDeviceGetSamples` and `nvmlEventSetWait_v2`, or None if the driver lacks them. The
+    binding's wrappers build new arrays or raise an exception at each call, which costs more than the call itself.
     """
 
     def __init__(self) -> None:
@@ -37,6 +37,7 @@ class NvmlLibrary:
         self.errors = ErrorPolicy(pynvml)
         self.field_values: Any = None
         self.samples: Any = None
+        self.event_wait: Any = None
         self.version = self.nvml_version = self.cuda_version = ""
         self._pid: int | None = None
         self.start()
@@ -64,6 +65,7 @@ class NvmlLibrary:
         self.cuda_version = f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else ""
         self.field_values = self._resolve("nvmlDeviceGetFieldValues")
         self.samples = self._resolve("nvmlDeviceGetSamples")
+        self.event_wait = self._resolve("nvmlEventSetWait_v2")
 
     def forget(self) -> None:
         """Mark NVML as not started, without a shutdown: it was shut down already, or the parent started it."""

@@ -302,6 +302,14 @@ def test_without_event_support_there_are_silently_none(
     assert caplog.records == []
 
 
+def test_a_library_that_cannot_wait_for_events_has_none(stub: Any, clock: FakeClock) -> None:
+    del stub.nvmlEventSetWait_v2
+    stub.xids.append(("GPU-0", 79))
+    driver = NvmlDriver(clock=clock)
+    driver.devices()
+    assert (driver.events(), driver.errors) == ([], {})
+
+
 def test_an_event_set_that_fails_does_not_stop_the_sampler(stub: Any, driver: NvmlDriver) -> None:
     driver.devices()
     stub.code["nvmlEventSetWait_v2"] = pynvml.NVML_ERROR_GPU_IS_LOST
