@@ -130,14 +130,22 @@ class Joiner:
                 self.frontier_ns = frontier
                 self._remove_joined(now)
             if final or self._is_due(now):
-                self.judged_ns, used_s = now, self._turns.used_s()
-                self.verdicts.judge(device.uuid for device in devices)
+                used_s = self._turns.used_s()
+                self._judge(devices, now)
                 self._took_s.append(self._turns.used_s() - used_s)
             if not 0 <= now - self._anchored_ns < _ANCHOR_S * NS_PER_S:
                 self._anchored_ns = now
                 self._anchor(now)
                 self._look_for_spinning(devices, now)
             self.verdicts.count_calls()
+
+    def _judge(self, devices: Iterable[Device], now: int) -> None:
+        """Renew all verdicts."""
+        try:
+            self.verdicts.judge(device.uuid for device in devices)
+        finally:
+            # Last: threads that read verdicts keep the former ones meanwhile, instead of waiting for the lock.
+            self.judged_ns = now
 
     def _is_due(self, now: int) -> bool:
         """Whether verdicts must be renewed now."""
@@ -297,9 +305,13 @@ class Joiner:
 
     def judge_first(self, execution: Execution) -> None:
         """Judge its region on each device without a verdict, instead of waiting up to `_LONGEST_S` for the renewal."""
+        name, devices = execution.name, self.devices_of(execution)
+        # Without the lock if there is none to judge: a renewal holds it for 20 ms, a search for timings for seconds.
+        if all(self.verdicts.newest(name, device.uuid) is not None for device in devices):
+            return
         with self.lock:
-            for device in self.devices_of(execution):
-                self.verdicts.judge_first(execution.name, device.uuid)
+            for device in devices:
+                self.verdicts.judge_first(name, device.uuid)
 
     def take_kernels(self, region: str, work: KernelWork) -> None:
         """Add the kernels and copies of one execution of a region, from a profiler's records."""
@@ -309,6 +321,5 @@ class Joiner:
     def regions(self) -> list[Judged]:
         """Every region on every device that it ran on, judged now, in order of first appearance."""
         with self.lock:
-            self.judged_ns = self._clock.now_ns()
-            self.verdicts.judge(device.uuid for device in self.devices())
+            self._judge(self.devices(), self._clock.now_ns())
             return self.verdicts.every()

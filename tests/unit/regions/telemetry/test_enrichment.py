@@ -1,4 +1,6 @@
+from collections.abc import Iterable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -7,6 +9,7 @@ from support.regions import BLANK, HUNGRY, NOTHING, ONE_GPU, PRODUCT, TALKING, S
 from gpu_profile import region
 from gpu_profile.catalogue.attributes import ATTRIBUTES
 from gpu_profile.driver.simulated import Work
+from gpu_profile.regions.telemetry.enrichment import Enricher, RegionValues
 
 #: Two GPUs: a process that says nothing uses the first.
 TWO_GPUS = ONE_GPU + '[[device]]\nmodel = "A10G"\n'
@@ -66,6 +69,28 @@ def test_regions_of_milliseconds_carry_the_values_of_all_their_executions(stage:
     assert last["gpu_profile.busy.ratio"] == pytest.approx(truth.busy_s / (900 * 0.003), abs=0.1)
     assert last["gpu_profile.busy.half_width"] == pytest.approx(0.1, abs=0.1)
     assert "gpu_profile.coverage" not in last
+
+
+def test_a_span_does_not_wait_while_all_verdicts_are_renewed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    with region("train"):
+        stage.work(3.0, "train")
+    stage.flush()
+    joiner, (execution,) = stage.session.joiner, stage.ended
+    enricher, judge = Enricher(joiner), joiner.verdicts.judge
+    former = enricher.region_of(execution)
+    during: list[RegionValues] = []
+
+    def renew(devices: Iterable[str]) -> None:
+        # Another thread cannot have the lock of the join: it would wait here without end.
+        reads = Thread(target=lambda: during.append(enricher.region_of(execution)), daemon=True)
+        reads.start()
+        reads.join(10)
+        judge(devices)
+
+    monkeypatch.setattr(joiner.verdicts, "judge", renew)
+    stage.run(1.5)
+    assert during[0] is former
+    assert enricher.region_of(execution) is not former
 
 
 def test_every_attribute_is_in_the_catalogue(stage: Stage) -> None:
