@@ -24,8 +24,11 @@ _FEW: Final = 24
 #: The keys of a span's fields in their order (a trace's id, a span's id, trace state, parent, name, kind, start, end)
 #: and the key of the field after them, or a later one.
 _TRACE, _ID, _STATE, _PARENT, _NAME, _KIND, _START, _END, _NEXT = 0x0A, 0x12, 0x1A, 0x22, 0x2A, 0x30, 0x39, 0x41, 0x4A
-#: The bytes of the two ids, and of the two times, with their keys.
-_IDS, _TIMES = 28, 18
+#: The bytes of the two ids, and of the kind and the two times, with their keys.
+_IDS, _TIMES = 28, 20
+#: Keys with the sizes above them, and the largest that is a size in one byte.
+_TRACE_OF_16, _ID_OF_8, _PARENT_OF_8 = 16 << 8 | _TRACE, 8 << 8 | _ID, 8 << 8 | _PARENT
+_MOST_SHORT: Final = 0x7FFF
 _MOST_KIND: Final = 0x7F
 #: Bytes of fields that may come after the times: a status of failure (its field `code` with the value 2), a parent, and
 #: the part of a trace state that `joining` reads. Attributes rarely contain them.
@@ -107,36 +110,38 @@ def _together(data: bytes, contents: Ints, extents: Ints) -> tuple[SpanFields, l
 
     `failed`: spans that may have failed. Of fields that are repeated after the times, the first one counts.
     """
-    octets = np.frombuffer(data, np.uint8)
-
-    def byte(at: Ints) -> Ints:
-        return octets.take(at, mode="clip").astype(np.int64)
 
     def block(at: Ints, size: int) -> npt.NDArray[np.uint8]:
         """These bytes by span."""
         return _windows(data, size)[np.minimum(at, len(data) - size)].view(np.uint8).reshape(-1, size)
 
+    def key_and_size(at: Ints) -> npt.NDArray[np.uint16]:
+        """The key of a field, and above it the lower byte of the size."""
+        return block(at, 2).view("<u2")[:, 0]
+
     ids = block(contents, _IDS)
-    fits = (ids[:, 0] == _TRACE) & (ids[:, 1] == 16) & (ids[:, 18] == _ID) & (ids[:, 19] == 8)
+    fits = (ids.view("<u2")[:, 0] == _TRACE_OF_16) & (ids.view("<u2")[:, 9] == _ID_OF_8)
     at = contents + _IDS
-    texts: list[tuple[npt.NDArray[np.bool_], Ints, Ints]] = []
-    for key in (_STATE, _PARENT, _NAME):
-        present, size = byte(at) == key, byte(at + 1)
-        size *= present
-        fits &= (size <= 0x7F) if key != _PARENT else (size == 8 * present)
-        # Without a name it may come later.
-        fits &= present | (key != _NAME)
-        texts.append((present, at + 2, size))
-        at = at + 2 * present + size
-    present = byte(at) == _KIND
-    kinds = byte(at + 1)
-    at = at + 2
+    field = key_and_size(at)
+    with_state = field & 0xFF == _STATE
+    if with_state.any():
+        fits &= ~with_state | (field <= _MOST_SHORT)
+        at = at + np.where(with_state, (field >> 8) + 2, 0)
+        field = key_and_size(at)
+    # A parent of another size is no name, so that its span does not fit.
+    with_parent, parent_at = field == _PARENT_OF_8, at + 2
+    if with_parent.any():
+        at = at + np.where(with_parent, 10, 0)
+        field = key_and_size(at)
+    fits &= field & 0x80FF == _NAME
+    name_at, name_size = at + 2, field >> 8
+    at = name_at + name_size
     times = block(at, _TIMES)
-    at += _TIMES
-    fits &= present & (kinds <= _MOST_KIND) & (times[:, 0] == _START) & (times[:, 9] == _END)
-    fits &= (at == extents) | ((at < extents) & (byte(at) >= _NEXT))
+    fits &= (times[:, 0] == _KIND) & (times[:, 1] <= _MOST_KIND) & (times[:, 2] == _START) & (times[:, 11] == _END)
+    at = at + _TIMES
+    after = np.frombuffer(data, np.uint8).take(at, mode="clip")
+    fits &= (at == extents) | ((at < extents) & (after >= _NEXT))
     tails = np.where(fits, at, extents)
-    (with_state, _, _), (with_parent, parent_at, _), (_, name_at, name_size) = texts
     fits &= ~_holding(data, _LATE_PARENT, tails, extents)
     fits &= with_state | ~_holding(data, _LATE_STATE, tails, extents)
     traces = ids[:, 2:18]
@@ -147,11 +152,11 @@ def _together(data: bytes, contents: Ints, extents: Ints) -> tuple[SpanFields, l
         for i, parent in zip(rows.tolist(), around.view("V24")[:, 0].tolist(), strict=True):
             parents[i] = parent
     fields = SpanFields(
-        _texts(data, name_at, name_size + 2),
+        _texts(data, name_at, name_size.astype(np.int64) + 2),
         np.concatenate((traces, ids[:, 20:28]), axis=1).view("V24")[:, 0].tolist(),
         parents,
-        times[:, 1:9].copy().view("<i8")[:, 0],
-        times[:, 10:18].copy().view("<i8")[:, 0],
+        times[:, 3:11].copy().view("<i8")[:, 0],
+        times[:, 12:20].copy().view("<i8")[:, 0],
         np.flatnonzero(with_state & fits).tolist(),
         np.flatnonzero(fits & _holding(data, _FAILURE, tails, extents)).tolist(),
     )

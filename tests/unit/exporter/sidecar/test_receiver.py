@@ -11,6 +11,7 @@ import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -254,6 +255,28 @@ def test_bodies_that_arrive_at_once_have_room_together_and_give_it_back(server: 
         until(lambda: taking.arriving == 0)
         second.sendall(post(PROTOBUF, b""))
         assert answer(second)[0] == 200
+
+
+def test_a_small_request_is_answered_while_a_compressed_one_is_processed() -> None:
+    begun, end, taken = threading.Event(), threading.Event(), list[str]()
+
+    def take(*_: object) -> None:
+        compressed = not begun.is_set()
+        begun.set()
+        if compressed:
+            end.wait(10)
+        taken.append("compressed" if compressed else "small")
+
+    server = Server(Address("127.0.0.1", 0), partial(Receiver, {"traces": take}))
+    server.start()
+    with connect(server) as first:
+        first.sendall(post(PROTOBUF, gzip.compress(REQUEST), "Content-Encoding: gzip"))
+        assert begun.wait(10)
+        assert send(server, post(PROTOBUF, REQUEST))[0] == 200
+        end.set()
+        assert answer(first)[0] == 200
+    assert taken == ["small", "compressed"]
+    server.stop()
 
 
 def test_a_body_that_does_not_come_ends_the_connection(server: Server) -> None:
