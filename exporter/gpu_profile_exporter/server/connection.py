@@ -197,7 +197,7 @@ class Connection(asyncio.Protocol):
             while not self._complete:
                 event = self._http.next_event()
                 if isinstance(event, h11.Data):
-                    take(bytes(event.data))
+                    take(event.data)
                 elif event is h11.NEED_DATA:
                     # Not paused before the end of the body: each change of this costs two system calls.
                     self._receiving_body = True
