@@ -39,7 +39,7 @@ from gpu_profile_exporter.sidecar.region_metrics import (
     service_prefix,
     shown_region,
 )
-from gpu_profile_exporter.sidecar.searching import RareText
+from gpu_profile_exporter.sidecar.searching import RareText, RareTexts
 from gpu_profile_exporter.sidecar.span_fields import SpanFields, kind_and_name
 from gpu_profile_exporter.sidecar.trace_request import TraceRequest
 
@@ -51,10 +51,11 @@ _log = logging.getLogger("gpu_profile_exporter")
 
 #: Seconds between two joins.
 STEP_S: Final = 0.1
-#: Attribute prefix of spans that the library has joined already. They are forwarded unchanged.
-_OURS: Final = RareText(b"gpu_profile.", len("gp"))
-_HW_ID: Final = RareText(HW_ID.encode(), len("h"))
-_GEN_AI: Final = RareText(b"gen_ai.", len("ge"))
+#: The prefix of attributes of spans that the library has joined already, which are forwarded unchanged; the attribute
+#: that names a device; and the prefix of generative AI's attributes.
+_NAMES: Final = RareTexts(
+    RareText(b"gpu_profile.", len("gp")), RareText(HW_ID.encode(), len("h")), RareText(b"gen_ai.", len("ge"))
+)
 #: Span kinds by OTLP's number: OpenTelemetry's number plus 1. OTLP's 0 means unspecified.
 _KINDS: Final = {kind.value + 1: kind for kind in SpanKind}
 #: OpenTelemetry's sampling threshold in a trace state, unless it keeps every trace (all zeros): the first digits of a
@@ -199,7 +200,8 @@ class SpanJoin:
         executions, joined = list[Execution | None](), list[int]()
         resource: Resource | None = None
         # Text that is missing in the whole request or scope need not be searched in each span.
-        present = [one.text if one.is_in(request.data) else None for one in (_OURS, _HW_ID, _GEN_AI)]
+        places = _NAMES.places(request.data)
+        present = [one.text if len(at) else None for one, at in zip(_NAMES.texts, places, strict=True)]
         for scope in request.scopes:
             if scope.resource is not resource:
                 # Once for all scopes of a resource.

@@ -15,24 +15,34 @@ class RareText(NamedTuple):
     text: bytes
     pair: int = 0
 
-    def is_in(self, data: bytes) -> bool:
-        """Whether `data` contains the text."""
-        return len(self.places(data)) > 0
 
-    def places(self, data: bytes) -> Ints:
-        """The offsets of the text in `data`, in order."""
+class RareTexts:
+    """Texts that are searched together, which takes a third of the time of one search for each."""
+
+    def __init__(self, *texts: RareText) -> None:
+        self.texts = texts
+        pairs = [int.from_bytes(text[pair : pair + 2], "little") for text, pair in texts]
+        self._pairs = np.array(pairs, "<u2")[:, None]
+
+    def places(self, data: bytes) -> list[Ints]:
+        """The offsets in `data`, in order, of each text."""
         octets = np.frombuffer(data, np.uint8)
-        pair = int.from_bytes(self.text[self.pair : self.pair + 2], "little")
-        at_pair = []
+        at_pair: list[list[Ints]] = [[] for _ in self.texts]
         for first in (0, 1):
-            equal = octets[first : first + (len(data) - first) // 2 * 2].view("<u2") == pair
-            if equal.any():  # a tenth of the time of `flatnonzero`
-                at_pair.append(2 * np.flatnonzero(equal) + (first - self.pair))
-        if not at_pair:
-            return np.zeros(0, np.int64)
-        places = np.sort(np.concatenate(at_pair))
-        places = places[(places >= 0) & (places <= len(data) - len(self.text))]
-        for i, byte in enumerate(self.text):
-            if i - self.pair not in (0, 1):
-                places = places[octets[places + i] == byte]
-        return places
+            equal = self._pairs == octets[first : first + (len(data) - first) // 2 * 2].view("<u2")
+            for i in np.flatnonzero(equal.any(axis=1)).tolist():
+                at_pair[i].append(2 * np.flatnonzero(equal[i]) + first)
+        return [_places(octets, *each) for each in zip(self.texts, at_pair, strict=True)]
+
+
+def _places(octets: np.ndarray[tuple[int], np.dtype[np.uint8]], searched: RareText, at_pair: list[Ints]) -> Ints:
+    """The offsets of a text, from the offsets of its pair."""
+    if not at_pair:
+        return np.zeros(0, np.int64)
+    text, pair = searched
+    places = np.sort(np.concatenate(at_pair)) - pair
+    places = places[(places >= 0) & (places <= len(octets) - len(text))]
+    for i, byte in enumerate(text):
+        if i - pair not in (0, 1):
+            places = places[octets[places + i] == byte]
+    return places

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.history.timeline import Ints
-from gpu_profile_exporter.sidecar.searching import RareText
+from gpu_profile_exporter.sidecar.searching import RareText, RareTexts
 
 if TYPE_CHECKING:
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -32,8 +32,7 @@ _MOST_SHORT: Final = 0x7FFF
 _MOST_KIND: Final = 0x7F
 #: Bytes of fields that may come after the times: a status of failure (its field `code` with the value 2), a parent, and
 #: the part of a trace state that `joining` reads. Attributes rarely contain them.
-_FAILURE, _LATE_PARENT = RareText(b"\x18\x02"), RareText(b"\x22\x08")
-_LATE_STATE: Final = RareText(b"ot=", len("o"))
+_LATE: Final = RareTexts(RareText(b"\x18\x02"), RareText(b"\x22\x08"), RareText(b"ot=", len("o")))
 
 
 class SpanFields(NamedTuple):
@@ -142,8 +141,8 @@ def _together(data: bytes, contents: Ints, extents: Ints) -> tuple[SpanFields, l
     after = np.frombuffer(data, np.uint8).take(at, mode="clip")
     fits &= (at == extents) | ((at < extents) & (after >= _NEXT))
     tails = np.where(fits, at, extents)
-    fits &= ~_holding(data, _LATE_PARENT, tails, extents)
-    fits &= with_state | ~_holding(data, _LATE_STATE, tails, extents)
+    failure, late_parent, late_state = (_holding(places, tails, extents) for places in _LATE.places(data))
+    fits &= ~late_parent & (with_state | ~late_state)
     traces = ids[:, 2:18]
     parents = [b""] * len(contents)
     if with_parent.any():
@@ -158,7 +157,7 @@ def _together(data: bytes, contents: Ints, extents: Ints) -> tuple[SpanFields, l
         times[:, 3:11].copy().view("<i8")[:, 0],
         times[:, 12:20].copy().view("<i8")[:, 0],
         np.flatnonzero(with_state & fits).tolist(),
-        np.flatnonzero(fits & _holding(data, _FAILURE, tails, extents)).tolist(),
+        np.flatnonzero(fits & failure).tolist(),
     )
     return fields, np.flatnonzero(~fits).tolist()
 
@@ -174,10 +173,9 @@ def _texts(data: bytes, starts: Ints, sizes: Ints) -> list[bytes]:
     return [data[start:end] for start, end in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)]
 
 
-def _holding(data: bytes, text: RareText, starts: Ints, ends: Ints) -> npt.NDArray[np.bool_]:
-    """Which of these parts, in order and apart, contain `text`."""
+def _holding(places: Ints, starts: Ints, ends: Ints) -> npt.NDArray[np.bool_]:
+    """Which of these parts, in order and apart, contain one of `places`."""
     result = np.zeros(len(starts), np.bool_)
-    places = text.places(data)
     if len(places):
         parts = np.searchsorted(starts, places, "right") - 1
         inside = (parts >= 0) & (places < ends[parts])
