@@ -30,7 +30,7 @@ MOST_SPANS: Final = 100_000
 #: Most bytes of all bodies that are being received.
 MOST_ARRIVING: Final = 64 << 20
 #: Larger bodies, and bodies to decompress or to convert, are processed by a thread of their own, so that the loop goes
-#: on. For smaller ones two changes of threads cost more than they save: this many bytes take 2 to 4 ms.
+#: on. For smaller ones two changes of threads cost more than they save: this many bytes take 2 to 9 ms.
 _MOST_AT_ONCE: Final = 1 << 18
 _PLAIN: Final = "identity"
 #: A refused body is received up to this size, so that the sender can read the reason. Then the connection ends.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _FAILED: Final = 2
 #: Fewer spans are parsed one by one: for them, numpy's cost per call dominates.
-_FEW: Final = 24
+_FEW: Final = 60
 #: The keys of a span's fields in their order (a trace's id, a span's id, trace state, parent, name, kind, start, end)
 #: and the key of the field after them, or a later one.
 _TRACE, _ID, _STATE, _PARENT, _NAME, _KIND, _START, _END, _NEXT = 0x0A, 0x12, 0x1A, 0x22, 0x2A, 0x30, 0x39, 0x41, 0x4A

@@ -12,6 +12,9 @@ from gpu_profile.protobuf import fixed64, message, number, string
 from gpu_profile_exporter.sidecar.span_fields import SpanFields, kind_and_name
 from gpu_profile_exporter.sidecar.trace_request import TraceRequest
 
+#: Enough spans to be read together, however few there are of each kind.
+MANY = 64
+
 
 def _span(
     trace: int, own: int, parent: int, state: str, name: str, kind: int, start: int, end: int, code: int | None,
@@ -66,7 +69,7 @@ def _encoded(before: bytes, span: Span, last: str) -> bytes:
     return b"".join((before, rest.SerializeToString(), moved.SerializeToString(), _NEW.get(last, b"")))
 
 
-@given(st.lists(st.tuples(first, made, last), min_size=1, max_size=9), st.sampled_from([1, 30]))
+@given(st.lists(st.tuples(first, made, last), min_size=1, max_size=9), st.sampled_from([1, MANY]))
 def test_columns_are_the_fields_of_the_spans(spans: list[tuple[bytes, Span, str]], times: int) -> None:
     encoded = [_encoded(*each) for each in spans] * times
     data = message(1, message(2, *(message(2, one) for one in encoded), string(3, "schema")))
@@ -84,11 +87,11 @@ def test_columns_are_the_fields_of_the_spans(spans: list[tuple[bytes, Span, str]
 @pytest.mark.parametrize("late", ["name", "kind", "parent_span_id", "trace_state", "n", "b"])
 def test_a_field_after_attributes_and_status_is_seen(late: str) -> None:
     one = _span(16, 8, 8, "ot=th:8", "GET /x", 3, 5, 6, 2, "x", 0x301)
-    data = message(1, message(2, *[message(2, _encoded(b"", one, late))] * 30))
+    data = message(1, message(2, *[message(2, _encoded(b"", one, late))] * MANY))
     fields = SpanFields.of(TraceRequest(data))
     assert set(map(kind_and_name, fields.labels)) == {(3, "GET /x")}
     assert set(fields.parents) == {one.trace_id + one.parent_span_id}
-    assert sorted(fields.states) == fields.failed == list(range(30))
+    assert sorted(fields.states) == fields.failed == list(range(MANY))
 
 
 @pytest.mark.parametrize(
@@ -100,6 +103,12 @@ def test_spans_that_came_before_or_come_twice_are_alone(arrived: set[bytes], exp
     assert [rows.start for rows in ranges] + [ranges[-1].stop] == expected
 
 
+def test_many_spans_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = TraceRequest(request_of([_span(16, 8, 8, "", "GET /x", 2, 1, 2, None, None, 0)] * MANY))
+    monkeypatch.setattr(TraceRequest, "span", None)
+    assert len(SpanFields.of(request).keys) == MANY
+
+
 def test_a_request_without_spans_has_empty_columns() -> None:
     fields = SpanFields.of(TraceRequest(b""))
     assert not fields.keys
@@ -108,7 +117,7 @@ def test_a_request_without_spans_has_empty_columns() -> None:
 
 @given(st.lists(st.sampled_from(["a", "b", "longer"]), min_size=2, max_size=3))
 def test_spans_of_one_name_share_its_label(names: list[str]) -> None:
-    spans = [_span(16, 8, 8, "", names[i % len(names)], 2, 1, 2, None, None, 0) for i in range(40)]
+    spans = [_span(16, 8, 8, "", names[i % len(names)], 2, 1, 2, None, None, 0) for i in range(MANY)]
     labels = SpanFields.of(TraceRequest(request_of(spans))).labels
     assert [kind_and_name(label) for label in labels] == [(2, span.name) for span in spans]
     assert len(set(names)) > 1 or len(set(map(id, labels))) == 1
