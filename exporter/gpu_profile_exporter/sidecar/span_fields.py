@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
-from itertools import pairwise, starmap
+from collections.abc import Iterable, Iterator, Sequence, Set
+from itertools import chain, pairwise, starmap
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -59,16 +59,18 @@ class SpanFields(NamedTuple):
         """
         contents, extents = request.contents, request.extents
         n = len(contents)
+        others: Iterable[tuple[int, Span]]
         if n >= _FEW:
-            fields, others = _together(request.data, contents, extents)
+            fields, numbers = _together(request.data, contents, extents)
+            others = ((i, request.span(i)) for i in numbers)
         else:
             labels, keys, parents = ([b""] * n for _ in range(3))
-            none, others = np.zeros(n, np.int64), list(range(n))
+            none = np.zeros(n, np.int64)
             fields = cls(labels, keys, parents, none, none.copy(), (), ())
+            others = enumerate(chain.from_iterable(scope.spans for scope in request.scopes))
         starts, ends, states = fields.starts.view(np.uint64), fields.ends.view(np.uint64), [*fields.states]
         failed = [i for i in fields.failed if _has_failed(request.span(i))]
-        for i in others:
-            span = request.span(i)
+        for i, span in others:
             fields.labels[i] = label(span.kind, span.name)
             fields.keys[i] = span.trace_id + span.span_id
             fields.parents[i] = span.parent_span_id and span.trace_id + span.parent_span_id
