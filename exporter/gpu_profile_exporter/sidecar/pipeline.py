@@ -36,7 +36,7 @@ _MOST_COST: Final = 512
 _IDLE_S: Final = 3600.0
 #: The shortest time from one step to the next. Requests that arrive meanwhile are processed and forwarded together: a
 #: step and a connection take 0.6 ms of CPU, as much as a hundred spans.
-_GATHER_S: Final = 0.02
+_GATHER_S: Final = 0.01
 #: Pause between two looks at the requests that wait for costs.
 _COSTS_S: Final = 0.25
 #: Above this share of the room, requests do not wait for costs.
