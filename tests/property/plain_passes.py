@@ -3,17 +3,20 @@
 from collections import deque
 from itertools import accumulate, pairwise
 
+from gpu_profile.serving.decoding import Decoding
 from gpu_profile.serving.forward_pass import ForwardPass
 from gpu_profile.serving.membership import Membership
-from gpu_profile.serving.pass_times import HOST_GAP_NS, KEPT_BACK_NS, PassCounts, PassTimes, TimedPasses
+from gpu_profile.serving.pass_times import _BYTES, _OWN, HOST_GAP_NS, KEPT_BACK_NS, PassCounts, PassTimes, TimedPasses
 from gpu_profile.serving.pipelines import _ENOUGH, _FORGET, _MOST_BATCHES, PipelineWatch
+from gpu_profile.serving.workers import WorkerRole
 
 
 class PlainTimes(PassTimes):
     """Finds the times of iterations one after another."""
 
     def settled(self, now_ns: int) -> TimedPasses:
-        kept = self._kept
+        columns = self._columns()[:_OWN].tolist()
+        kept: list[tuple[int, int, int, int, ForwardPass | None]] = list(zip(*columns, self._messages, strict=True))
         n = sum(arrival_ns <= now_ns - KEPT_BACK_NS for arrival_ns, *_ in kept)
         totals = list(accumulate(wall_ns for _, wall_ns, *_ in kept))
         delays = [arrival_ns - total for (arrival_ns, *_), total in zip(kept, totals, strict=True)]
@@ -39,7 +42,7 @@ class PlainTimes(PassTimes):
             rows.append((start_ns, end_ns, message))
             last_ns = end_ns
         self._last_end_ns = last_ns
-        del kept[:n]
+        del self._messages[:n], self._numbers[: n * _BYTES]
         return TimedPasses.of([row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows])
 
 
@@ -68,8 +71,16 @@ class PlainWatch(PipelineWatch):
             self._batches.append((self._last, prompts))
 
 
+class PlainDecoding(Decoding):
+    """Looks at each iteration on its own."""
+
+    def clear_run(self, place: int, position: int) -> int:
+        return 0
+
+
 class PlainMembership(Membership):
     """Looks at each iteration on its own."""
 
-    def _clear_run(self, at: int) -> int:
-        return 0
+    def __init__(self, role: WorkerRole = WorkerRole.WHOLE) -> None:
+        super().__init__(role)
+        self._decodes = PlainDecoding()

@@ -16,7 +16,7 @@ by the equations of `join.unmixing` with quantities of work in place of time. Re
 - `forward_pass`: messages of engines, decoded strictly as `message_types`; `pass_times`: when their iterations ran.
 - `request_spans`: requests from the engines' spans; `span_arrivals`: how late they come; `tenants`: bounded names.
 - `workers`: prefill and decode workers. `membership`: the requests of each iteration, with `prefill`, `packing` for
-  prefill workers, and `stamp_delay`; `pass_parts`: iterations with the parts of requests.
+  prefill workers, `decoding` and its `stamp_delay`; `pass_parts`: iterations with the parts of requests.
 - `pipelines`: engines without costs. `joined`: all of it for one engine, with its `finished` requests. `sweep`: load.
 - `engine` reports one's own engine's iterations; `vllm` is vLLM's plug-in, with `vllm_contexts`. All others are pure.
 

@@ -142,8 +142,9 @@ def decoded(frames: Sequence[bytes]) -> ForwardPass:
         or (requests is not None and len(requests) != prefills + decodes)
     ):  # fmt: skip
         raise MessageError(MessageFault.RANGE)
-    return ForwardPass(
+    # By `_make`: a call with so many arguments would cost more than to decode the map.
+    return ForwardPass._make((
         message.worker_id, message.dp_rank, int.from_bytes(sequence, "big"), wall_s if wall_s > 0 else 0.0, prefills,
         tokens, variance if variance > 0 else 0.0, stored, decodes, context, requests, message.ended,
         age_s if age_s > 0 else 0.0, message.stages or 1,
-    )  # fmt: skip
+    ))  # fmt: skip

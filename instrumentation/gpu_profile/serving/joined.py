@@ -21,7 +21,7 @@ from gpu_profile.serving.cost_sums import RequestCost
 from gpu_profile.serving.finished import CostRefusal, FinishedRequest
 from gpu_profile.serving.forward_pass import BatchedRequest, MessageError, MessageFault, decoded
 from gpu_profile.serving.membership import MOST_REQUESTS, Membership, PlacingFault
-from gpu_profile.serving.pass_times import CLOCK_STEP_NS, KEPT_BACK_NS, PassCounts, PublishedPasses, TimedPasses
+from gpu_profile.serving.pass_times import CLOCK_STEP_NS, KEPT_BACK_NS, PublishedPasses, TimedPasses
 from gpu_profile.serving.pipelines import PipelineWatch
 from gpu_profile.serving.request_spans import Attributes, ServedRequest, SpanFault, served_request
 from gpu_profile.serving.sharing import Unallocated
@@ -224,12 +224,11 @@ class ServingEngine:
         are reported.
         """
         passes = self._from_one_publisher(self._passes.settled(now_ns), now_ns)
-        counts = PassCounts.of(passes.messages)
-        self._pipeline.add(counts)
+        self._pipeline.add(passes.counts)
         if self._pipeline.recognised:
             self._refuse_pipeline(passes, now_ns)
             return
-        self._membership.add(passes, counts)
+        self._membership.add(passes)
         self._place(now_ns)
         without_ns = self._without_spans_ns(now_ns)
         phases_only = self._membership.speculative or without_ns is not None
@@ -320,7 +319,7 @@ class ServingEngine:
         if end_ns > now_ns - KEPT_BACK_NS - _SPAN_EARLY_NS:
             return False
         stream = self._passes.streams.get(self._publisher) if self._publisher else None
-        if stream is None or end_ns - self._membership.delay.ns <= self._last_ns:
+        if stream is None or end_ns - self._membership.delay_ns <= self._last_ns:
             return True
         # A request that ends with the last iteration before an idle time has a stamp that is a little later.
         quiet = stream.arrival_ns < now_ns - (_SILENT_NS if stream.busy else KEPT_BACK_NS)

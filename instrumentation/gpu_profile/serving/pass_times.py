@@ -7,10 +7,10 @@ prompt ones correct late ones. A constant delay remains: the account's search fo
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
-from operator import itemgetter
+from struct import Struct
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -34,6 +34,11 @@ CLOCK_STEP_NS: Final = 1_000_000_000
 _UNTIMED_NS: Final = 1_000_000_000
 #: The counts of a lost iteration.
 _LOST: Final = -1, -1, 0, 1, 0
+#: The numbers that are kept of a message, of which the first `_OWN` are not the fields of `PassCounts`.
+_OWN: Final = 4
+_KEPT: Final = _OWN + len(_LOST)
+_packed: Final = Struct(f"{_KEPT}q").pack
+_BYTES: Final = 8 * _KEPT
 
 
 class PassCounts(NamedTuple):
@@ -46,44 +51,44 @@ class PassCounts(NamedTuple):
     stages: Ints
     reported: Ints
 
-    @classmethod
-    def of(cls, messages: Sequence[ForwardPass | None]) -> PassCounts:
-        """The counts in messages, None for lost ones."""
-        rows = [
-            _LOST if each is None
-            else (each.prefills, each.decodes, each.decode_kv, each.stages, each.requests is not None)
-            for each in messages
-        ]  # fmt: skip
-        return cls(*np.array(rows, np.int64).reshape(-1, len(_LOST)).T)
-
 
 class TimedPasses(NamedTuple):
-    """Iterations in order of time, with `starts` and `ends` in ns since the epoch. A message is None if it was lost."""
+    """Iterations in order of time, with `starts` and `ends` in ns since the epoch. A message is None if it was lost.
+    `columns` are the fields of `counts`: `[5, n]`."""
 
     starts: Ints
     ends: Ints
     messages: list[ForwardPass | None]
+    columns: Ints
 
     @classmethod
     def of(cls, starts: Sequence[int], ends: Sequence[int], messages: list[ForwardPass | None]) -> TimedPasses:
         """The iterations with these times and messages."""
-        return cls(np.array(starts, np.int64), np.array(ends, np.int64), messages)
+        columns = np.array([_counts_of(each) for each in messages], np.int64).reshape(-1, len(_LOST)).T
+        return cls(np.array(starts, np.int64), np.array(ends, np.int64), messages, columns)
+
+    @property
+    def counts(self) -> PassCounts:
+        """The counts in the messages."""
+        return PassCounts(*self.columns)
 
     def cut(self, first: int, last: int | None = None) -> TimedPasses:
         """The iterations from index `first` to before `last`, or on."""
         some = slice(first, last)
-        return TimedPasses(self.starts[some], self.ends[some], self.messages[some])
+        return TimedPasses(self.starts[some], self.ends[some], self.messages[some], self.columns[:, some])
 
     def followed_by(self, later: TimedPasses) -> TimedPasses:
         """These iterations and later ones."""
         starts, ends = (np.concatenate(each) for each in zip(self[:2], later[:2], strict=True))
-        return TimedPasses(starts, ends, self.messages + later.messages)
+        columns = np.concatenate((self.columns, later.columns), axis=1)
+        return TimedPasses(starts, ends, self.messages + later.messages, columns)
 
 
-#: A message that is kept back: its arrival and the duration of its iteration in ns, the number of lost messages before
-#: it, whether it is a heartbeat, and itself.
-_Kept = tuple[int, int, int, bool, ForwardPass]
-_ARRIVAL: Final = itemgetter(0)
+def _counts_of(message: ForwardPass | None) -> tuple[int, int, int, int, int]:
+    """The fields of `PassCounts` in a message."""
+    if message is None:
+        return _LOST
+    return message.prefills, message.decodes, message.decode_kv, message.stages, int(message.requests is not None)
 
 
 class PassTimes:
@@ -95,7 +100,11 @@ class PassTimes:
     """
 
     def __init__(self) -> None:
-        self._kept: list[_Kept] = []
+        #: By message that is kept back, `_KEPT` numbers: its arrival and the duration of its iteration in ns, the lost
+        #: messages before it, whether it is a heartbeat, and the fields of `PassCounts`. As bytes, because lists of
+        #: numbers become arrays slowly.
+        self._numbers = bytearray()
+        self._messages: list[ForwardPass | None] = []
         self._sequence, self._refused = -1, -1
         #: Refused messages in a row that rise, and when the last one arrived.
         self._rising, self._refused_ns = 0, 0
@@ -120,18 +129,22 @@ class PassTimes:
         if message.sequence != self._sequence + 1 and self._sequence >= 0:
             self._skip(message.sequence, arrival_ns)
         self._sequence, self._refused = message.sequence, -1
-        if len(self._kept) >= _MOST_KEPT:
+        if len(self._messages) >= _MOST_KEPT:
             self._lost = min(self._lost + 1, _MOST_LOST)
             raise MessageError(MessageFault.RATE)
         if arrival_ns < self.arrival_ns:
             if arrival_ns < self.arrival_ns - CLOCK_STEP_NS:
-                self._kept = []
+                self._numbers, self._messages = bytearray(), []
                 self._last_end_ns, self.arrival_ns, self._idle = 0, arrival_ns, True
             arrival_ns = self.arrival_ns
         idle = not (message.prefills or message.decodes)
         timed = message.wall_s or idle
         wall_ns = round(message.wall_s * 1e9) if timed else self._duration(arrival_ns)
-        self._kept.append((arrival_ns, wall_ns, self._lost, idle, message))
+        self._numbers += _packed(
+            arrival_ns, wall_ns, self._lost, idle, message.prefills, message.decodes, message.decode_kv, message.stages,
+            message.requests is not None,
+        )  # fmt: skip
+        self._messages.append(message)
         self.arrival_ns, self._lost, self._idle = arrival_ns, 0, idle
 
     def _skip(self, sequence: int, arrival_ns: int) -> None:
@@ -165,11 +178,10 @@ class PassTimes:
 
     def settled(self, now_ns: int) -> TimedPasses:
         """The iterations with final times, each once."""
-        n = bisect_right(self._kept, now_ns - KEPT_BACK_NS, key=_ARRIVAL)
+        arrivals, walls, lost, idle, *_ = columns = self._columns()
+        n = int(np.searchsorted(arrivals, now_ns - KEPT_BACK_NS, side="right"))
         if not n:
             return TimedPasses.of((), (), [])
-        *columns, messages = zip(*self._kept, strict=True)
-        arrivals, walls, lost, idle = np.array(columns, np.int64)
         totals = np.cumsum(walls)
         raw_ends = totals + np.minimum.accumulate((arrivals - totals)[::-1])[::-1]
         raw_starts, busy = raw_ends - walls, idle == 0
@@ -181,7 +193,8 @@ class PassTimes:
         follows = np.append(busy[1:] & (lost[1:] == 0), False)[some]
         ends = np.where(follows & (ends < later) & (later < ends + HOST_GAP_NS), later, ends)
         starts = np.maximum(raw_starts[some], np.append(last_ns, ends[:-1]))
-        result = TimedPasses(starts, ends, [messages[at] for at in some.tolist()])
+        messages = self._messages
+        result = TimedPasses(starts, ends, [messages[at] for at in some.tolist()], columns[_OWN:, some])
         for at in reversed(np.flatnonzero(lost[:n]).tolist()):
             # The places of lost iterations are spread evenly over the time before this message.
             i = bisect_left(some, at)
@@ -192,8 +205,12 @@ class PassTimes:
             between = TimedPasses.of(edges[:-1], edges[1:], [None] * count)
             result = result.cut(0, i).followed_by(between).followed_by(result.cut(i))
         self._last_end_ns = int(ends[-1]) if len(ends) else last_ns
-        del self._kept[:n]
+        del messages[:n], self._numbers[: n * _BYTES]
         return result
+
+    def _columns(self) -> Ints:
+        """The numbers of the messages that are kept back: `[_KEPT, messages]`."""
+        return np.array(np.frombuffer(self._numbers, np.int64).reshape(-1, _KEPT).T)
 
 
 def _held_in(length_ns: int) -> int:

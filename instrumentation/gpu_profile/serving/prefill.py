@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort_right
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
 from gpu_profile.serving.forward_pass import ForwardPass
@@ -82,7 +82,7 @@ class _PrefillPass(NamedTuple):
     stored: int
 
 
-_AT, _END = itemgetter(0), itemgetter(2)
+_AT, _END, _POSITION = itemgetter(0), itemgetter(2), attrgetter("at")
 
 
 class Prefilling:
@@ -134,9 +134,17 @@ class Prefilling:
     def put(self, number: int, request: ServedRequest, at: int) -> None:
         """Add a request. Its prefill ended with the iteration at this position."""
         prompt = _Prompt(number, request, at, 0, request.cached)
-        self._packs = self._apart and request.cached is not None
+        packed_before, self._packs = self._packs, self._apart and request.cached is not None
+        if packed_before and not self._packs:
+            # Prompts that are identified by their tokens were in the order of their requests' spans.
+            self._prompts.sort(key=_order)
         insort_right(self._prompts, prompt, key=_order)
         del self._prompts[:-_MOST]
+
+    def _ending(self, at: int) -> list[_Prompt]:
+        """The prompts that the iteration at a position ended."""
+        low, high = (bisect_left(self._prompts, each, key=_POSITION) for each in (at, at + 1))
+        return self._prompts[low:high]
 
     def _learn(self, prompt: _Prompt) -> None:
         """Learn the share of a tenant's prompts that is computed, from one with clear tokens."""
@@ -159,7 +167,7 @@ class Prefilling:
         if after is None or after.end_ns - here.end_ns > _NEAR_NS:
             return
         while True:
-            own, others = ([prompt for prompt in self._prompts if prompt.at == each.at] for each in (here, after))
+            own, others = self._ending(here.at), self._ending(after.at)
             if len(own) > here.prompts:
                 self._surplus(own, here.tokens).at = after.at
             elif len(own) < here.prompts and len(others) > after.prompts > 0:
@@ -210,7 +218,8 @@ class Prefilling:
         sums = self._sums(here)
         fit = packed(states, sums, self._sums(after), unsure=self._unsure) if sums is not None else None
         for prompt in self._prompts:
-            prompt.at = max(prompt.at, here.at + 1)
+            if prompt.at <= here.at:
+                prompt.at = here.at + 1
         if fit is None:
             return []
         result = [
@@ -234,7 +243,7 @@ class Prefilling:
         self._move_ends(here, after)
         tokens, context = here.tokens, here.stored
         result: list[Chunk] = []
-        ending = [prompt for prompt in self._prompts if prompt.at == at][: here.prompts]
+        ending = self._ending(at)[: here.prompts]
         for prompt in ending:
             if prompt.cached is not None:
                 computed = min(prompt.left, tokens)
@@ -263,7 +272,10 @@ class Prefilling:
             chunk.prompt.unsure += chunk.unsure
             if chunk.prompt.at == at and not chunk.prompt.unsure:
                 self._learn(chunk.prompt)
-        self._prompts = [each for each in self._prompts if each.at > at]
+        if self._packs:
+            self._prompts = [each for each in self._prompts if each.at > at]
+        else:
+            del self._prompts[: bisect_left(self._prompts, at + 1, key=_POSITION)]
         self._unsure = not chunks
         del self._passes[: bisect_left(self._passes, at + 1, key=_AT)]
 

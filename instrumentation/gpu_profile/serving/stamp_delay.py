@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import pairwise
+from typing import Final
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from gpu_profile.history.timeline import Ints
 #: Trial delays, and the weight of earlier requests after each new one.
 _SHORTEST_NS, _LONGEST_NS, _STEP_NS, _FORGET = -20_000_000, 76_000_000, 3_000_000, 0.98
 _DELAYS_NS = range(_SHORTEST_NS, _LONGEST_NS + 1, _STEP_NS)
+_RANGE_NS: Final = len(_DELAYS_NS) * _STEP_NS
 
 
 class StampDelay:
@@ -23,24 +24,48 @@ class StampDelay:
     def __init__(self) -> None:
         #: The delay in ns.
         self.ns, self._scores = 0, np.zeros(len(_DELAYS_NS))
+        #: The last iteration: its start and end, requests and context.
+        self._last: tuple[int, int, int, int] | None = None
+        #: The iterations after which requests ended: their middles, and the middles between their ends and the next
+        #: iterations' ends.
+        self._middles: list[int] = []
+        self._between: list[int] = []
 
-    def learn(self, end_ns: int, starts: Sequence[int], ends: Sequence[int], counts: Ints, contexts: Ints) -> None:
-        """Correct it by a request that ended at a time. Of iterations with decode, `starts` and `ends` are the times,
-        `counts` the requests in decode (-1: unknown) and `contexts` the context of these (0: unknown)."""
-        low = max(0, bisect_left(ends, end_ns - _LONGEST_NS) - 1)
-        high = min(len(ends), bisect_left(ends, end_ns - _SHORTEST_NS) + 2)
-        if high - low < 2:
+    def add(self, starts: Ints, ends: Ints, counts: Ints, contexts: Ints) -> None:
+        """Add iterations with decode, later than all earlier ones: their times in ns, the requests in decode (-1:
+        unknown) and the context of these (0: unknown)."""
+        if not len(starts):
             return
-        scores = self._scores
+        rows = np.array((starts, ends, counts, contexts), np.int64)
+        if self._last is not None:
+            rows = np.column_stack((np.array(self._last, np.int64), rows))
+        self._last = starts[-1].item(), ends[-1].item(), counts[-1].item(), contexts[-1].item()
+        starts, ends, counts, contexts = rows
+        fewer = (counts[1:] >= 0) & (counts[1:] < counts[:-1])
+        shorter = (contexts[1:] > 0) & (contexts[1:] < contexts[:-1] + counts[:-1])
+        some = np.flatnonzero(fewer | shorter)
+        self._middles += ((starts[some] + ends[some]) // 2).tolist()
+        self._between += ((ends[some] + ends[some + 1]) // 2).tolist()
+
+    def forget(self, before_ns: int) -> None:
+        """Drop iterations that ended before a time or at it."""
+        gone = bisect_left(self._middles, before_ns)
+        del self._middles[:gone], self._between[:gone]
+
+    def learn(self, end_ns: int, ends: Sequence[int]) -> None:
+        """Correct it by a request that ended at a time. `ends` are those of the iterations that are not dropped."""
+        low = max(0, bisect_left(ends, end_ns - _LONGEST_NS) - 1)
+        if bisect_left(ends, end_ns - _SHORTEST_NS) + 2 - low < 2 or len(ends) - low < 2:
+            return
+        scores, since_ns = self._scores, end_ns - _SHORTEST_NS
         scores *= _FORGET
-        since_ns = end_ns - _SHORTEST_NS
-        some = zip(counts[low:high].tolist(), contexts[low:high].tolist(), strict=True)
-        for place, ((count, context), (later, later_context)) in enumerate(pairwise(some), low):
-            if 0 <= later < count or 0 < later_context < context + count:
-                # The delays with which the stamp is nearest to the end of this iteration, and not before its middle.
-                shortest = (since_ns - (ends[place] + ends[place + 1]) // 2) / _STEP_NS
-                longest = (since_ns - (starts[place] + ends[place]) // 2) / _STEP_NS
-                scores[max(0, math.ceil(shortest)) : max(0, math.ceil(longest))] += 1.0
+        place, before = bisect_left(self._between, since_ns - _RANGE_NS), bisect_left(self._middles, since_ns)
+        if place >= before:
+            return
+        for middle_ns, between_ns in zip(self._middles[place:before], self._between[place:before], strict=True):
+            # The delays with which the stamp is nearest to the end of this iteration, and not before its middle.
+            shortest, longest = ((since_ns - each) / _STEP_NS for each in (between_ns, middle_ns))
+            scores[max(0, math.ceil(shortest)) : max(0, math.ceil(longest))] += 1.0
         # Neighbours of the best delay often have the same iterations: then the middle of them is best.
         smooth = 2 * scores
         smooth[1:] += scores[:-1]

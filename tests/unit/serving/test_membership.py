@@ -6,7 +6,7 @@ from unit.serving.tiny_engine import EPOCH_NS, MS, Run, all_parts, run
 
 from gpu_profile.serving.forward_pass import ForwardPass, decoded
 from gpu_profile.serving.membership import Membership, PlacingFault
-from gpu_profile.serving.pass_times import PassCounts, PassTimes, TimedPasses
+from gpu_profile.serving.pass_times import PassTimes, TimedPasses
 from gpu_profile.serving.prefill import _LATEST, Prefilling
 from gpu_profile.serving.request_spans import ServedRequest, served_request
 from gpu_profile.serving.work import UNKNOWN_REQUEST, Iterations, RequestPhase, WorkQuantity
@@ -22,7 +22,7 @@ def placed(engine_run: Run) -> tuple[Membership, dict[int, str], list[PlacingFau
     for arrival_ns, frames in engine_run.messages:
         times.take(decoded(frames), arrival_ns)
     passes = times.settled(engine_run.messages[-1][0] + 10**9)
-    membership.add(passes, PassCounts.of(passes.messages))
+    membership.add(passes)
     for number, span in enumerate(sorted(engine_run.spans)):
         request = served_request("llm_request", span.start_ns, span.attributes, "tenant")
         assert isinstance(request, ServedRequest)
@@ -109,7 +109,7 @@ def short_iterations(*prefills: tuple[int, ...]) -> Membership:
         decodes += len(prompts)
     edges = [EPOCH_NS + place * 5 * MS for place in range(len(messages) + 1)]
     passes, membership = TimedPasses.of(edges[:-1], edges[1:], messages), Membership()
-    membership.add(passes, PassCounts.of(passes.messages))
+    membership.add(passes)
     return membership
 
 

@@ -23,9 +23,13 @@ PHYSICS = EnginePhysics(MODELS["H200 SXM"])
 S = 1_000_000_000
 
 
+def counts(some: list[ForwardPass | None]) -> PassCounts:
+    return TimedPasses.of((), (), some).counts
+
+
 def is_pipeline(run: ServingRun, **fields: Any) -> bool:
     watch = PipelineWatch()
-    watch.add(PassCounts.of([decoded(frames)._replace(**fields) for _, frames in messages(run, 0)]))
+    watch.add(counts([decoded(frames)._replace(**fields) for _, frames in messages(run, 0)]))
     return watch.recognised
 
 
@@ -49,7 +53,7 @@ def test_short_answers_to_prompts_of_like_lengths_are_no_pipeline(
             requests.append([draw.randint(*prompts), draw.randint(*answers), 0])
         new, old = ([each for each in requests if bool(each[2]) is decodes] for decodes in (False, True))
         context = sum(prompt + done for prompt, _, done in old)
-        watch.add(PassCounts.of([ForwardPass("w", 0, 0, 0.0, len(new), len(new), 0.0, 0, len(old), context)]))
+        watch.add(counts([ForwardPass("w", 0, 0, 0.0, len(new), len(new), 0.0, 0, len(old), context)]))
         requests = [[prompt, answer, done + 1] for prompt, answer, done in requests if done + 1 < answer]
     assert not watch.recognised
 
