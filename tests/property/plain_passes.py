@@ -4,8 +4,8 @@ from collections import deque
 from itertools import accumulate, pairwise
 
 from gpu_profile.serving.decoding import Decoding
-from gpu_profile.serving.forward_pass import ForwardPass
 from gpu_profile.serving.membership import Membership
+from gpu_profile.serving.message_types import ForwardPass
 from gpu_profile.serving.pass_times import _BYTES, _OWN, HOST_GAP_NS, KEPT_BACK_NS, PassCounts, PassTimes, TimedPasses
 from gpu_profile.serving.pipelines import _ENOUGH, _FORGET, _MOST_BATCHES, PipelineWatch
 from gpu_profile.serving.workers import WorkerRole

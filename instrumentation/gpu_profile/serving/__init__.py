@@ -25,7 +25,6 @@ term in `terms`.
 """
 
 from gpu_profile.serving.engine import Engine
-from gpu_profile.serving.forward_pass import BatchedRequest
-from gpu_profile.serving.work import RequestPhase
+from gpu_profile.serving.work import BatchedRequest, RequestPhase
 
 __all__ = ["BatchedRequest", "Engine", "RequestPhase"]

@@ -16,13 +16,13 @@ from enum import StrEnum
 from functools import cache
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from gpu_profile.errors import UsageError
-from gpu_profile.serving.work import RequestPhase
+from gpu_profile.serving.work import BatchedRequest
 
 if TYPE_CHECKING:
-    from gpu_profile.serving.message_types import PassMessage
+    from gpu_profile.serving.message_types import ForwardPass, PassMessage
 
 #: The most bytes of a topic and of a map. A map with the most requests has some 40 bytes for each.
 _MOST_TOPIC, _MOST_BYTES = 256, 262_144
@@ -50,47 +50,6 @@ class MessageError(ValueError):
     def __init__(self, fault: MessageFault) -> None:
         super().__init__(fault.value)
         self.fault = fault
-
-
-class BatchedRequest(NamedTuple):
-    """A request in an iteration, from an engine that reports them. `tokens` are computed in the iteration, and
-    `context` are the tokens before them."""
-
-    id: str
-    tenant: str
-    phase: RequestPhase
-    tokens: int
-    context: int
-
-
-class ForwardPass(NamedTuple):
-    """One iteration, or a heartbeat. `wall_s` is 0 if the engine does not measure it.
-
-    `prefill_kv` are the tokens before the computed ones, `decode_kv` the tokens that requests in decode read. A
-    `decode_kv` of 0 with requests in decode was not reported. `length_variance` is that of the prompts' lengths.
-    `age_s` is the time from the iteration's end to the sending, 0 if it is not reported.
-    `requests` is None if the engine does not report them; `ended` names requests that have ended.
-    """
-
-    worker: str
-    rank: int
-    sequence: int
-    wall_s: float
-    prefills: int
-    prefill_tokens: int
-    length_variance: float
-    prefill_kv: int
-    decodes: int
-    decode_kv: int
-    requests: tuple[BatchedRequest, ...] | None = None
-    ended: tuple[str, ...] = ()
-    age_s: float = 0.0
-    stages: int = 1
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing was scheduled: a heartbeat."""
-        return not self.prefills and not self.decodes
 
 
 @cache
@@ -142,9 +101,9 @@ def decoded(frames: Sequence[bytes]) -> ForwardPass:
         or (requests is not None and len(requests) != prefills + decodes)
     ):  # fmt: skip
         raise MessageError(MessageFault.RANGE)
-    # By `_make`: a call with so many arguments would cost more than to decode the map.
-    return ForwardPass._make((
+    made: ForwardPass = types.ForwardPass(
         message.worker_id, message.dp_rank, int.from_bytes(sequence, "big"), wall_s if wall_s > 0 else 0.0, prefills,
         tokens, variance if variance > 0 else 0.0, stored, decodes, context, requests, message.ended,
         age_s if age_s > 0 else 0.0, message.stages or 1,
-    ))  # fmt: skip
+    )  # fmt: skip
+    return made

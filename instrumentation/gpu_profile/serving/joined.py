@@ -19,7 +19,7 @@ from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.serving.account import EngineAccount
 from gpu_profile.serving.cost_sums import RequestCost
 from gpu_profile.serving.finished import CostRefusal, FinishedRequest
-from gpu_profile.serving.forward_pass import BatchedRequest, MessageError, MessageFault, decoded
+from gpu_profile.serving.forward_pass import MessageError, MessageFault, decoded
 from gpu_profile.serving.membership import MOST_REQUESTS, Membership, PlacingFault
 from gpu_profile.serving.pass_times import CLOCK_STEP_NS, KEPT_BACK_NS, PublishedPasses, TimedPasses
 from gpu_profile.serving.pipelines import PipelineWatch
@@ -28,6 +28,7 @@ from gpu_profile.serving.sharing import Unallocated
 from gpu_profile.serving.span_arrivals import SpanArrivals
 from gpu_profile.serving.tenants import ModelUses
 from gpu_profile.serving.windows import CounterReadings
+from gpu_profile.serving.work import BatchedRequest
 from gpu_profile.serving.workers import WorkerRole
 
 _S: Final = 1_000_000_000

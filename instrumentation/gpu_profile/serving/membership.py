@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpu_profile.serving.decoding import DecodeFit, Decoding
-from gpu_profile.serving.forward_pass import BatchedRequest, ForwardPass
 from gpu_profile.serving.pass_parts import PassBatch, prefill_work
 from gpu_profile.serving.pass_times import TimedPasses
 from gpu_profile.serving.prefill import Chunk, Prefilling
 from gpu_profile.serving.request_spans import ServedRequest
-from gpu_profile.serving.work import RequestPhase
+from gpu_profile.serving.work import BatchedRequest, RequestPhase
 from gpu_profile.serving.workers import WorkerRole
+
+if TYPE_CHECKING:
+    from gpu_profile.serving.message_types import ForwardPass
 
 #: Tokens after the first one, per iteration in which a request could have been in decode: above the first ratio,
 #: several tokens come from one iteration. Below the second one, the request was interrupted. A few are uncertain.

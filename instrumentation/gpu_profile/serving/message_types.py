@@ -10,9 +10,9 @@ from typing import Annotated, Final
 from msgspec import DecodeError, Meta, Struct, ValidationError, field
 from msgspec.msgpack import Decoder, encode
 
-from gpu_profile.serving.work import RequestPhase
+from gpu_profile.serving.work import BatchedRequest, RequestPhase
 
-__all__ = ["FAULTS", "PassMessage", "ScheduledSums", "ValidationError", "decode", "encode"]
+__all__ = ["FAULTS", "ForwardPass", "PassMessage", "ScheduledSums", "ValidationError", "decode", "encode"]
 
 #: The longest name. Rounding may make a variance of equal values slightly negative.
 Name = Annotated[str, Meta(max_length=128)]
@@ -49,6 +49,38 @@ class PassMessage(Struct, gc=False):
     ended: tuple[Name, ...] = ()
     age: Seconds = 0.0
     stages: Rank = 1
+
+
+class ForwardPass(Struct, gc=False):
+    """One iteration, or a heartbeat. `wall_s` is 0 if the engine does not measure it.
+
+    `prefill_kv` are the tokens before the computed ones, `decode_kv` the tokens that requests in decode read. A
+    `decode_kv` of 0 with requests in decode was not reported. `length_variance` is that of the prompts' lengths.
+    `age_s` is the time from the iteration's end to the sending, 0 if it is not reported.
+    `requests` is None if the engine does not report them; `ended` names requests that have ended.
+
+    No tuple: the collector of garbage would look at each one that waits.
+    """
+
+    worker: str
+    rank: int
+    sequence: int
+    wall_s: float
+    prefills: int
+    prefill_tokens: int
+    length_variance: float
+    prefill_kv: int
+    decodes: int
+    decode_kv: int
+    requests: tuple[BatchedRequest, ...] | None = None
+    ended: tuple[str, ...] = ()
+    age_s: float = 0.0
+    stages: int = 1
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing was scheduled: a heartbeat."""
+        return not self.prefills and not self.decodes
 
 
 #: Decodes the bytes of a map. Raises `ValidationError` for a wrong field, and one of `FAULTS` for other bytes.

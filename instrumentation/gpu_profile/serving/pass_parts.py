@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from gpu_profile.serving.forward_pass import BatchedRequest, ForwardPass
 from gpu_profile.serving.pass_times import TimedPasses
-from gpu_profile.serving.work import UNKNOWN_REQUEST, DecodeRuns, Iterations, Parts, RequestPhase
+from gpu_profile.serving.work import UNKNOWN_REQUEST, BatchedRequest, DecodeRuns, Iterations, Parts, RequestPhase
+
+if TYPE_CHECKING:
+    from gpu_profile.serving.message_types import ForwardPass
 
 
 def prefill_work(tokens: float, context: float) -> list[float]:

@@ -11,12 +11,15 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from gpu_profile.history.timeline import Ints
-from gpu_profile.serving.forward_pass import ForwardPass, MessageError, MessageFault
+from gpu_profile.serving.forward_pass import MessageError, MessageFault
+
+if TYPE_CHECKING:
+    from gpu_profile.serving.message_types import ForwardPass
 
 #: A message is kept back for this long, so that later ones correct its time.
 KEPT_BACK_NS: Final = 500_000_000

@@ -10,11 +10,13 @@ from __future__ import annotations
 from bisect import bisect_left, insort_right
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gpu_profile.serving.forward_pass import ForwardPass
 from gpu_profile.serving.packing import PassSums, PromptState, packed
 from gpu_profile.serving.request_spans import ServedRequest
+
+if TYPE_CHECKING:
+    from gpu_profile.serving.message_types import ForwardPass
 
 #: An iteration with at least this share of the most tokens of any is full: chunks may be whole blocks of tokens.
 _FULL: Final = 0.95

@@ -39,6 +39,17 @@ class RequestPhase(IntEnum):
 PHASES: Final = len(RequestPhase)
 
 
+class BatchedRequest(NamedTuple):
+    """A request in an iteration, from an engine that reports them. `tokens` are computed in the iteration, and
+    `context` are the tokens before them."""
+
+    id: str
+    tenant: str
+    phase: RequestPhase
+    tokens: int
+    context: int
+
+
 class Parts(NamedTuple):
     """The work of requests in iterations, one row each, in order of iterations.
 

@@ -9,13 +9,13 @@ from unit.serving.tiny_engine import EPOCH_NS, MS, Run, encoded, run
 
 from gpu_profile.serving.cost_sums import RequestCost
 from gpu_profile.serving.finished import CostRefusal, FinishedRequest
-from gpu_profile.serving.forward_pass import BatchedRequest, MessageFault
+from gpu_profile.serving.forward_pass import MessageFault
 from gpu_profile.serving.joined import ServingEngine
 from gpu_profile.serving.membership import PlacingFault
 from gpu_profile.serving.request_spans import SpanFault
 from gpu_profile.serving.sharing import Unallocated
 from gpu_profile.serving.tenants import ModelUse
-from gpu_profile.serving.work import RequestPhase
+from gpu_profile.serving.work import BatchedRequest, RequestPhase
 
 S = 1_000_000_000
 IDLE_W = 90.0

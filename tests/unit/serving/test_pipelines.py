@@ -7,17 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks.serving_messages import messages, replay
+from msgspec.structs import replace
 from support.serving_workers import simulate_disaggregated, simulate_pipeline
 from unit.serving.tiny_engine import EPOCH_NS, encoded
 
 from gpu_profile.driver.simulated.models import MODELS
-from gpu_profile.serving.forward_pass import BatchedRequest, ForwardPass, decoded
+from gpu_profile.serving.forward_pass import decoded
 from gpu_profile.serving.membership import PlacingFault
+from gpu_profile.serving.message_types import ForwardPass
 from gpu_profile.serving.pass_times import PassCounts, TimedPasses
 from gpu_profile.serving.pipelines import PipelineWatch
 from gpu_profile.serving.sharing import Unallocated
 from gpu_profile.serving.simulated import EnginePhysics, ServingRun, simulate
-from gpu_profile.serving.work import RequestPhase, WorkQuantity
+from gpu_profile.serving.work import BatchedRequest, RequestPhase, WorkQuantity
 
 PHYSICS = EnginePhysics(MODELS["H200 SXM"])
 S = 1_000_000_000
@@ -29,7 +31,7 @@ def counts(some: list[ForwardPass | None]) -> PassCounts:
 
 def is_pipeline(run: ServingRun, **fields: Any) -> bool:
     watch = PipelineWatch()
-    watch.add(counts([decoded(frames)._replace(**fields) for _, frames in messages(run, 0)]))
+    watch.add(counts([replace(decoded(frames), **fields) for _, frames in messages(run, 0)]))
     return watch.recognised
 
 
