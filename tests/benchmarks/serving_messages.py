@@ -1,5 +1,6 @@
 """The same energy, shared out from an engine's own messages and from its requests' spans, as they arrive on a node."""
 
+import gc
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -126,6 +127,8 @@ def replay(
     events += [(at, 2, (j,)) for at, j in [*zip(readings.times.tolist(), readings.joules.tolist(), strict=True), *idle]]
     events.sort(key=lambda each: each[:2])
     next_ns, finished, times, joules_at = events[0][0] + _STEP_NS, [], list[int](), list[float]()
+    # The collector of garbage would look at the run and its events too, which are not the exporter's.
+    gc.freeze()
     began = time.process_time()
     for at, kind, values in events:
         while at >= next_ns:
@@ -142,6 +145,7 @@ def replay(
             times.append(at)
             joules_at.append(values[0])  # type: ignore[arg-type]
     spent_s = time.process_time() - began
+    gc.unfreeze()
     joules, half_widths = np.full(len(run.requests), np.nan), np.full(len(run.requests), np.nan)
     for request, cost in finished:
         if isinstance(cost, RequestCost) and cost.reason is None:
