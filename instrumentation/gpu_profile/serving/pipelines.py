@@ -40,8 +40,9 @@ class PipelineWatch:
     def __init__(self) -> None:
         #: Whether the engine is a pipeline.
         self.recognised = False
-        #: The latest iterations in decode, by their requests and context: the key, and the prompts before.
-        self._latest, self._prompts = [(0, 0)], 0
+        #: The latest iterations in decode: a key of their requests and context, and the prompts before.
+        self._keys, self._prompts_at = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        self._prompts = 0
         self._others = 0.0
         self._marked_ns, self._busy_ns = 0, 0
 
@@ -58,24 +59,28 @@ class PipelineWatch:
         self._prompts = int(prompts[-1])
         # An engine that reports its requests reports each stage on its own, with the stage's GPUs.
         some = (counts.decodes > 0) & (counts.context > 0) & (counts.reported == 0)
-        decodes, before = counts.decodes[some], len(self._latest)
-        keys = decodes * _MOST_CONTEXT + counts.context[some]
-        latest = [*self._latest, *zip(keys.tolist(), prompts[:-1][some].tolist(), strict=True)]
-        continued = keys - decodes
-        others = np.flatnonzero(continued != np.append(self._latest[-1][0], keys[:-1]))
+        decodes, before = counts.decodes[some], len(self._keys)
+        fresh = decodes * _MOST_CONTEXT + counts.context[some]
+        keys, prompts = np.append(self._keys, fresh), np.append(self._prompts_at, prompts[:-1][some])
+        continued = fresh - decodes
+        others = np.flatnonzero(continued != keys[before - 1 : -1])
+        # Of each, the earlier iterations: the latest first. The one that it continues is the latest of equal ones.
+        earlier = before + others[:, None] - 1 - np.arange(_MOST_BATCHES)
+        same = (keys[np.maximum(earlier, 0)] == continued[others][:, None]) & (earlier >= 0)
+        was = prompts[np.maximum(before + others - 1 - same.argmax(axis=1), 0)]
+        goes_on = same.any(axis=1) & (prompts[before + others] - was < decodes[others])
         at = 0
-        for place in others.tolist():
+        for place, batch_goes_on in zip(others.tolist(), goes_on.tolist(), strict=True):
+            if not self._others and not batch_goes_on:
+                continue
             self._fade(place - at)
             at = place + 1
             self._others *= 1 - _FORGET
-            end = before + place
-            batches = dict(latest[max(0, end - _MOST_BATCHES) : end])
-            was = batches.get(int(continued[place]))
-            if was is not None and latest[end][1] - was < decodes[place]:
+            if batch_goes_on:
                 self._others += 1
                 self.recognised |= self._others >= _ENOUGH
-        self._fade(len(keys) - at)
-        self._latest = latest[-_MOST_BATCHES:]
+        self._fade(len(fresh) - at)
+        self._keys, self._prompts_at = keys[-_MOST_BATCHES:], prompts[-_MOST_BATCHES:]
 
     def _fade(self, n: int) -> None:
         """Take in `n` iterations that continue the last one."""
