@@ -18,7 +18,7 @@ from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.config import ServingSettings
 from gpu_profile_exporter.readings.readings import MetricReading
 from gpu_profile_exporter.serving.devices import check_devices, chosen
-from gpu_profile_exporter.serving.engine import RequestSpan, ServedEngine
+from gpu_profile_exporter.serving.engine import ServedEngine
 from gpu_profile_exporter.serving.listener import EngineListener
 from gpu_profile_exporter.serving.live_costs import LiveCosts
 from gpu_profile_exporter.serving.pairs import BOOTSTRAP_ROOM, RequestPairs
@@ -157,7 +157,7 @@ class ServingCosts:
             ticket.request = request
             if (pairs := self._pairs.get(engine.worker.server)) is not None and trace:
                 pairs.take(trace, str(attributes.get(BOOTSTRAP_ROOM, "")), ticket)
-            engine.add(RequestSpan(name, start_ns, attributes, request), ticket)
+            engine.add(request, ticket)
         return ticket
 
     def _engine_of(self, service: str, name: str) -> ServedEngine | None:

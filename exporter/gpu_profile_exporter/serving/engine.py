@@ -48,15 +48,6 @@ REFUSALS: Final = {
 }
 
 
-class RequestSpan(NamedTuple):
-    """The span of a request: its name, its start in ns since the epoch, its attributes, and the request in it."""
-
-    name: str
-    start_ns: int
-    attributes: Mapping[str, object]
-    request: ServedRequest
-
-
 class EngineProgress(NamedTuple):
     """How far an engine's energy is shared out.
 
@@ -91,7 +82,7 @@ class ServedEngine:
         self._estimator: ServingEngine | None = None
         self._programs: OtherPrograms | None = None
         self._uuids: tuple[str, ...] = ()
-        self._pending: deque[tuple[RequestSpan, CostTicket]] = deque()
+        self._pending: deque[tuple[ServedRequest, CostTicket]] = deque()
         self._lock = threading.Lock()
         #: The tickets of waiting spans, by the id and the end of their requests.
         self._tickets: WeakValueDictionary[tuple[str, int | None], CostTicket] = WeakValueDictionary()
@@ -122,11 +113,11 @@ class ServedEngine:
 
     # ------------------------------------------------------------------ requests
 
-    def add(self, span: RequestSpan, ticket: CostTicket) -> None:
+    def add(self, request: ServedRequest, ticket: CostTicket) -> None:
         """Add a request that has ended."""
         with self._lock:
             if len(self._pending) < _MOST_PENDING:
-                self._pending.append((span, ticket))
+                self._pending.append((request, ticket))
                 return
             self._refused["no_room"] += 1
         ticket.reason = "no_room"
@@ -139,9 +130,8 @@ class ServedEngine:
     def _pass_on(self, estimator: ServingEngine) -> None:
         with self._lock:
             pending = [self._pending.popleft() for _ in range(len(self._pending))]
-        for span, ticket in pending:
-            request = span.request
-            taken = estimator.request(span.name, span.start_ns, span.attributes)
+        for request, ticket in pending:
+            taken = estimator.add(request)
             if isinstance(taken, FinishedRequest):
                 key = taken.id, taken.end_ns
                 self._tickets[key] = ticket

@@ -21,7 +21,7 @@ from gpu_profile.serving.charging import charged_parts
 from gpu_profile.serving.cost_sums import MEMORY_S, MOST_MISSING, CostSums, RequestCost, half_widths
 from gpu_profile.serving.model import LOOK_BACK_NS, CostModel
 from gpu_profile.serving.savings import PrefillGrowth
-from gpu_profile.serving.sharing import WHOLE_TIMES, Spoiled, Unallocated, WindowParts, over_iterations
+from gpu_profile.serving.sharing import WHOLE_TIMES, Spoiled, Unallocated, WindowParts, first_kept, over_iterations
 from gpu_profile.serving.terms import TERMS, Terms
 from gpu_profile.serving.windows import CounterReadings, CumulativeTerms, rows
 from gpu_profile.serving.work import UNKNOWN_REQUEST, Iterations, RequestPhase
@@ -137,7 +137,7 @@ class EngineAccount:
         locked, model = self.model.locked, self.model
         if not self._busy_until_ns:
             n = int(np.searchsorted(self._readings.times, complete_ns - LOOK_BACK_NS)) - 1
-            if (n := max(n, _first_kept(self._spoiled.by_window(self._readings.times)))) > 0:
+            if (n := max(n, first_kept(self._spoiled.by_window(self._readings.times)))) > 0:
                 self._give_up(n)
             return
         if complete_ns > self._busy_until_ns + _IDLE_NS + _IDLE_EDGE_NS:
@@ -162,7 +162,7 @@ class EngineAccount:
                 self._share(self._readings.before(n), add=locked)
         elif self._kept > _MOST_KEPT or self.waiting_parts > _MOST_PARTS:
             self._give_up_half()
-        elif first := _first_kept(reasons):
+        elif first := first_kept(reasons):
             self._give_up(first)  # no model needs these windows
         if model.refuted:
             self._begin_anew()
@@ -248,10 +248,12 @@ class EngineAccount:
         whole = round(float(readings.joules[-1]) * _UJ) - round(float(readings.joules[0]) * _UJ)
         for reason, unallocated_j in parts.unallocated.items():
             whole -= self._add(reason, unallocated_j, whole)
-        values = np.stack((parts.given, parts.counted, np.ones(len(joules)), *parts.missing.values()))
-        weights, clean, inside, *absent = over_iterations(moments, values, some)
-        missed = dict(zip(parts.missing, absent, strict=True))
-        by_tenant = self._charge(model, some, terms, weights, clean, inside, missed)
+        by_tenant: dict[Hashable, CostSums] = {}
+        if len(some.starts):
+            values = np.stack((parts.given, parts.counted, np.ones(len(joules)), *parts.missing.values()))
+            weights, clean, inside, *absent = over_iterations(moments, values, some)
+            missed = dict(zip(parts.missing, absent, strict=True))
+            by_tenant = self._charge(model, some, terms, weights, clean, inside, missed)
         whole -= self._settle_tenants(by_tenant, float(moments[-1] - moments[0]) / 1e9, whole)
         unknown_j = float(parts.shared.sum()) - sum(sum(each.joules) for each in by_tenant.values())
         if unknown_j > _ROUNDING * float(parts.shared.sum()):
@@ -389,11 +391,6 @@ class EngineAccount:
         """Drop the sums of requests that have ended. Tenants keep their totals."""
         for request in requests:
             self._requests.pop(request, None)
-
-
-def _first_kept(reasons: Sequence[Unallocated | None]) -> int:
-    """The number of windows at the beginning that are left out as a whole."""
-    return next((at for at, reason in enumerate(reasons) if reason not in WHOLE_TIMES), len(reasons))
 
 
 def _later(before: Iterations, iterations: Iterations) -> Iterations:

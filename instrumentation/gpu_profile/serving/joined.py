@@ -31,7 +31,7 @@ from gpu_profile.serving.windows import CounterReadings
 from gpu_profile.serving.work import BatchedRequest
 from gpu_profile.serving.workers import WorkerRole
 
-_S: Final = 1_000_000_000
+_S: Final = 10**9
 DEADLINE_NS: Final = 120 * _S
 #: Without a request for this long while iterations run, there are no spans.
 _NO_SPANS_NS: Final = 60 * _S
@@ -85,7 +85,8 @@ class ServingEngine:
         self._spans = SpanArrivals()
         #: Whether the engine reports the requests of its iterations.
         self._reports = False
-        self._refusal: CostRefusal | None = None
+        #: Why tenants have no costs now, None if they have.
+        self.refusal: CostRefusal | None = None
         #: The time of iterations that were dropped because there were no readings.
         self._unread: tuple[int, int] | None = None
         self._last_time_ns = 0
@@ -135,17 +136,19 @@ class ServingEngine:
     def request(self, name: str, start_ns: int, attributes: Attributes) -> FinishedRequest | StrEnum | None:
         """Add a span that has ended, by its name, its start and its attributes.
 
-        Returns the request with the id and the end that `finished` gives, with no end if the engine reports the request
-        itself. Returns the reason why a span cannot be used, and None if it is no request's.
+        Returns the request with the id and the end that `finished` gives, with no end if the engine reports requests
+        itself, the reason why a span cannot be used, or None if it is no request's.
         """
         request = served_request(name, start_ns, attributes, self._tenant_attribute)
-        if request is None:
-            return None
-        if not isinstance(request, SpanFault) and request.id and self._spans.is_copy(request):
-            request = SpanFault.REPEATED
         if isinstance(request, SpanFault):
             self.refused_requests[request] += 1
-            return request
+        return self.add(request) if isinstance(request, ServedRequest) else request
+
+    def add(self, request: ServedRequest) -> FinishedRequest | StrEnum:
+        """The same for a span that has been read."""
+        if request.id and self._spans.is_copy(request):
+            self.refused_requests[SpanFault.REPEATED] += 1
+            return SpanFault.REPEATED
         if self._role is WorkerRole.DECODE:
             # The cached tokens are those of the prefill worker.
             request = request._replace(cached=None)
@@ -209,11 +212,6 @@ class ServingEngine:
     # ------------------------------------------------------------------ sharing out
 
     @property
-    def refusal(self) -> CostRefusal | None:
-        """Why tenants have no costs now, None if they have."""
-        return self._refusal
-
-    @property
     def last_iteration_ns(self) -> int:
         """The end of the last iteration with a final time, in ns since the epoch. 0 before the first one."""
         return self._last_ns
@@ -241,7 +239,7 @@ class ServingEngine:
         batch = self._membership.leave(
             before_ns, self._number_of, phases_only=phases_only, spans_until_ns=spans_until_ns
         )
-        self._refusal = (
+        self.refusal = (
             CostRefusal.PUBLISHERS if self._shared_until_ns > now_ns - _NO_SPANS_NS
             else CostRefusal.SPECULATIVE if self._membership.speculative
             else CostRefusal.NO_SPANS if without_ns is not None
@@ -269,8 +267,8 @@ class ServingEngine:
 
     def _refuse_pipeline(self, passes: TimedPasses, now_ns: int) -> None:
         """Leave the energy of a pipeline's iterations unallocated, and refuse its requests."""
-        if self._refusal is not CostRefusal.STAGES:
-            self._refusal = CostRefusal.STAGES
+        if self.refusal is not CostRefusal.STAGES:
+            self.refusal = CostRefusal.STAGES
             self._membership = Membership(self._role)
             self.account.spoil(0, now_ns, Unallocated.STAGES)
             self.account.settle(now_ns)

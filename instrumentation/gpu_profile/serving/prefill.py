@@ -103,12 +103,12 @@ class Prefilling:
 
     def add(self, at: int, start_ns: int, end_ns: int, message: ForwardPass | None) -> None:
         """Add the iteration at position `at`, which has prefill or was lost."""
-        row = _PrefillPass(at, start_ns, end_ns, None, 0, 0, 0)
-        if message is not None:
+        if message is None:
+            self._passes.append(_PrefillPass(at, start_ns, end_ns, None, 0, 0, 0))
+        else:
             tokens, size = message.prefill_tokens, message.prefill_tokens + message.decodes
-            row = row._replace(size=size, prompts=message.prefills, tokens=tokens, stored=message.prefill_kv)
+            self._passes.append(_PrefillPass(at, start_ns, end_ns, size, message.prefills, tokens, message.prefill_kv))
             self._most = max(self._most, size)
-        self._passes.append(row)
         self._seen += 1
         if self._seen == _LATEST:
             self._most_before, self._most, self._seen = self._most, 0, 0

@@ -42,6 +42,11 @@ WHOLE_TIMES: Final = frozenset({
 })  # fmt: skip
 
 
+def first_kept(reasons: Sequence[Unallocated | None]) -> int:
+    """The number of windows at the beginning that are left out as a whole."""
+    return next((at for at, reason in enumerate(reasons) if reason not in WHOLE_TIMES), len(reasons))
+
+
 class Spoiled:
     """Stretches of time to leave out, with the reason."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
@@ -15,6 +14,7 @@ from gpu_profile.history.timeline import Ints
 _SHORTEST_NS, _LONGEST_NS, _STEP_NS, _FORGET = -20_000_000, 76_000_000, 3_000_000, 0.98
 _DELAYS_NS = range(_SHORTEST_NS, _LONGEST_NS + 1, _STEP_NS)
 _RANGE_NS: Final = len(_DELAYS_NS) * _STEP_NS
+_KERNEL: Final = np.array([1.0, 2.0, 1.0])
 
 
 class StampDelay:
@@ -22,8 +22,8 @@ class StampDelay:
     requests would have."""
 
     def __init__(self) -> None:
-        #: The delay in ns.
-        self.ns, self._scores = 0, np.zeros(len(_DELAYS_NS))
+        #: The delay in ns. The scores of the trial delays, between two zeros.
+        self.ns, self._scores = 0, np.zeros(len(_DELAYS_NS) + 2)
         #: The last iteration: its start and end, requests and context.
         self._last: tuple[int, int, int, int] | None = None
         #: The iterations after which requests ended: their middles, and the middles between their ends and the next
@@ -53,7 +53,8 @@ class StampDelay:
         del self._middles[:gone], self._between[:gone]
 
     def learn(self, end_ns: int, ends: Sequence[int]) -> None:
-        """Correct it by a request that ended at a time. `ends` are those of the iterations that are not dropped."""
+        """Correct it by a request that ended at a time. `ends` are the ends of all iterations that were added
+        and not dropped."""
         low = max(0, bisect_left(ends, end_ns - _LONGEST_NS) - 1)
         if bisect_left(ends, end_ns - _SHORTEST_NS) + 2 - low < 2 or len(ends) - low < 2:
             return
@@ -64,11 +65,10 @@ class StampDelay:
             return
         for middle_ns, between_ns in zip(self._middles[place:before], self._between[place:before], strict=True):
             # The delays with which the stamp is nearest to the end of this iteration, and not before its middle.
-            shortest, longest = ((since_ns - each) / _STEP_NS for each in (between_ns, middle_ns))
-            scores[max(0, math.ceil(shortest)) : max(0, math.ceil(longest))] += 1.0
+            first = max(0, -((between_ns - since_ns) // _STEP_NS))
+            scores[1 + first : 1 - (middle_ns - since_ns) // _STEP_NS] += 1.0
+        scores[-1] = 0.0
         # Neighbours of the best delay often have the same iterations: then the middle of them is best.
-        smooth = 2 * scores
-        smooth[1:] += scores[:-1]
-        smooth[:-1] += scores[1:]
+        smooth = np.convolve(scores, _KERNEL, "valid")
         if (best := int(smooth.argmax())) or smooth[0] > 0:
             self.ns = _DELAYS_NS[best]
