@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort_right
 from dataclasses import dataclass
+from itertools import islice
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -29,6 +30,8 @@ _NEAR_NS: Final = 30_000_000
 _NEW, _MOST_TENANTS = 0.05, 1000
 #: The time from a prefill worker's iteration to its answers: at least, and at most.
 _ANSWERS_NS: Final = (-20_000_000, 1_000_000_000)
+#: A position after all others.
+_NEVER: Final = 2**62
 #: The most requests that wait for their prefill to leave.
 _MOST: Final = 20_000
 
@@ -97,6 +100,8 @@ class Prefilling:
         self._passes: list[_PrefillPass] = []
         #: The most tokens of an iteration, before and in the latest ones, and the number of these.
         self._most_before, self._most, self._seen = 0, 0, 0
+        #: The result of `_full_until`, which later calls share: iterations may wait by the thousand. None: not known.
+        self._not_full: int | None = None
         self._prompts: list[_Prompt] = []
         #: By tenant: the usual share of a prompt that is computed.
         self._computed: dict[object, float] = {}
@@ -109,6 +114,7 @@ class Prefilling:
             tokens, size = message.prefill_tokens, message.prefill_tokens + message.decodes
             self._passes.append(_PrefillPass(at, start_ns, end_ns, size, message.prefills, tokens, message.prefill_kv))
             self._most = max(self._most, size)
+        self._not_full = None
         self._seen += 1
         if self._seen == _LATEST:
             self._most_before, self._most, self._seen = self._most, 0, 0
@@ -122,9 +128,14 @@ class Prefilling:
         low, high = (bisect_left(self._passes, each, key=_AT) for each in (at + 1, end))
         return self._passes[low:high]
 
-    def _full_between(self, at: int, end: int) -> bool:
-        """Whether all iterations with prefill between two positions may be full: only then a prompt needs more."""
-        return all(each.size is None or self._is_full(each.size) for each in self._between(at, end))
+    def _full_until(self, at: int) -> int:
+        """The position of the first iteration with prefill after another one that is not full. A prompt whose part ends
+        in the one at `at` goes on no further. The others' messages may have been lost."""
+        if self._not_full is None or self._not_full <= at:
+            later = islice(self._passes, bisect_left(self._passes, at + 1, key=_AT), None)
+            not_full = (each.at for each in later if each.size is not None and not self._is_full(each.size))
+            self._not_full = next(not_full, _NEVER)
+        return self._not_full
 
     def ended_at(self, first_ns: int) -> int | None:
         """The position of the iteration from which a first token came at this time, None if there is none."""
@@ -176,7 +187,8 @@ class Prefilling:
                 self._surplus(others, after.tokens).at = here.at
             else:
                 return
-            self._prompts.sort(key=_order)
+            n = bisect_left(self._prompts, after.at + 1, key=_POSITION)
+            self._prompts[:n] = sorted(self._prompts[:n], key=_order)
 
     @staticmethod
     def _surplus(some: list[_Prompt], tokens: int) -> _Prompt:
@@ -191,13 +203,13 @@ class Prefilling:
         its first iteration, and stamps are uncertain by some ms.
         """
         middle_ns = (here.start_ns + here.end_ns) // 2
+        low, high = (
+            bisect_left(self._prompts, 1 + each, key=_POSITION) for each in (here.at, self._full_until(here.at))
+        )
         some = [
             prompt
-            for prompt in self._prompts
-            if prompt.at > here.at
-            and prompt.request.scheduled_ns <= middle_ns
-            and self._full_between(here.at, prompt.at)
-            and self._left(prompt, here.at)
+            for prompt in islice(self._prompts, low, high)
+            if prompt.request.scheduled_ns <= middle_ns and self._left(prompt, here.at)
         ]
         return sorted(some, key=lambda prompt: self._left(prompt, here.at) <= tokens)
 
@@ -292,8 +304,8 @@ def _divided(tokens: int, some: list[tuple[_Prompt, int]], expected: list[float]
     for place, (_, most) in enumerate(some):
         part = min(most - computed[place], rest)
         computed[place], rest = computed[place] + part, rest - part
-    # If they have too few left, an earlier iteration got too many.
-    computed[0] += rest if complete else 0
+    # If they have too few left, an earlier iteration got too many. No prompt has more tokens than its length.
+    computed[0] += min(rest, some[0][0].request.prompt - computed[0]) if complete else 0
     return computed
 
 

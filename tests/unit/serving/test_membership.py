@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from unit.serving.tiny_engine import EPOCH_NS, MS, Run, all_parts, run
 
+from gpu_profile.serving import prefill
 from gpu_profile.serving.forward_pass import decoded
 from gpu_profile.serving.membership import Membership, PlacingFault
 from gpu_profile.serving.message_types import ForwardPass
@@ -139,6 +140,48 @@ def test_an_engine_that_restarts_with_a_smaller_limit_of_tokens_has_full_iterati
         some.add(at, at, at + 1, message)
     assert some._is_full(2000)
     assert not some._is_full(1900)
+
+
+def prefilling(*passes: tuple[int, int]) -> Prefilling:
+    """Iterations of 5 ms with so many prompts and tokens of prefill."""
+    some = Prefilling()
+    for at, (prompts, tokens) in enumerate(passes):
+        start_ns = EPOCH_NS + at * 5 * MS
+        message = ForwardPass("w", 0, at, 0.005, prompts, tokens, 0.0, 0, 0, 0)
+        some.add(at, start_ns, start_ns + 5 * MS, message)
+    return some
+
+
+def test_a_prompt_has_no_more_tokens_than_its_length_if_its_cached_tokens_are_not_known() -> None:
+    some = prefilling((1, 500))
+    some.put(1, served_by(1, 1, 5, 100, 5)._replace(cached=None), 0)
+    (chunk,) = some.chunks(0)
+    assert (chunk.tokens, chunk.context) == (100, 0)
+
+
+def test_the_prompts_that_wait_are_not_searched_through_for_each_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One long answer holds back the iterations of a busy engine, which then leave together."""
+    n, looked = 300, list[int]()
+
+    class CountedPrompt(prefill._Prompt):
+        @property
+        def at(self) -> int:
+            looked.append(self._at)
+            return self._at
+
+        @at.setter
+        def at(self, value: int) -> None:
+            self._at = value
+
+    monkeypatch.setattr(prefill, "_Prompt", CountedPrompt)
+    some = prefilling(*[(2, 2048)] * n)
+    for at in range(n):
+        # Each prompt has a part in the iteration before the one that ends it.
+        some.put(at, served_by(at, at + 1, n, 2048, n)._replace(scheduled_ns=EPOCH_NS + (at - 1) * 5 * MS), at)
+    looked.clear()
+    for at in range(n):
+        some.leave(at, some.chunks(at))
+    assert len(looked) < 100 * n
 
 
 def test_lost_iterations_leave_the_others_right() -> None:
