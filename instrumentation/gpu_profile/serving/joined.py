@@ -82,7 +82,7 @@ class ServingEngine:
         self._ending: deque[tuple[int, str]] = deque(maxlen=2 * MOST_REQUESTS)
         self._ended: deque[tuple[int, int]] = deque()
         self._finished: deque[tuple[FinishedRequest, RequestCost | StrEnum]] = deque(maxlen=_MOST_FINISHED)
-        self._spans = SpanArrivals()
+        self._spans = SpanArrivals(deadline_ns)
         #: Whether the engine reports the requests of its iterations.
         self._reports = False
         #: Why tenants have no costs now, None if they have.

@@ -15,9 +15,10 @@ _MOST: Final = 20_000
 
 
 class SpanArrivals:
-    """The latest spans of an engine's requests."""
+    """The latest spans of an engine's requests. Iterations wait for them for `deadline_ns`."""
 
-    def __init__(self) -> None:
+    def __init__(self, deadline_ns: int) -> None:
+        self._deadline_ns = deadline_ns
         self._latest: dict[tuple[str, int, int], None] = {}
         self._fresh: list[int] = []
         self._lateness_ns: deque[int] = deque(maxlen=_LATEST)
@@ -40,7 +41,9 @@ class SpanArrivals:
     def step(self, now_ns: int) -> None:
         """Take the spans that were added as come by now."""
         if self._fresh:
-            self._lateness_ns.extend(now_ns - end_ns for end_ns in self._fresh)
+            # No iteration waits for later ones, such as those of a host whose clock is wrong.
+            since_ns = now_ns - self._deadline_ns
+            self._lateness_ns.extend(now_ns - end_ns for end_ns in self._fresh if end_ns >= since_ns)
             self._fresh, self.last_ns = [], now_ns
 
     def restart(self) -> None:
