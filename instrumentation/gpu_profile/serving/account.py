@@ -55,8 +55,7 @@ class EngineAccount:
         self.model = CostModel()
         self._requests: dict[int, CostSums] = defaultdict(CostSums)
         self._tenants: dict[Hashable, CostSums] = defaultdict(CostSums)
-        self._phases = {phase: CostSums() for phase in RequestPhase}
-        self._growth = PrefillGrowth()
+        self._phases, self._growth = {phase: CostSums() for phase in RequestPhase}, PrefillGrowth()
         self.microjoules: dict[tuple[Hashable, RequestPhase], int] = defaultdict(int)
         self.device_s: dict[tuple[Hashable, RequestPhase], float] = defaultdict(float)
         #: By reason: energy that is no tenant's, in whole µJ.
@@ -186,18 +185,22 @@ class EngineAccount:
             self._iterations = self._iterations.since(n + 1)
 
     def _give_up(self, n: int, why: Unallocated = Unallocated.NOT_YET) -> None:
-        """Leave the first windows unallocated."""
+        """Leave the first windows unallocated. Their requests lack their energy, their tenants do not."""
         times, joules = self._readings.before(n + 1)
         whole = round(float(joules[-1]) * _UJ) - round(float(joules[0]) * _UJ)
         for reason, growth_j in zip(self._spoiled.by_window(times), np.diff(joules).tolist(), strict=True):
             if reason in WHOLE_TIMES or reason is Unallocated.IDLE:
                 whole -= self._add(reason, growth_j, whole)
         self._add(why, whole / _UJ, whole)
+        for request in self._iterations.between(*(times[[0, -1]] - self.model.lag.ns).tolist()).requests:
+            if request != UNKNOWN_REQUEST and self._tenant_of(request) is not None:
+                self._requests[request].missing_j[why] = math.inf
         self._drop(n)
 
     def _begin_anew(self) -> None:
         """Learn prices anew: the engine has another language model, or other work runs beside it."""
-        self.model, self._kept, self._fresh_iterations = CostModel(), 0, self._iterations
+        self.model, self._fresh_iterations = CostModel(), self._iterations
+        self._kept = self._shared_since_ns = 0
         self._growth = PrefillGrowth()
         # Their terms are those of a refuted model: their energy counts as refused until it has faded.
         for total in (*self._tenants.values(), *self._phases.values()):

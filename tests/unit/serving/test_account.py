@@ -1,3 +1,4 @@
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -372,9 +373,31 @@ def test_work_that_was_never_seen_has_prices_at_once_and_costs_other_requests_no
 
 
 def test_a_power_limit_that_changes_together_with_the_work_is_rejected() -> None:
-    account = shared_out(with_long_prompts(replace(PHYSICS, power_cap_w=300.0)))
+    """The requests of the time that is left out say so. Their tenants lack nothing of the time after it."""
+    whole = with_long_prompts(replace(PHYSICS, power_cap_w=300.0))
+    account = EngineAccount(lambda request: whole.requests[request].tenant)
+    settle, reasons = account.settle, Counter[Unallocated | None]()
+    parts = whole.iterations.parts
+    first_ns, last_ns = np.full(len(whole.requests), 2**62), np.zeros(len(whole.requests), np.int64)
+    np.minimum.at(first_ns, parts.request, whole.iterations.starts[parts.iteration])
+    np.maximum.at(last_ns, parts.request, whole.iterations.ends[parts.iteration])
+    waiting = {each for each, request in enumerate(whole.requests) if request.end_s > 0}
+
+    def settle_and_end(complete_ns: int) -> None:
+        settle(complete_ns)
+        for each in [each for each in waiting if last_ns[each] < account.shared_until_ns]:
+            waiting.remove(each)
+            request = whole.requests[each]
+            account.ended(each, (request.prompt - request.cached, request.output - 1), int(first_ns[each]))
+            reasons.update(cost.reason for cost in account.costs([each]).values())
+            account.forget([each])
+
+    account.settle = settle_and_end  # type: ignore[method-assign]
+    share_out(account, whole, whole.readings(every_s=0.03, seed=1), None)
     assert account.unallocated[Unallocated.REJECTED] > 0
     assert all(account.half_width(tenant) is None for tenant in range(3))
+    assert account.unallocated[Unallocated.REQUEST] == 0
+    assert reasons[Unallocated.REJECTED] > 10
 
 
 def test_a_window_whose_work_is_the_only_one_of_its_kind_is_nobodys_and_its_requests_say_so() -> None:
