@@ -32,8 +32,6 @@ _SURELY: Final = 4.0
 _CLASSES, _LEAST_IN_CLASS = 8, 30
 #: Windows in a stretch. The misfit that lasts is that of means over stretches, from this many of them on.
 _STRETCH, _LEAST_STRETCHES = 20, 8
-#: Durations that are predicted with a smaller misfit are usual: a busy host stretches iterations by as much.
-_UNUSUAL: Final = 0.15
 #: Work is new if fewer than two windows show it, and the half-width of a window with it is above this share.
 _NEW, _OPEN = 0.5, 0.1
 #: Terms approximate the cost of an iteration. They may divide windows among requests as wrongly as if each window were
@@ -66,7 +64,7 @@ class CostModel:
     @property
     def misfit(self) -> float:
         """By how much windows contradict the model, as a share of their energy, and durations, as a share of theirs."""
-        return self._residuals.misfit + (self._durations.misfit if self._durations.misfit > _UNUSUAL else 0.0)
+        return self._residuals.misfit + (self._durations.misfit if self._durations.unusual else 0.0)
 
     @property
     def refuted(self) -> bool:

@@ -100,7 +100,7 @@ class Prefilling:
         self._passes: list[_PrefillPass] = []
         #: The most tokens of an iteration, before and in the latest ones, and the number of these.
         self._most_before, self._most, self._seen = 0, 0, 0
-        #: The result of `_full_until`, which later calls share: iterations may wait by the thousand. None: not known.
+        #: The result of `_full_until` for later calls, as thousands of iterations may wait. None: to be computed.
         self._not_full: int | None = None
         self._prompts: list[_Prompt] = []
         #: By tenant: the usual share of a prompt that is computed.
@@ -149,7 +149,7 @@ class Prefilling:
         prompt = _Prompt(number, request, at, 0, request.cached)
         packed_before, self._packs = self._packs, self._apart and request.cached is not None
         if packed_before and not self._packs:
-            # Prompts that are identified by their tokens were in the order of their requests' spans.
+            # Their order was that of the requests' spans.
             self._prompts.sort(key=_order)
         insort_right(self._prompts, prompt, key=_order)
         del self._prompts[:-_MOST]

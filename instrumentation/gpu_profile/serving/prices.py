@@ -27,8 +27,9 @@ _RIDGE: Final = 1e-9
 #: The places of the groups' terms among the unknowns.
 _PLACES: Final = {group: places + 1 for group, places in GROUPS.items()}
 #: The latest iterations, which show whether others than the predicted ones run now, as of another language model.
-#: Above this misfit, old iterations fade.
-_RECENT, _STALE = 2000, 0.1
+#: Above the first misfit, old iterations fade. Durations are unusual from the second one on, until it is below the
+#: first one: a busy host stretches iterations by some 10 %.
+_RECENT, _STALE, _UNUSUAL = 2000, 0.1, 0.15
 #: Iterations from which durations are predicted.
 _LEARNED: Final = 500
 
@@ -116,6 +117,8 @@ class DurationModel:
 
     def __init__(self) -> None:
         self.n = 0
+        #: Whether the misfit counts.
+        self.unusual = False
         #: Over the latest iterations: s beyond the predicted ones, and s.
         self._recent: Floats = np.zeros(2)
         self._gram: Floats = np.zeros((TERMS, TERMS))
@@ -133,6 +136,7 @@ class DurationModel:
             some, some_s = values[tested], float(seconds[tested].sum())
             self._recent *= math.exp(-len(some) / _RECENT)
             self._recent += [some_s - float((some @ self.prices).sum()), some_s]
+            self.unusual = self.misfit > (_STALE if self.unusual else _UNUSUAL)
             if self.misfit > _STALE:
                 fade = math.exp(-len(values) / _RECENT)
                 self._gram, self._moment = self._gram * fade, self._moment * fade

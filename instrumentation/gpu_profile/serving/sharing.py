@@ -117,6 +117,10 @@ class WindowParts(NamedTuple):
         unallocated = {Unallocated.IDLE: float(outside[counts].sum()), Unallocated.LOST: float(rest[lost].sum())}
         per_joule = np.where(modelled > 0, 1 / np.maximum(modelled, 1e-12), 0.0)
         missing = {Unallocated.LOST: rest * per_joule * lost} if lost.any() else {}
+        # It may be of the iterations all the same, as after a change of the language model.
+        beyond = np.where(counts & ~lost, np.maximum(rest, 0.0), 0.0) * per_joule
+        if beyond.any():
+            missing[Unallocated.UNEXPLAINED] = beyond
         for reason in {each for each in reasons if each not in (None, Unallocated.LOST)}:
             here = np.array([each is reason for each in reasons])
             unallocated[Unallocated(reason)] = unallocated.get(Unallocated(reason), 0.0) + float(joules[here].sum())

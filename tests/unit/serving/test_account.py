@@ -400,6 +400,19 @@ def test_a_power_limit_that_changes_together_with_the_work_is_rejected() -> None
     assert reasons[Unallocated.REJECTED] > 10
 
 
+def test_energy_that_prices_do_not_explain_may_be_of_the_requests_of_its_time(run: ServingRun) -> None:
+    """Another language model with the same durations: its first windows show it before prices are rejected."""
+    since_ns = run.start_ns + 55 * 10**9
+    starts, parts = run.iterations.starts, run.iterations.parts
+    account = shared_out(run._replace(joules=np.where(starts < since_ns, 1.0, 2.0) * run.joules))
+    before = set(parts.request[starts[parts.iteration] < since_ns].tolist())
+    costs = account.costs(set(parts.request.tolist()) - before)
+    assert len(costs) > 20
+    for each, cost in costs.items():
+        within = abs(sum(cost.joules) - 2 * run.true_j[each]) < 3 * cost.half_width_j
+        assert within or cost.reason is Unallocated.UNEXPLAINED
+
+
 def test_a_window_whose_work_is_the_only_one_of_its_kind_is_nobodys_and_its_requests_say_so() -> None:
     run = simulate(PHYSICS, seconds=45, seed=1, noise=0.3)
     at_ns = run.start_ns + 42_000_000_000

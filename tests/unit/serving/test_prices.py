@@ -21,12 +21,17 @@ def test_other_durations_are_a_misfit_until_their_prices_are_learned() -> None:
     # Another language model, in which the terms have other shares too.
     later = prices * 0.5
     later[DURATION + 3] = 0.002
-    misfits = []
+    misfits, unusual = [], []
     for seed in range(40, 90):
         model.add(iterations(seed), iterations(seed) @ later, np.ones(TERMS))
         misfits.append(model.misfit)
+        unusual.append(model.unusual)
     assert max(misfits) > 0.25
     assert misfits[-1] < 0.05
+    # Nearly learned prices are not usual yet.
+    at = misfits.index(max(misfits))
+    assert any(0.1 < misfit < 0.15 for misfit in misfits[at:])
+    assert unusual[at:] == [misfit > 0.1 for misfit in misfits[at:]]
     assert iterations(0) @ model.prices == pytest.approx(iterations(0) @ later, rel=0.05)
 
 
