@@ -41,7 +41,7 @@ class SpanArrivals:
     def step(self, now_ns: int) -> None:
         """Take the spans that were added as come by now."""
         if self._fresh:
-            # No iteration waits for later ones, such as those of a host whose clock is wrong.
+            # No iteration waits longer: the clock of the host is wrong.
             since_ns = now_ns - self._deadline_ns
             self._lateness_ns.extend(now_ns - end_ns for end_ns in self._fresh if end_ns >= since_ns)
             self._fresh, self.last_ns = [], now_ns
