@@ -107,7 +107,7 @@ class EngineAccount:
         self._shared_since_ns = self._kept = 0
         self._requests.clear()
         if not self.model.locked:
-            self.model = CostModel()
+            self.model = CostModel(self.model.lag)
 
     def _idle(self, since_ns: int, until_ns: int) -> None:
         """Leave out the windows of a time without iterations, except near its ends."""
@@ -199,7 +199,7 @@ class EngineAccount:
 
     def _begin_anew(self) -> None:
         """Learn prices anew: the engine has another language model, or other work runs beside it."""
-        self.model, self._fresh_iterations = CostModel(), self._iterations
+        self.model, self._fresh_iterations = CostModel(self.model.lag), self._iterations
         self._kept = self._shared_since_ns = 0
         self._growth = PrefillGrowth()
         # Their terms are those of a refuted model: their energy counts as refused until it has faded.

@@ -38,17 +38,18 @@ _NEW, _OPEN = 0.5, 0.1
 #: off by this share: most errors of single requests in simulated engines are within the half-width that follows.
 _APPROXIMATE: Final = 0.05
 _UNKNOWNS: Final = 1 + TERMS
+_UNKNOWN: Final = Lag(0, ())
 
 
 class CostModel:
     """A model of the cost of iterations, from windows between readings. It is `ready` once it can share out energy.
 
     Until the lag is `locked`, windows and the terms of iterations are kept, and the search for it is repeated. From
-    then on, only sums remain.
+    then on, only sums remain. `lag` is that of a model before, as the search begins near it.
     """
 
-    def __init__(self) -> None:
-        self.lag, self.ready, self.locked = Lag(0, ()), False, False
+    def __init__(self, lag: Lag = _UNKNOWN) -> None:
+        self.lag, self.ready, self.locked = lag, False, False
         self._scales: Floats = np.ones(TERMS)
         self._has_scales = False
         self._durations, self._equations = DurationModel(), Equations(columns=_UNKNOWNS)
