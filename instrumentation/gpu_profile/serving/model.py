@@ -32,6 +32,9 @@ _SURELY: Final = 4.0
 _CLASSES, _LEAST_IN_CLASS = 8, 30
 #: Windows in a stretch. The misfit that lasts is that of means over stretches, from this many of them on.
 _STRETCH, _LEAST_STRETCHES = 20, 8
+#: The energy of iterations changed with their durations if it is this share beyond their prices, in so many windows. A
+#: busy host makes iterations longer, and the time costs no more than idle devices.
+_CHANGED, _LEAST_UNUSUAL = 0.05, 50
 #: Work is new if fewer than two windows show it, and the half-width of a window with it is above this share.
 _NEW, _OPEN = 0.5, 0.1
 #: Terms approximate the cost of an iteration. They may divide windows among requests as wrongly as if each window were
@@ -56,6 +59,10 @@ class CostModel:
         self._lag_offsets: Floats = np.zeros((0, _UNKNOWNS))
         self._kept, self._fitted_n, self._square = _Kept(), 0, 0.0
         self._residuals = _Residuals()
+        #: Since durations became unusual: windows, their residuals from the prices of that moment, the squares of
+        #: residuals, and energy. Prices that are fitted to windows of both times would be right for neither.
+        self._usual: Floats | None = None
+        self._since_unusual: Floats = np.zeros(4)
         self._refit()
 
     def _refit(self) -> None:
@@ -69,8 +76,11 @@ class CostModel:
 
     @property
     def refuted(self) -> bool:
-        """Whether windows contradict the model too much, or show two clocks of the devices."""
-        return self._residuals.misfit > WIDEST_HALF_WIDTH or self.prices.clocks_changed
+        """Whether windows contradict the model too much or show two clocks of the devices, or whether the energy of
+        iterations changed together with their durations."""
+        n, residual, square, joules = self._since_unusual.tolist()
+        sure = n >= _LEAST_UNUSUAL and abs(residual) > max(_SURELY * math.sqrt(square), _CHANGED * joules)
+        return self._residuals.misfit > WIDEST_HALF_WIDTH or self.prices.clocks_changed or sure
 
     @property
     def waiting(self) -> int:
@@ -163,6 +173,12 @@ class CostModel:
         tested &= self._seen.tests(shares[:, 1:])
         residuals = joules - shares @ self.prices.solution
         self._residuals.add(shares[tested], joules[tested], residuals[tested])
+        if not self._durations.unusual:
+            self._usual, self._since_unusual = None, np.zeros(4)
+            return
+        self._usual = self.prices.solution if self._usual is None else self._usual
+        some, some_j = (joules - shares @ self._usual)[tested], joules[tested]
+        self._since_unusual += [len(some), some.sum(), (some**2).sum(), some_j.sum()]
 
     # ------------------------------------------------------------------ new work
 

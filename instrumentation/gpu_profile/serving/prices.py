@@ -26,10 +26,11 @@ _SURELY: Final = 4.0
 _RIDGE: Final = 1e-9
 #: The places of the groups' terms among the unknowns.
 _PLACES: Final = {group: places + 1 for group, places in GROUPS.items()}
-#: The latest iterations, which show whether others than the predicted ones run now, as of another language model.
+#: The latest iterations, which show whether others than the predicted ones run now, as of another language model. If
+#: so, old iterations fade over more.
 #: Above the first misfit, old iterations fade. Durations are unusual from the second one on, until it is below the
 #: first one: a busy host stretches iterations by some 10 %.
-_RECENT, _STALE, _UNUSUAL = 2000, 0.1, 0.15
+_RECENT, _FADING, _STALE, _UNUSUAL = 500, 2000, 0.1, 0.15
 #: Iterations from which durations are predicted.
 _LEARNED: Final = 500
 
@@ -138,7 +139,7 @@ class DurationModel:
             self._recent += [some_s - float((some @ self.prices).sum()), some_s]
             self.unusual = self.misfit > (_STALE if self.unusual else _UNUSUAL)
             if self.misfit > _STALE:
-                fade = math.exp(-len(values) / _RECENT)
+                fade = math.exp(-len(values) / _FADING)
                 self._gram, self._moment = self._gram * fade, self._moment * fade
         self.n += len(values)
         self._gram += values.T @ values

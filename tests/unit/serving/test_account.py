@@ -348,6 +348,22 @@ def test_a_power_limit_that_changes_before_prices_are_certain_gives_no_confident
     assert sum(abs(sum(cost.joules) - true_j) > 3 * cost.half_width_j for cost, true_j in given_) < 0.03 * len(large)
 
 
+def test_prices_are_learned_anew_if_energy_changes_together_with_durations(run: ServingRun) -> None:
+    """Another language model. Prices of windows of both models would fit all of them, with wrong shares of requests."""
+    larger = replace(PHYSICS, model=LanguageModel(parameters=14e9, layers=40, width=5120))
+    later_ns = int(run.iterations.ends[-1]) + 10_000_000
+    whole = after(run, simulate(larger, seconds=25, seed=4, start_ns=later_ns))
+    account, parts = shared_out(whole, whole.readings(every_s=0.05)), whole.iterations.parts
+    early = parts.iteration < np.searchsorted(whole.iterations.starts, later_ns + 17 * 10**9)
+    others = set(parts.request[early].tolist())
+    ended = [each for each, request in enumerate(whole.requests) if each not in others and 0 < request.end_s < 24]
+    costs = account.costs(ended)
+    assert len(costs) > 30
+    errors = [(abs(sum(cost.joules) - whole.true_j[each]), cost.half_width_j) for each, cost in costs.items()]
+    assert all(error < 3 * width for error, width in errors)
+    assert np.median([width / whole.true_j[each] for each, (_, width) in zip(costs, errors, strict=True)]) < 0.1
+
+
 USUAL = TenantLoad("chat", 600, 165, 0.5, 0.6, 0.0, 5.0), TenantLoad("short", 1500, 60, 0.3, 0.4, 0.0, 1.5)
 LONG = TenantLoad("long", 32_000, 60, 0.1, 0.4, 0.0, 0.3)
 
