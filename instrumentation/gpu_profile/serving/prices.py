@@ -31,6 +31,8 @@ _PLACES: Final = {group: places + 1 for group, places in GROUPS.items()}
 #: Above the first misfit, old iterations fade. Durations are unusual from the second one on, until it is below the
 #: first one: a busy host stretches iterations by some 10 %.
 _RECENT, _FADING, _STALE, _UNUSUAL = 500, 2000, 0.1, 0.15
+#: An iteration counts as so many times as long as predicted at most, or as short.
+_LONGEST: Final = 2.0
 #: Iterations from which durations are predicted.
 _LEARNED: Final = 500
 
@@ -134,9 +136,11 @@ class DurationModel:
         values[:, DURATION] = 0.0
         if self.n >= _LEARNED:
             tested = SeenWork(self._gram, self.n, scales).tests(values)
-            some, some_s = values[tested], float(seconds[tested].sum())
-            self._recent *= math.exp(-len(some) / _RECENT)
-            self._recent += [some_s - float((some @ self.prices).sum()), some_s]
+            usual_s = np.maximum(values[tested] @ self.prices, 0.0)
+            # A single iteration that a host stopped for a second shows nothing about the others.
+            some_s = np.clip(seconds[tested], usual_s / _LONGEST, usual_s * _LONGEST)
+            self._recent *= math.exp(-len(some_s) / _RECENT)
+            self._recent += [float((some_s - usual_s).sum()), float(some_s.sum())]
             self.unusual = self.misfit > (_STALE if self.unusual else _UNUSUAL)
             if self.misfit > _STALE:
                 fade = math.exp(-len(values) / _FADING)

@@ -46,3 +46,15 @@ def test_durations_of_work_that_was_never_seen_are_no_misfit() -> None:
     assert model.misfit < 1e-6
     model.add(longer, longer @ prices * 1.4, np.ones(TERMS))
     assert model.misfit > 0.1
+
+
+def test_one_iteration_that_took_a_second_makes_durations_not_unusual() -> None:
+    model, prices = DurationModel(), np.zeros(TERMS)
+    prices[DURATION + 1 : DURATION + 4] = 0.004, 0.002, 0.001
+    for seed in range(10):
+        model.add(iterations(seed), iterations(seed) @ prices, np.ones(TERMS))
+    seconds = iterations(10) @ prices
+    seconds[250] = 1.5
+    model.add(iterations(10), seconds, np.ones(TERMS))
+    assert model.misfit < 0.01
+    assert not model.unusual
