@@ -270,7 +270,8 @@ class Prefilling:
             some = [(prompt, self._left(prompt, at)) for prompt in (*others, *more)]
             expected = [most * self._computed.get(prompt.request.tenant, 1.0) for prompt, most in some]
             complete = len(ending) + len(more) == here.prompts
-            return result + _shared(some, at, _divided(tokens, some, expected, complete=complete), context)
+            divided = _divided(tokens, some, expected, complete=complete)
+            return result + _shared(some, at, divided, context, complete=complete)
         for prompt in more:
             if (computed := min(self._left(prompt, at), tokens)) > 0:
                 result.append(Chunk(prompt, computed, (prompt.cached or 0) + prompt.computed))
@@ -309,15 +310,19 @@ def _divided(tokens: int, some: list[tuple[_Prompt, int]], expected: list[float]
     return computed
 
 
-def _shared(some: list[tuple[_Prompt, int]], at: int, computed: list[int], context: int) -> list[Chunk]:
-    """The parts of prompts in the iteration at a position, if some of them do not report their cached tokens."""
+def _shared(
+    some: list[tuple[_Prompt, int]], at: int, computed: list[int], context: int, *, complete: bool
+) -> list[Chunk]:  # fmt: skip
+    """The parts of prompts in the iteration at a position, if some of them do not report their cached tokens.
+    `complete`: it has no other prompts."""
     result: list[Chunk] = []
     seen: set[object] = set()
     for place, (prompt, _) in enumerate(some):
         tenant = prompt.request.tenant
-        of_tenant = 0 if tenant in seen else _unsure(some, computed, [e.request.tenant == tenant for e, _ in some])
+        mine = [each.request.tenant == tenant for each, _ in some]
+        of_tenant = 0 if tenant in seen else _unsure(some, computed, mine, complete=complete)
         seen.add(tenant)
-        unsure = _unsure(some, computed, [each is prompt for each, _ in some])
+        unsure = _unsure(some, computed, [each is prompt for each, _ in some], complete=complete)
         # A prompt that ends here has all its other tokens already. One that goes on has the context that remains.
         before = prompt.request.prompt - computed[place]
         if prompt.at > at:
@@ -327,11 +332,12 @@ def _shared(some: list[tuple[_Prompt, int]], at: int, computed: list[int], conte
     return result
 
 
-def _unsure(some: list[tuple[_Prompt, int]], computed: list[int], mine: list[bool]) -> int:
+def _unsure(some: list[tuple[_Prompt, int]], computed: list[int], mine: list[bool], *, complete: bool) -> int:
     """By how many tokens the sum over some prompts may be off: each prompt has at least one. Where earlier parts are
-    unsure, so is what a prompt has left."""
+    unsure, so are the tokens that are left of a prompt. Prompts without a span may have any tokens."""
     tokens, own = sum(computed), sum(each for each, of in zip(computed, mine, strict=True) if of)
     most = sum(each + prompt.unsure for (prompt, each), of in zip(some, mine, strict=True) if of)
     others = sum(each + prompt.unsure for prompt, each in some) - most
     high = min(most, tokens - (len(some) - sum(mine)))
-    return max(0, high - own, own - max(sum(mine), tokens - others))
+    low = max(sum(mine), tokens - others) if complete else sum(mine)
+    return max(0, high - own, own - low)

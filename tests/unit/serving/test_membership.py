@@ -159,6 +159,13 @@ def test_a_prompt_has_no_more_tokens_than_its_length_if_its_cached_tokens_are_no
     assert (chunk.tokens, chunk.context) == (100, 0)
 
 
+def test_the_tokens_of_a_prompt_beside_one_without_a_span_may_be_the_others() -> None:
+    some = prefilling((2, 500))
+    some.put(1, served_by(1, 1, 5, 400, 5)._replace(cached=None), 0)
+    (chunk,) = some.chunks(0)
+    assert (chunk.tokens, chunk.unsure, chunk.tenant_unsure) == (400, 399, 399)
+
+
 def test_the_prompts_that_wait_are_not_searched_through_for_each_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
     """One long answer holds back the iterations of a busy engine, which then leave together."""
     n, looked = 300, list[int]()
