@@ -9,8 +9,9 @@ import numpy as np
 
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.equations import Equations
+from gpu_profile.join.unmixing.rate import Z95, t95
 from gpu_profile.join.unmixing.shrinkage import shrink, shrink_without
-from gpu_profile.join.unmixing.unmix import WINDOWS_PER_RATE, Z95, t95
+from gpu_profile.join.unmixing.unmix import WINDOWS_PER_RATE
 from gpu_profile.serving.seen_work import SeenWork
 from gpu_profile.serving.terms import DURATION, GROUPS, TERMS
 

@@ -7,7 +7,7 @@ own rate. Many windows give linear equations. Read in this order:
 - `active_time`: exclusive active time per column as a function of time, by `piece_sums`; `sampled_time`: on a grid.
 - `region_columns`: the columns of the equations, one or two per region.
 - `sensor`: the time that a reading describes; `timings`: the first trial timings; `expected`: priors of timings.
-- `probes`: effects of violated assumptions on readings; `stamps`: bounds on the errors of stamps.
+- `probes`: effects of violated assumptions on readings; `stamps`: bounds on stamp errors; `unmarked`: work in pauses.
 - `design`: the equations of windows under a timing; `equations`: their sums over all windows; `least_squares`: their
   solution within bounds.
 - `shrinkage`: the solution with each violation as large as the readings support.

@@ -15,9 +15,10 @@ from gpu_profile.catalogue.signals import POWER, signal
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.design import Windows
 from gpu_profile.join.unmixing.probes import Prior, ProbeKind
+from gpu_profile.join.unmixing.rate import Z95
 from gpu_profile.join.unmixing.sensor import GUARD_NS, Sensor
 from gpu_profile.join.unmixing.timings import STEP_NS
-from gpu_profile.join.unmixing.unmix import LOCK_STEP, Z95, Fit
+from gpu_profile.join.unmixing.unmix import LOCK_STEP, Fit
 
 _MS: Final = 1e6
 #: Times above this, in ms, belong to no sensor.

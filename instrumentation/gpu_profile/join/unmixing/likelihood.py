@@ -80,8 +80,8 @@ _RIDGE: Final = 1e-12  #: a share of the strongest column that keeps equations s
 
 class Trial(NamedTuple):
     """The evidence of `n` windows on a timing, with varying rates modelled by `probes` probes: its score, and the mean
-    squared errors with steady rates (`left`) and with varying ones (`noise`). Stamp errors may cause `explained` of
-    them. `lag_ms` is the error of the lag."""
+    squared errors with steady rates (`left`) and with varying ones (`noise`). `steady` are the steady rates.
+    `lag_ms` is the error of the lag."""
 
     sensor: Sensor
     n: int
@@ -89,7 +89,7 @@ class Trial(NamedTuple):
     score: float
     left: float
     noise: float
-    explained: float
+    steady: Floats
     lag_ms: float
 
     def beside(self, best: Trial, allowed: float = 0.0) -> float:
@@ -283,11 +283,10 @@ class Likelihood:
         strange = (other_period or extra_lag) + self._in_parts(sensor)
         return _STRANGE * strange + _UNUSUAL * (unheard + is_late(sensor) + early)
 
-    def _explained(self, sensor: Sensor, rates: Floats) -> float:
-        """The largest mean squared error that stamp errors cause under a timing with these rates."""
+    def _explained(self, sensor: Sensor, rates: Floats, share: float = 1.0, *, steady: bool = True) -> float:
+        """The mean squared error of a timing with these rates by unmarked executions and a share of stamp errors."""
         length_ns = sensor.length_ns or float((self.windows.ends - self.windows.starts).mean())
-        most = self._stamp_errors.most * self._stamp_errors.allowed
-        return float(rates @ most @ rates) / max(1.0, length_ns)
+        return self._stamp_errors.effect(rates, share * self._stamp_errors.allowed, steady=steady) / max(1.0, length_ns)
 
     def _in_parts(self, sensor: Sensor) -> bool:
         """Whether a counter counts a part of each period for all of it."""
@@ -308,12 +307,13 @@ class Likelihood:
     def _beside(self, sensor: Sensor, left: float, best: tuple[Sensor, float], allowed: float = 0.0) -> float:
         """The score of a timing with error `left` relative to `best`, a timing with its error. `allowed` and the effect
         of stamp errors are excused."""
-        excused = left - allowed - self._excused(sensor, best[0]) * self._explained(sensor, self.rates(sensor))
+        excused = left - allowed - self._explained(sensor, self.rates(sensor), self._excused(sensor, best[0]))
         return self._score(sensor, min(left, max(best[1], excused)))
 
     def _beside_if_rates_vary(self, one: Trial, best: Trial, allowed: float = 0.0) -> float:
         """The same for timings with varying rates."""
-        return one.beside(best, allowed + self._excused(one.sensor, best.sensor) * one.explained)
+        share = self._excused(one.sensor, best.sensor)
+        return one.beside(best, allowed + self._explained(one.sensor, one.steady, share, steady=False))
 
     def _errors(self, sensor: Sensor) -> tuple[Floats, Ints]:
         """The windows' residuals from steady rates under a timing, and the group of similar windows of each."""
@@ -380,7 +380,7 @@ class Likelihood:
                 score=fit.evidence + self._against(sensor),
                 left=self._left(fitted, rates, n),
                 noise=fit.noise,
-                explained=self._explained(sensor, rates),
+                steady=rates,
                 lag_ms=float(fit.solution[lag]),
             )
 

@@ -25,8 +25,9 @@ import numpy as np
 from gpu_profile.catalogue import Signal
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.activities import Activities, Pieces
-from gpu_profile.join.unmixing.equations import Equations
+from gpu_profile.join.unmixing.equations import Equations, sized
 from gpu_profile.join.unmixing.piece_sums import Columns
+from gpu_profile.join.unmixing.unmarked import UnmarkedExecutions
 
 #: Larger variation is not due to stamps: hosts take them late by 0.2-1 ms, and a few per cent by ten times as much.
 #: No stamp is better than the second number: clocks are read, and marks recorded, within some microseconds.
@@ -63,7 +64,8 @@ class StampErrors(NamedTuple):
     columns]`, summed over the windows. `least` and `likely` are the smallest and the most likely share of it, by the
     stamps alone. `allowed` is the largest share that the windows of all sensors allow. `shared[a, b]` is the share of
     all time that may count for `a` instead of `b` because a region's stamps are late by the same time, and
-    `overlapping[a, b]` the share in which both ran and that may count for `a` alone."""
+    `overlapping[a, b]` the share in which both ran and that may count for `a` alone. `unmarked` are the squares of the
+    shares that executions without a mark have, by column, summed over the windows too."""
 
     most: Floats
     least: float = 0.0
@@ -71,6 +73,19 @@ class StampErrors(NamedTuple):
     allowed: float = 1.0
     shared: Floats = np.zeros((0, 0))
     overlapping: Floats = np.zeros((0, 0))
+    unmarked: Floats = np.zeros(1)
+
+    def effect(self, rates: Floats, share: float, *, steady: bool = True) -> float:
+        """The sum of the squares of the windows' errors under these rates by a share of the largest stamp errors, and
+        by executions without a mark. Only a `steady` rate outside regions is not that of these executions there."""
+        whole = float(self.unmarked.sum())
+        outside = rates[0] if steady or whole <= 0 else rates @ self.unmarked / whole
+        return share * float(rates @ self.most @ rates) + float(self.unmarked @ (rates - outside) ** 2)
+
+    @property
+    def by_unmarked(self) -> StampErrors:
+        """Only the contribution of executions without a mark."""
+        return StampErrors(np.zeros_like(self.most), unmarked=self.unmarked)
 
     def moved(self, weights: Floats, rates: Floats, active: Floats) -> float:
         """How far the rate of a mixture of columns may be off because a region's stamps are late by the same time.
@@ -113,6 +128,7 @@ class Stamps:
         self._allowed: dict[Signal, tuple[int, float]] = {}
         #: Executions that ended, and the number of them with stamps of the device.
         self.counted = self.marked = 0
+        self._unmarked = UnmarkedExecutions()
 
     @property
     def exact(self) -> bool:
@@ -153,6 +169,7 @@ class Stamps:
         self._follows += _pairs(before[directly], after[directly], count)
         self._follows[:, 0] += np.bincount(before[~directly], minlength=count)
         self._follows[0] += np.bincount(after[~directly], minlength=count)
+        self._unmarked.take(pauses[~directly], self._lengths)
 
     def _take_edges(self, pieces: Pieces, columns: Columns, between: tuple[int, int]) -> None:
         start_ns, end_ns = between
@@ -240,10 +257,11 @@ class Stamps:
             return StampErrors(np.zeros((columns, columns)))
         both, beside = (_mutual(counts, columns) for counts in (self._follows, self._overlaps))
         variance = self.variance
+        unmarked = sized(self._unmarked.squares, columns) * (windows * kernel / self.elapsed_ns)
         # Time that a stamp error adds to one region is taken from its neighbour.
         most = (np.diag(both.sum(axis=0)) - both) * (variance * windows * kernel / self.elapsed_ns)
         if variance <= 0:
-            return StampErrors(most)
+            return StampErrors(most, unmarked=unmarked)
         low, likely, _ = self._by_edges()
         allowed = min((most for _, most in self._allowed.values()), default=math.inf)
         likely = 0.5 * variance if likely is None else likely
@@ -251,7 +269,8 @@ class Stamps:
         # The device's own stamps have no lateness in common. Half of the difference lies at each of a region's edges.
         late_ns = 0.0 if self.exact else min(_SHARED_NS, _SHARED * math.sqrt(min(variance, allowed)))
         shared, overlapping = (part * (late_ns / 2 / self.elapsed_ns) for part in (both - beside, beside))
-        return StampErrors(most, min(1.0, low / variance), min(1.0, likely / variance), fits, shared, overlapping)
+        least, likely = min(1.0, low / variance), min(1.0, likely / variance)
+        return StampErrors(most, least, likely, fits, shared, overlapping, unmarked)
 
     def merge(self, column: int, into: int) -> None:
         """Merge a column into another."""
@@ -260,6 +279,7 @@ class Stamps:
                 counts[into] += counts[column]
                 counts[:, into] += counts[:, column]
                 counts[column] = counts[:, column] = 0.0
+            self._unmarked.merge(column, into)
             self._lengths[:, column] = 0.0
 
 

@@ -10,9 +10,9 @@ import pytest
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.probes import Probe, ProbeKind
-from gpu_profile.join.unmixing.rate import Rate, biased, not_yet
+from gpu_profile.join.unmixing.rate import Z95, Rate, biased, not_yet
 from gpu_profile.join.unmixing.stamps import StampErrors
-from gpu_profile.join.unmixing.unmix import LOCK_STEP, ROUNDED, Z95, Fit
+from gpu_profile.join.unmixing.unmix import LOCK_STEP, ROUNDED, Fit
 
 WINDOW_MS = 100.0
 K = 6

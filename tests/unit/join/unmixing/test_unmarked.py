@@ -1,0 +1,96 @@
+"""Executions without a mark, as pauses show them: in one program of known lengths, with and without such executions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.join.unmixing.stamps import StampErrors
+from gpu_profile.join.unmixing.undetermined import changed
+from gpu_profile.join.unmixing.unmarked import UnmarkedExecutions
+
+MS = 1_000_000
+TYPICAL_MS = np.array([3.5, 2.7, 12.0])
+N = 6_000
+
+
+def ran(seed: int, share: float, gap_ms: float = 0.4) -> tuple[Ints, Ints, Ints, np.ndarray]:
+    """Starts, ends and columns of all executions, in a fixed order, and the marked ones."""
+    rng = np.random.default_rng(seed)
+    own = np.arange(N) % len(TYPICAL_MS)
+    lengths = TYPICAL_MS[own] * rng.uniform(0.9, 1.1, N) * MS
+    ends = np.cumsum(lengths + rng.uniform(0, gap_ms, N) * MS)
+    return (ends - lengths).astype(np.int64), ends.astype(np.int64), own + 1, rng.random(N) >= share
+
+
+def taken(seed: int, share: float, gap_ms: float = 0.4) -> UnmarkedExecutions:
+    starts, ends, columns, marked = (part[:] for part in ran(seed, share, gap_ms))
+    starts, ends, columns = starts[marked], ends[marked], columns[marked]
+    result, lengths = UnmarkedExecutions(), np.zeros((3, len(TYPICAL_MS) + 1))
+    for at in range(0, len(starts), 100):
+        part = slice(at, at + 100)
+        own = (ends - starts)[part].astype(np.float64)
+        lengths += [np.bincount(columns[part], weights, lengths.shape[1]) for weights in (None, own, own**2)]
+        result.take(starts[part][1:] - ends[part][:-1], lengths)
+    return result
+
+
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.1])
+def test_pauses_of_the_length_of_an_execution_are_counted(share: float) -> None:
+    expected = share * N * (1 - share) ** 2  # a pause of two in a row is too long for one
+    assert taken(1, share).count == pytest.approx(expected, rel=0.15)
+
+
+@pytest.mark.parametrize("gap_ms", [0.0, 0.4, 2.0, 8.0])
+def test_ordinary_pauses_are_no_executions(gap_ms: float) -> None:
+    assert taken(2, 0.0, gap_ms).count < 0.01 * N
+
+
+def test_merged_columns_have_both_shares() -> None:
+    unmarked = taken(3, 0.05)
+    before = unmarked.squares.copy()
+    unmarked.merge(3, 1)
+    assert unmarked.squares.tolist() == [0.0, before[1] + before[3], before[2], 0.0]
+
+
+def shares_of(seed: int, share: float) -> tuple[Floats, Floats]:
+    """By window of 100 ms: the share of each column by the marks, and the power by all executions: 100, 250, 600 and
+    350 W."""
+    starts, ends, columns, marked = ran(seed, share)
+    edges = np.arange(0, int(ends[-1]), 100 * MS)
+
+    def active(which: np.ndarray) -> Floats:
+        shares = np.zeros((len(edges) - 1, len(TYPICAL_MS) + 1))
+        for column in range(1, shares.shape[1]):
+            own = which & (columns == column)
+            at = np.stack((starts[own], ends[own])).T.ravel()
+            passed = np.cumsum(np.stack((np.zeros(own.sum()), (ends - starts)[own])).T.ravel())
+            shares[:, column] = np.diff(np.interp(edges, at, passed)) / (100 * MS)
+        shares[:, 0] = 1 - shares[:, 1:].sum(axis=1)
+        return shares
+
+    return active(marked), active(np.ones(N, bool)) @ np.array([100.0, 250.0, 600.0, 350.0])
+
+
+def test_the_rates_may_be_as_far_off_as_unmarked_executions_make_them() -> None:
+    """In a loop the shares hardly vary, and least squares draws the rates to their mean."""
+    share = 0.08
+    shares, power = shares_of(4, share)
+    # The time with work outside regions draws as much as they do, and idle time hardly occurs.
+    gram, moment, square = shares.T @ shares, shares.T @ power, float(power @ power)
+    rates = np.linalg.solve(gram, moment)
+    squares = taken(4, share).squares / (100 * MS) ** 2
+    change = changed(gram, moment, square, rates, squares)
+    assert 600 - rates[2] > 20
+    assert change[2] > (600 - rates[2]) / 2
+    assert not changed(gram, moment, square, rates, 0 * squares).any()
+
+
+def test_the_errors_of_windows_follow_from_the_differences_of_rates() -> None:
+    errors = StampErrors(np.zeros((3, 3)), unmarked=np.array([0.0, 2.0, 1.0]))
+    rates = np.array([100.0, 400.0, 400.0])
+    assert errors.effect(rates, 1.0) == pytest.approx(3 * 300**2)
+    # With a rate of their own outside regions, equal regions cause no error.
+    assert errors.effect(rates, 1.0, steady=False) == pytest.approx(0.0)
+    assert errors.by_unmarked.effect(rates, 1.0) == errors.effect(rates, 1.0)
