@@ -96,8 +96,10 @@ def node_clocks(recording: Recording, collectives: Sequence[Collective] = ()) ->
         # One offset does not describe a clock that was set, nor others by a reference that was.
         jumped = next((each for each in (host, hosts[0]) if number[each] in jumps), None)
         if jumped is not None:
-            when = " and ".join(each.text(base) for each in jumps[number[jumped]])
-            nodes.append(NodeClock(host, ranks, None, reason=f"{jumped}'s clock {when}"))
+            own = jumps[number[jumped]]
+            which = f"{jumped}'s clock" if all(each.sure for each in own) else "one of the two"
+            when = " and ".join(each.text(base) for each in own)
+            nodes.append(NodeClock(host, ranks, None, reason=f"{which} {when}"))
         elif (chosen := best.get(number[host])) is None:
             why = left_out[ranks[0]] if all(rank in left_out for rank in ranks) else _NO_MEETING
             nodes.append(NodeClock(host, ranks, None, reason=why))

@@ -133,6 +133,32 @@ def test_a_clock_that_was_set_by_much_is_named_with_the_time(node: int, by_ms: f
     assert len(line) <= 200
 
 
+@pytest.mark.parametrize("regions", [("all-reduce",), ("step", "compute", "all-reduce")])
+@pytest.mark.parametrize("by_ms", [-20, 3, 12, 45])
+def test_of_two_nodes_a_clock_may_have_been_set_by_no_more_than_steps_differ(by_ms: float, regions: tuple[str]) -> None:
+    """Set between the ranks' exits from one meeting, if all regions are recorded: then it is a part of two steps."""
+    recording = set_by(ClockJob([0, 20], steps=120).recording(regions), 1, by_ms)
+    (line,) = clock_lines(node_clocks(recording))
+    which, at = line.removeprefix("clock of node-1 (ranks 2-3) cannot be compared with node-0's: ").split(" by ")
+    assert which == ("node-1's clock was set ahead" if by_ms == 45 else "one of the two was set")
+    assert float(at.partition(" ms after 00:00:11 UTC")[0]) == pytest.approx(abs(by_ms), abs=0.3)
+
+
+def test_of_three_nodes_the_clock_that_was_set_by_little_is_named() -> None:
+    recording = set_by(ClockJob([0, 20, -500]).recording(("all-reduce",)), 1, 6)
+    first, second = node_clocks(recording).nodes
+    assert first.reason.startswith("node-1's clock was set ahead by 5.9")
+    assert second.offset is not None
+
+
+def test_ranks_that_leave_late_at_times_are_no_set_clock() -> None:
+    job = ClockJob([0, 20], per_node=1)
+    job.exits[1, 20::30] += 9
+    (node,) = node_clocks(job.recording(("all-reduce",))).nodes
+    assert node.offset is not None
+    assert node.offset.low_ns < 20e6 < node.offset.high_ns
+
+
 def test_a_clock_that_was_set_leaves_those_of_other_nodes_compared() -> None:
     recording = set_by(ClockJob([0, 20, -500]).recording(("all-reduce",)), 1, HOUR_MS)
     first, second = node_clocks(recording).nodes

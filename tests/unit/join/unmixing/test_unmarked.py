@@ -79,7 +79,7 @@ def test_the_rates_may_be_as_far_off_as_unmarked_executions_make_them() -> None:
     shares, power = shares_of(4, share)
     # The time with work outside regions draws as much as they do, and idle time hardly occurs.
     gram, moment, square = shares.T @ shares, shares.T @ power, float(power @ power)
-    rates = np.linalg.solve(gram, moment)
+    rates = np.linalg.solve(gram, moment).astype(np.float64)
     squares = taken(4, share).squares / (100 * MS) ** 2
     change = changed(gram, moment, square, rates, squares)
     assert 600 - rates[2] > 20
