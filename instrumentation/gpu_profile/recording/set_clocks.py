@@ -19,6 +19,8 @@ from gpu_profile.units import NS_PER_S, si
 
 #: The fewest readings by one setting. With fewer, readings are in no order. Ours.
 _FEWEST: Final = 8
+#: Readings that come again have more than this share of equal times. Ours.
+_AGAIN: Final = 0.5
 #: Readings just after each other may have stamps in another order by less than this: a call takes as long. Ours.
 _IN_ORDER_NS: Final = 1_000_000
 #: Executions may end this long after the last reading by a setting. Ours.
@@ -100,8 +102,8 @@ def set_clock(polled: Iterable[Column]) -> SetClock | None:
     if not len(back) or not (steps > 0).any():
         return None
     parts = np.split(ends, back)
-    # A driver that delivers its readings again repeats their times.
-    repeated = any(np.isin(later, earlier).any() for earlier, later in pairwise(parts))
+    # A driver that delivers its readings again repeats their times. By chance, a few times in whole ms are equal too.
+    repeated = any(np.isin(earlier[earlier >= later[0]], later).mean() > _AGAIN for earlier, later in pairwise(parts))
     if repeated or min(map(len, parts)) < _FEWEST:
         return None
     usual_ns = int(np.median(steps[steps > 0]))

@@ -117,3 +117,14 @@ def test_two_stamps_in_another_order_are_no_set_clock_and_hide_none() -> None:
     clock = set_clock([np.concatenate((ends, ends - 3_600_000_000_050))])
     assert clock is not None
     assert len(clock.settings) == 2
+
+
+def test_equal_times_by_chance_are_no_second_delivery() -> None:
+    """A driver stamps its readings in whole milliseconds: of thousands, some are equal after ten minutes come again."""
+    rng = np.random.default_rng(1)
+    ends = T + np.cumsum(rng.integers(95, 106, 36_000)) * MS
+    again = ends[18_000] - 600 * S + np.cumsum(rng.integers(95, 106, 18_000)) * MS
+    assert np.isin(again, ends).any()
+    clock = set_clock([np.concatenate((ends[:18_000], again))])
+    assert clock is not None
+    assert clock.settings[0].ahead_ns == pytest.approx(600 * S, abs=2 * 100 * MS)
