@@ -12,8 +12,8 @@ own rate. Many windows give linear equations. Read in this order:
   solution within bounds.
 - `shrinkage`: the solution with each violation as large as the readings support.
 - `unmix`: a `rate` with its confidence interval or refusal; `undetermined`: rates that only physics bounds.
-- `scan`: a rough trial of many timings; `likelihood`: the likelihood of readings under a timing; `timing_search`: the
-  search for the sensor's lag and window.
+- `scan`: a rough trial of many timings; `likelihood`: the likelihood of readings under a timing, as `trials`;
+  `timing_search`: the search for the sensor's lag and window.
 - `correction`: corrects the timing by its probes; `pauses`: points at which the search may yield to the program.
 - `family`: windows of signals that share them; `shares`: a measured total, shared out among regions.
 - `watch`: detects that new windows no longer fit the rates.

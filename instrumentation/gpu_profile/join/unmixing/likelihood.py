@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import repeat
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, GUARD_NS, Sensor, re
 from gpu_profile.join.unmixing.shrinkage import CERTAIN, shrink
 from gpu_profile.join.unmixing.stamps import StampErrors
 from gpu_profile.join.unmixing.timings import LONGEST_LAG_NS, shapes
+from gpu_profile.join.unmixing.trials import Trial, is_late
 from gpu_profile.units import NS_PER_S
 
 #: With more pieces of active time than this, the search uses the active time of half-millisecond cells: less work, with
@@ -43,22 +44,14 @@ _MANY_PIECES: Final = 4000
 _CELL_NS: Final = 500_000
 _CELLS_PER_PIECE: Final = 3
 _MOST_CELLS: Final = 1_000_000
-#: A timing is a rival of the best one if independent windows do not rule it out. Excess error up to this share of the
-#: part that varying rates explain is excused: the model of variation is approximate, and no number of windows averages
-#: out its error.
-_MISFIT: Final = 0.05
-#: ... and up to this multiple of the part that they explain under the best timing: steady rates leave nothing to
-#: approximate.
-_LIKE_BEST: Final = 4.0
 #: A difference of this share of the variance does not separate two distant timings: programs and sensors differ from
 #: the model by as much, and no number of windows averages that out.
 _DISCREPANCY: Final = 0.002
 #: The initial penalty of a sensor with renewals that also has a lag, or a period other than the nominal one. A counter
 #: that measures a part of each period has it too.
 _STRANGE: Final = 20.0
-#: ... and that of a window unlike any board's, or of a lag above all boards' known lags.
+#: ... and that of a window unlike any board's, or of a lag above all boards' known lags (`trials`).
 _UNUSUAL: Final = 20.0
-_LATE_NS: Final = 200_000_000
 UNKNOWN: Final = 2  #: unknowns of a timing: its lag and its phase
 _COMPARED: Final = 64  #: two timings are compared at this number of readings
 #: Windows times timings that are tried at once, because of the memory they need, and with varying rates.
@@ -76,46 +69,6 @@ _MEDIANS: Final = 1.65
 _MEDIAN_SQUARE: Final = 0.455
 _ROUNDS: Final = 2
 _RIDGE: Final = 1e-12  #: a share of the strongest column that keeps equations solvable if they lack a column
-
-
-class Trial(NamedTuple):
-    """The evidence of `n` windows on a timing, with varying rates modelled by `probes` probes: its score, and the mean
-    squared errors with steady rates (`left`) and with varying ones (`noise`). `steady` are the steady rates.
-    `lag_ms` is the error of the lag."""
-
-    sensor: Sensor
-    n: int
-    probes: int
-    score: float
-    left: float
-    noise: float
-    steady: Floats
-    lag_ms: float
-
-    def beside(self, best: Trial, allowed: float = 0.0) -> float:
-        """The score relative to the best trial's. The model of varying rates counts as approximate, and `allowed` of
-        the mean squared error is excused."""
-        misfit = min(_MISFIT * (self.left - self.noise), _LIKE_BEST * (best.left - best.noise))
-        approximate = max(best.noise, self.noise - misfit - allowed)
-        return self.score - self.n * max(0.0, math.log(self.noise / approximate))
-
-
-def is_late(sensor: Sensor) -> bool:
-    """Whether readings are older than any board's."""
-    return sensor.lag_ns + sensor.period_ns // 2 > _LATE_NS
-
-
-class Best(NamedTuple):
-    """The best score, whether its timing is late, and the windows' design effect."""
-
-    score: float
-    late: bool
-    effect: float
-
-    def near(self, score: float, *, late: bool) -> bool:
-        """Whether another score is not certainly worse. Windows that repeat each other weigh less. But in a loop that
-        they repeat with, a lag of one more turn always fits equally well, and no board has such a lag."""
-        return score - self.score < (CERTAIN if late and not self.late else CERTAIN * self.effect)
 
 
 class Likelihood:
@@ -197,8 +150,10 @@ class Likelihood:
         """
         median, outliers = min(map(self._median_residual, sensors))
         if 0 < outliers <= _FEW:
-            own, outliers = self._median_residual(best)
-            own = math.sqrt(max(median**2, own**2 - _MEDIAN_SQUARE * self._explained(best, self.rates(best))))
+            (own, outliers), rates = self._median_residual(best), self.rates(best)
+            own = math.sqrt(
+                max(median**2, own**2 - _MEDIAN_SQUARE * (self._explained(best, rates) + self._by_pauses(best, rates)))
+            )
             n, certain, gain = len(self.windows.ends), CERTAIN * self._repeated(best), math.log(own / median)
             if gain > _MEDIANS * math.sqrt(certain / n) or (0 < outliers <= _FEW and n * gain > certain):
                 self._limit = _CLIP * median
@@ -283,10 +238,16 @@ class Likelihood:
         strange = (other_period or extra_lag) + self._in_parts(sensor)
         return _STRANGE * strange + _UNUSUAL * (unheard + is_late(sensor) + early)
 
-    def _explained(self, sensor: Sensor, rates: Floats, share: float = 1.0, *, steady: bool = True) -> float:
-        """The mean squared error of a timing with these rates by unmarked executions and a share of stamp errors."""
-        length_ns = sensor.length_ns or float((self.windows.ends - self.windows.starts).mean())
-        return self._stamp_errors.effect(rates, share * self._stamp_errors.allowed, steady=steady) / max(1.0, length_ns)
+    def _explained(self, sensor: Sensor, rates: Floats) -> float:
+        """The largest mean squared error that stamp errors cause under a timing with these rates."""
+        return self._stamp_errors.by_stamps(rates) / self._length_ns(sensor)
+
+    def _by_pauses(self, sensor: Sensor, rates: Floats, *, steady: bool = True) -> float:
+        """The mean squared error by executions without a mark under a timing with these rates."""
+        return self._stamp_errors.by_pauses(rates, steady=steady) / self._length_ns(sensor)
+
+    def _length_ns(self, sensor: Sensor) -> float:
+        return max(1.0, sensor.length_ns or float((self.windows.ends - self.windows.starts).mean()))
 
     def _in_parts(self, sensor: Sensor) -> bool:
         """Whether a counter counts a part of each period for all of it."""
@@ -307,13 +268,18 @@ class Likelihood:
     def _beside(self, sensor: Sensor, left: float, best: tuple[Sensor, float], allowed: float = 0.0) -> float:
         """The score of a timing with error `left` relative to `best`, a timing with its error. `allowed` and the effect
         of stamp errors are excused."""
-        excused = left - allowed - self._explained(sensor, self.rates(sensor), self._excused(sensor, best[0]))
+        rates, by_pauses = self.rates(sensor), self._by_pauses(best[0], self.rates(best[0]))
+        excused = left - allowed - self._excused(sensor, best[0]) * self._explained(sensor, rates)
+        # Executions without a mark cause no more than they may have caused under the best timing.
+        excused -= self._by_pauses(sensor, rates) * min(1.0, best[1] / max(by_pauses, 1e-300))
         return self._score(sensor, min(left, max(best[1], excused)))
 
     def _beside_if_rates_vary(self, one: Trial, best: Trial, allowed: float = 0.0) -> float:
         """The same for timings with varying rates."""
-        share = self._excused(one.sensor, best.sensor)
-        return one.beside(best, allowed + self._explained(one.sensor, one.steady, share, steady=False))
+        by_stamps = self._excused(one.sensor, best.sensor) * self._explained(one.sensor, one.steady)
+        own, other = (self._by_pauses(each.sensor, each.steady, steady=False) for each in (best, one))
+        by_pauses = other * min(1.0, best.noise / max(own, 1e-300))
+        return one.beside(best, allowed + by_stamps + by_pauses)
 
     def _errors(self, sensor: Sensor) -> tuple[Floats, Ints]:
         """The windows' residuals from steady rates under a timing, and the group of similar windows of each."""
@@ -386,7 +352,7 @@ class Likelihood:
 
     def _lengths(self, sensor: Sensor) -> Floats:
         """Typical lengths of executions by column, as shares of a reading's averaging time."""
-        return self._typical_ns / (sensor.length_ns or float((self.windows.ends - self.windows.starts).mean()))
+        return self._typical_ns / self._length_ns(sensor)
 
     @cached_property
     def _typical_ns(self) -> Floats:

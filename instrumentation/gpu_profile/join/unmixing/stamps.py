@@ -75,12 +75,17 @@ class StampErrors(NamedTuple):
     overlapping: Floats = np.zeros((0, 0))
     unmarked: Floats = np.zeros(1)
 
-    def effect(self, rates: Floats, share: float, *, steady: bool = True) -> float:
-        """The sum of the squares of the windows' errors under these rates by a share of the largest stamp errors, and
-        by executions without a mark. Only a `steady` rate outside regions is not that of these executions there."""
-        whole = float(self.unmarked.sum())
-        outside = rates[0] if steady or whole <= 0 else rates @ self.unmarked / whole
-        return share * float(rates @ self.most @ rates) + float(self.unmarked @ (rates - outside) ** 2)
+    def by_stamps(self, rates: Floats) -> float:
+        """The largest sum of the squares of the windows' errors by stamp errors under these rates."""
+        return self.allowed * float(rates @ self.most @ rates)
+
+    def by_pauses(self, rates: Floats, *, steady: bool = True) -> float:
+        """The sum of the squares of the windows' errors by executions without a mark under these rates. Only a `steady`
+        rate outside regions is not that of these executions."""
+        if (whole := float(self.unmarked.sum())) <= 0:
+            return 0.0
+        outside = rates[0] if steady else rates @ self.unmarked / whole
+        return float(self.unmarked @ (rates - outside) ** 2)
 
     @property
     def by_unmarked(self) -> StampErrors:

@@ -14,7 +14,7 @@ from gpu_profile.catalogue import Kind
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.design import Windows, design_effect
 from gpu_profile.join.unmixing.expected import SensorPrior
-from gpu_profile.join.unmixing.likelihood import UNKNOWN, Best, Likelihood, Trial, is_late
+from gpu_profile.join.unmixing.likelihood import UNKNOWN, Likelihood
 from gpu_profile.join.unmixing.scan import Scan
 from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, IN_STEP, NEAR_STEP, Sensor, in_step
 from gpu_profile.join.unmixing.shrinkage import CERTAIN
@@ -34,6 +34,7 @@ from gpu_profile.join.unmixing.timings import (
     stepping,
     stretching,
 )
+from gpu_profile.join.unmixing.trials import Best, Trial, is_late
 from gpu_profile.join.unmixing.unmix import WINDOWS_PER_RATE
 
 #: Number of the newest windows on which the coarse grid is tried.
@@ -327,9 +328,8 @@ class Search(Likelihood):
         return [each for each in sensors if abs(each.period_ns - nominal) * span > STEP_NS * nominal]
 
     def _any_phase(self, best: Sensor) -> list[Sensor]:
-        """Renewals at any phase, without a lag, if readings determine the phase: repeating windows may fit any. The
-        usual sensor is among them where executions without a mark may hide it."""
-        hidden = self._explained(best, self.rates(best), 0.0) > self._discrepancy
+        """Renewals at any phase without a lag, if readings determine it, or executions without a mark may hide it."""
+        hidden = self._by_pauses(best, self.rates(best)) > self._discrepancy
         if not best.period_ns or (best.in_step and not hidden) or best.follows:
             return []
         usual = self._usual(best)

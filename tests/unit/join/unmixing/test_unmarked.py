@@ -90,7 +90,8 @@ def test_the_rates_may_be_as_far_off_as_unmarked_executions_make_them() -> None:
 def test_the_errors_of_windows_follow_from_the_differences_of_rates() -> None:
     errors = StampErrors(np.zeros((3, 3)), unmarked=np.array([0.0, 2.0, 1.0]))
     rates = np.array([100.0, 400.0, 400.0])
-    assert errors.effect(rates, 1.0) == pytest.approx(3 * 300**2)
+    assert errors.by_pauses(rates) == pytest.approx(3 * 300**2)
     # With a rate of their own outside regions, equal regions cause no error.
-    assert errors.effect(rates, 1.0, steady=False) == pytest.approx(0.0)
-    assert errors.by_unmarked.effect(rates, 1.0) == errors.effect(rates, 1.0)
+    assert errors.by_pauses(rates, steady=False) == pytest.approx(0.0)
+    assert errors.by_unmarked.by_pauses(rates) == errors.by_pauses(rates)
+    assert StampErrors(np.zeros((3, 3))).by_pauses(rates) == 0.0
