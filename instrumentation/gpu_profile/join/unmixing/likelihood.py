@@ -84,8 +84,7 @@ class Likelihood:
     ) -> None:  # fmt: skip
         self.lead = lead
         self.windows = windows
-        self.columns = columns
-        self.most = most
+        self.columns, self.most = columns, most
         self._reach_ns = LONGEST_LAG_NS + max(shape.reach_ns for shape in shapes(lead)) + 2 * lead.refresh_ns
         self._pieces = active.tabled(columns)
         self._active = self._coarse()
@@ -103,10 +102,11 @@ class Likelihood:
         if self._faster:
             # A reading may be as old as the sensor's period, which is at most the time between two readings.
             self._unsteadiness_ns += int(np.median(windows.ends - windows.starts)) // 4
-        #: The least mean squared error: the finest step's effect on a window is no evidence against a timing.
+        #: The least mean squared error: the finest step's effect and rounding are no evidence against a timing.
         means = self._alone.masses[:, 0] * NS_PER_S / (windows.ends - windows.starts)
         unsure = float(FINE_STEPS_NS[-1] / np.maximum(windows.ends - windows.starts, 1).mean())
-        self._least = max(1e-9, unsure**2) * float((means**2).mean()) + 1e-30
+        rounded = 0.0 if lead.kind is Kind.COUNTER else lead.base(1) ** 2 / 12
+        self._least = max(1e-9, unsure**2) * float((means**2).mean()) + rounded + 1e-30
         self._variance, self._mean = float(means.var()), float(means.mean())
         self._discrepancy = _DISCREPANCY * self._variance
         self._limit = math.inf  #: residuals are clipped to this limit
