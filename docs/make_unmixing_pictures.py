@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from gpu_profile.history.timeline import Floats
-from gpu_profile.join.unmixing.equations import Equations
-from gpu_profile.join.unmixing.rate import Rate
-from gpu_profile.join.unmixing.unmix import Fit
+from gpu_profile.join.unmixing.solving.equations import Equations
+from gpu_profile.join.unmixing.solving.rate import Rate
+from gpu_profile.join.unmixing.solving.unmix import Fit
 
 IMAGES: Final = Path(__file__).parent / "images"
 WINDOW_MS: Final = 100.0

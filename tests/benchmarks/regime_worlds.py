@@ -26,8 +26,8 @@ from gpu_profile.driver.simulated.sensors import Sensors
 from gpu_profile.driver.simulated.worklog import RECORD, RecordKind
 from gpu_profile.history.timeline import Floats, Timeline
 from gpu_profile.join.summary import Durations, summarise
-from gpu_profile.join.unmixing.activities import DeviceExecution
-from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.join.unmixing.pools.pooling import Pool
+from gpu_profile.join.unmixing.windows.activities import DeviceExecution
 from gpu_profile.regimes import Regime, Verdict, classify
 from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.units import NS_PER_S

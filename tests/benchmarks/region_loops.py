@@ -30,7 +30,7 @@ from gpu_profile.analysis import analyse
 from gpu_profile.catalogue.samples import DeviceKind
 from gpu_profile.clock import SYSTEM_CLOCK
 from gpu_profile.driver.grammar import open_driver
-from gpu_profile.join.unmixing.mixture import Mixture
+from gpu_profile.join.unmixing.pools.mixture import Mixture
 from gpu_profile.recording import read_recording
 from gpu_profile.regions import running
 from gpu_profile.regions.frameworks.events import EventStream

@@ -16,8 +16,8 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import ENERGY, POWER_AVERAGE
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.unmixing.activities import Activities
-from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.join.unmixing.pools.pooling import Pool
+from gpu_profile.join.unmixing.windows.activities import Activities
 
 _KIB: Final = 1024
 

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from hypothesis import strategies as st
 
-from gpu_profile.join.unmixing.activities import DeviceExecution
+from gpu_profile.join.unmixing.windows.activities import DeviceExecution
 
 #: Ticks that are looked at; activities begin and end before, in and after them.
 SPAN = 40

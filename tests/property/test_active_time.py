@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from property.activity_trees import SPAN, cuts, forests, shared_at
 
 from gpu_profile.history.timeline import Floats
-from gpu_profile.join.unmixing.active_time import ActiveTime, concurrency
-from gpu_profile.join.unmixing.activities import Activities, DeviceExecution, Pieces, pieces
+from gpu_profile.join.unmixing.windows.active_time import ActiveTime
+from gpu_profile.join.unmixing.windows.activities import Activities, DeviceExecution, Pieces, concurrency, pieces
 
 #: Three columns of time alone, and as many of shared time.
 COLUMNS = 7

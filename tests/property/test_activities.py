@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property.activity_trees import SPAN, ancestors, cuts, forests, innermost_at
 
-from gpu_profile.join.unmixing.activities import Activities, DeviceExecution, pieces, segments
+from gpu_profile.join.unmixing.windows.activities import Activities, DeviceExecution, pieces, segments
 
 
 def numbered(activities: list[DeviceExecution]) -> Activities:

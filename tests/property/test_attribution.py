@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property.activity_trees import SPAN, ancestors, cuts, forests, runs_at, shared_at
 
-from gpu_profile.join.unmixing import region_columns as module
-from gpu_profile.join.unmixing.activities import Activities, DeviceExecution, NamedActivities
-from gpu_profile.join.unmixing.region_columns import OTHER, RegionColumns
+from gpu_profile.join.unmixing.solving import region_columns as module
+from gpu_profile.join.unmixing.solving.region_columns import OTHER, RegionColumns
+from gpu_profile.join.unmixing.windows.activities import Activities, DeviceExecution, NamedActivities
 from gpu_profile.units import NS_PER_S
 
 ALL = 1_000_000

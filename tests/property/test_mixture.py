@@ -11,9 +11,9 @@ from support.worlds import DEVICE, MS, T0, known
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, PCIE_RX
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.unmixing.activities import DeviceExecution
-from gpu_profile.join.unmixing.pooling import Pool
-from gpu_profile.join.unmixing.shares import CountedShare, Shares
+from gpu_profile.join.unmixing.pools.pooling import Pool
+from gpu_profile.join.unmixing.pools.shares import CountedShare, Shares
+from gpu_profile.join.unmixing.windows.activities import DeviceExecution
 
 few = settings(max_examples=25)
 ALL = np.ones(3, bool)

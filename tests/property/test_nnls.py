@@ -9,9 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpu_profile.history.timeline import Floats
-from gpu_profile.join.unmixing import least_squares
-from gpu_profile.join.unmixing.equations import LeftOut, Sums, rates_of_each
-from gpu_profile.join.unmixing.least_squares import bounded, nnls
+from gpu_profile.join.unmixing.solving import least_squares
+from gpu_profile.join.unmixing.solving.equations import LeftOut, Sums, rates_of_each
+from gpu_profile.join.unmixing.solving.least_squares import bounded, nnls
 
 
 class Problem:

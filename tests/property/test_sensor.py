@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from gpu_profile.catalogue.signals import GRAPHICS, POWER_AVERAGE
 from gpu_profile.history.timeline import Ints
-from gpu_profile.join.unmixing.active_time import ActiveTime, Placed
-from gpu_profile.join.unmixing.activities import Pieces
-from gpu_profile.join.unmixing.design import Design, Windows
-from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, Sensor, clear_of, moments_of
-from gpu_profile.join.unmixing.timings import STEP_NS, lagging, renewing, shapes, stepping
+from gpu_profile.join.unmixing.solving.design import Design, Windows
+from gpu_profile.join.unmixing.timing.timings import STEP_NS, lagging, renewing, shapes, stepping
+from gpu_profile.join.unmixing.windows.active_time import ActiveTime, Placed
+from gpu_profile.join.unmixing.windows.activities import Pieces
+from gpu_profile.join.unmixing.windows.sensor import FINE_STEPS_NS, Sensor, clear_of, moments_of
 
 MS = 1_000_000
 few = settings(max_examples=60)

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_profile.history.timeline import Floats
-from gpu_profile.join.unmixing.equations import Equations
-from gpu_profile.join.unmixing.unmix import Fit
-from gpu_profile.join.unmixing.watch import ResidualWatch
+from gpu_profile.join.unmixing.pools.watch import ResidualWatch
+from gpu_profile.join.unmixing.solving.equations import Equations
+from gpu_profile.join.unmixing.solving.unmix import Fit
 
 few = settings(max_examples=60)
 

@@ -14,9 +14,9 @@ from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.history.timeline import Floats, Ints, Timeline
 from gpu_profile.join.summary import RegionSummary
-from gpu_profile.join.unmixing.activities import DeviceExecution
-from gpu_profile.join.unmixing.expected import DevicePrior
-from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.join.unmixing.pools.pooling import Pool
+from gpu_profile.join.unmixing.timing.expected import DevicePrior
+from gpu_profile.join.unmixing.windows.activities import DeviceExecution
 from gpu_profile.recording import read_recording
 from gpu_profile.regimes import Regime
 from gpu_profile.units import NS_PER_S

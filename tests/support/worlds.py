@@ -11,10 +11,10 @@ from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, UTILIZATION
 from gpu_profile.history.timeline import Floats, Ints, Timeline
 from gpu_profile.join.trailing import Readings
-from gpu_profile.join.unmixing.activities import DeviceExecution
-from gpu_profile.join.unmixing.expected import DevicePrior
-from gpu_profile.join.unmixing.pooling import Pool
-from gpu_profile.join.unmixing.shares import CountedShare
+from gpu_profile.join.unmixing.pools.pooling import Pool
+from gpu_profile.join.unmixing.pools.shares import CountedShare
+from gpu_profile.join.unmixing.timing.expected import DevicePrior
+from gpu_profile.join.unmixing.windows.activities import DeviceExecution
 from gpu_profile.units import NS_PER_S
 
 MS = 1_000_000

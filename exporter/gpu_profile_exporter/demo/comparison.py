@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gpu_profile.join.unmixing.activities import DeviceExecution, segments
-from gpu_profile.join.unmixing.pooled import Pooled
-from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.join.unmixing.pools.pooled import Pooled
+from gpu_profile.join.unmixing.pools.pooling import Pool
+from gpu_profile.join.unmixing.windows.activities import DeviceExecution, segments
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session.session import Session
 

@@ -23,7 +23,7 @@ from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.region_watch import RegionChange, RegionWatch
 from gpu_profile.join.remedies import DOCTOR
 from gpu_profile.join.summary import Durations, RegionSummary, summarise
-from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.join.unmixing.pools.pooling import Pool
 from gpu_profile.recording import ProcessInfo, Recording
 from gpu_profile.recording.nccl_inspector import Collective
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Regime, Thresholds, Verdict, classify

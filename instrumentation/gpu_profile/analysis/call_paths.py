@@ -9,7 +9,7 @@ import numpy as np
 
 from gpu_profile.analysis.runs import RecordedWork
 from gpu_profile.history.timeline import Ints
-from gpu_profile.join.unmixing.activities import MOST_DEEP
+from gpu_profile.join.unmixing.windows.activities import MOST_DEEP
 from gpu_profile.recording import Recording, SpanRecord
 from gpu_profile.report.table import printable
 

@@ -12,8 +12,8 @@ from gpu_profile.analysis.devices import sampled
 from gpu_profile.analysis.runs import DeviceWork
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.region_watch import RegionChange, RegionWatch
-from gpu_profile.join.unmixing.activities import Activities
-from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.join.unmixing.pools.pooling import Pool
+from gpu_profile.join.unmixing.windows.activities import Activities
 from gpu_profile.recording import ProcessInfo
 from gpu_profile.regions.session.sensor_priors import sensor_priors
 from gpu_profile.units import NS_PER_S

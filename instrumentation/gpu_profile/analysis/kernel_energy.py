@@ -20,11 +20,11 @@ from gpu_profile.analysis.devices import DeviceUse
 from gpu_profile.analysis.kernel_times import OTHERS
 from gpu_profile.analysis.runs import DeviceWork
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.join.unmixing.active_time import ActiveTime
-from gpu_profile.join.unmixing.activities import Activities, pieces
-from gpu_profile.join.unmixing.pooled import Pooled
-from gpu_profile.join.unmixing.rate import WIDEST_HALF_WIDTH
-from gpu_profile.join.unmixing.region_columns import MOST_REGIONS
+from gpu_profile.join.unmixing.pools.pooled import Pooled
+from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH
+from gpu_profile.join.unmixing.solving.region_columns import MOST_REGIONS
+from gpu_profile.join.unmixing.windows.active_time import ActiveTime
+from gpu_profile.join.unmixing.windows.activities import Activities, pieces
 from gpu_profile.recording import ProcessInfo, SpanRecord
 from gpu_profile.report.table import printable
 

@@ -16,7 +16,7 @@ from gpu_profile.analysis.account import Analysis
 from gpu_profile.analysis.runs import RecordedWork, gather, usable
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.history.timeline import Ints
-from gpu_profile.join.unmixing.activities import Activities
+from gpu_profile.join.unmixing.windows.activities import Activities
 from gpu_profile.recording import Recording, SpanRecord
 from gpu_profile.report.blocks import pack
 

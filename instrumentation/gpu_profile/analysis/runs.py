@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from gpu_profile.catalogue.samples import Interval
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.join.unmixing.activities import Activities
-from gpu_profile.join.unmixing.region_columns import MOST_REGIONS, OTHER
+from gpu_profile.join.unmixing.solving.region_columns import MOST_REGIONS, OTHER
+from gpu_profile.join.unmixing.windows.activities import Activities
 from gpu_profile.recording import SpanRecord
 from gpu_profile.regimes.kernel_work import KernelWork, KernelWorks
 from gpu_profile.regimes.operation import RegionOperation, RegionOperations

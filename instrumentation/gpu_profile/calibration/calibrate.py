@@ -19,7 +19,7 @@ from gpu_profile.clock import Clock
 from gpu_profile.driver.own_process import own_ids
 from gpu_profile.driver.protocol import Driver
 from gpu_profile.errors import UsageError
-from gpu_profile.join.unmixing.expected import SensorPrior
+from gpu_profile.join.unmixing.timing.expected import SensorPrior
 from gpu_profile.regions.session.sensor_priors import SCHEMA, sensors_path
 from gpu_profile.user_cache import store
 

@@ -12,9 +12,9 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.unmixing.activities import DeviceExecution
-from gpu_profile.join.unmixing.expected import DevicePrior, SensorPrior
-from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.join.unmixing.pools.pooling import Pool
+from gpu_profile.join.unmixing.timing.expected import DevicePrior, SensorPrior
+from gpu_profile.join.unmixing.windows.activities import DeviceExecution
 
 #: The sampling interval of a running program.
 _INTERVAL_NS: Final = 100_000_000

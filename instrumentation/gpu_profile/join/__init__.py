@@ -13,5 +13,5 @@ Read in this order:
 - `region_watch`: the regimes of regions over time, period by period.
 
 Imports the history, the regimes and the catalogue. A new quantity of a region is a field of `summary.RegionSummary`,
-computed from `reading`, `busy` or `unmixing.pooling.Pool`.
+computed from `reading`, `busy` or `unmixing.pools.pooling.Pool`.
 """

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.summary import period_evidence
-from gpu_profile.join.unmixing.periods import Period
+from gpu_profile.join.unmixing.pools.periods import Period
 from gpu_profile.regimes import Thresholds, classify
 from gpu_profile.regimes.regime_watch import RegimeChange, RegimeWatch
 from gpu_profile.regimes.verdict import first_verdict

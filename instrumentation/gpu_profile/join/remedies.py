@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from gpu_profile.join.unmixing.expected import CONTRADICTED, UNTRUSTED
-from gpu_profile.join.unmixing.probes import ProbeGroup
-from gpu_profile.join.unmixing.unmix import LOCK_STEP, ROUNDED, TIMING
+from gpu_profile.join.unmixing.solving.unmix import LOCK_STEP, ROUNDED, TIMING
+from gpu_profile.join.unmixing.timing.expected import CONTRADICTED, UNTRUSTED
+from gpu_profile.join.unmixing.windows.probes import ProbeGroup
 
 _LONGER: Final = "a longer run helps"
 DOCTOR: Final = "gpu-profile doctor, on the machine of the run, names the cause"

@@ -17,13 +17,13 @@ from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Interval
 from gpu_profile.history.timeline import Column, Timeline
 from gpu_profile.join.reading import LATEST_GPM_NS, WIDEST_WINDOW, Reading, read
-from gpu_profile.join.unmixing.contrast import contrast
-from gpu_profile.join.unmixing.meter import Metered
-from gpu_profile.join.unmixing.periods import Period
-from gpu_profile.join.unmixing.pooled import Pooled
-from gpu_profile.join.unmixing.pooling import Pool
-from gpu_profile.join.unmixing.rate import Rate
-from gpu_profile.join.unmixing.throttling import throttle_counters
+from gpu_profile.join.unmixing.pools.contrast import contrast
+from gpu_profile.join.unmixing.pools.meter import Metered
+from gpu_profile.join.unmixing.pools.periods import Period
+from gpu_profile.join.unmixing.pools.pooled import Pooled
+from gpu_profile.join.unmixing.pools.pooling import Pool
+from gpu_profile.join.unmixing.solving.rate import Rate
+from gpu_profile.join.unmixing.windows.throttling import throttle_counters
 from gpu_profile.regimes import Verdict
 from gpu_profile.regimes.evidence import Basis, Evidence
 from gpu_profile.units import NS_PER_S

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpu_profile.catalogue import Kind
 from gpu_profile.history.timeline import Column, Floats, Ints
-from gpu_profile.join.unmixing.activities import Activities
+from gpu_profile.join.unmixing.windows.activities import Activities
 from gpu_profile.units import NS_PER_S
 
 #: Blocks in a page, all together: 16 bytes each, a third more as text.

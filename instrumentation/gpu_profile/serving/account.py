@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from gpu_profile.history.timeline import Floats
-from gpu_profile.join.unmixing.rate import WIDEST_HALF_WIDTH
+from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH
 from gpu_profile.serving.charging import charged_parts
 from gpu_profile.serving.cost_sums import MEMORY_S, MOST_MISSING, CostSums, RequestCost, half_widths
 from gpu_profile.serving.model import LOOK_BACK_NS, CostModel

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from gpu_profile.history.timeline import Floats
-from gpu_profile.join.unmixing.rate import WIDEST_HALF_WIDTH
+from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH
 from gpu_profile.serving.model import CostModel
 from gpu_profile.serving.sharing import Unallocated
 from gpu_profile.serving.terms import TERMS

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from gpu_profile.history.timeline import Floats
-from gpu_profile.join.unmixing.rate import WIDEST_HALF_WIDTH
+from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH
 from gpu_profile.serving.cost_sums import MEMORY_S, CostSums
 from gpu_profile.serving.model import CostModel
 from gpu_profile.serving.pass_parts import prefill_work

@@ -19,7 +19,7 @@ from gpu_profile.catalogue.samples import Event, Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, MEMORY_USED, POWER, TEMPERATURE
 from gpu_profile.errors import RecordingError, UsageError
 from gpu_profile.join.remedies import DOCTOR
-from gpu_profile.join.unmixing.region_columns import MOST_REGIONS, OTHER
+from gpu_profile.join.unmixing.solving.region_columns import MOST_REGIONS, OTHER
 from gpu_profile.recording import Columns, DeviceInterval, Recording, RecordingWriter, SpanRecord, read_recording
 from gpu_profile.regimes import Regime, Thresholds
 

@@ -10,7 +10,7 @@ from gpu_profile.analysis.runs import usable
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, POWER
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.unmixing.activities import Activities
+from gpu_profile.join.unmixing.windows.activities import Activities
 from gpu_profile.recording import SpanRecord
 from gpu_profile.report.blocks import MOST_LANES, MOST_TRACKS, Scale, blocks, drawn_lanes, pack, stacked
 

@@ -10,7 +10,7 @@ from support.pprof import total
 from gpu_profile.analysis.account import Analysis
 from gpu_profile.analysis.kernel_energy import DeviceKernels, KernelEnergy, region_energy
 from gpu_profile.analysis.profile import ENERGY, MIXED, OUTSIDE, UNCERTAIN, profile_of
-from gpu_profile.join.unmixing.unmix import LOCK_STEP
+from gpu_profile.join.unmixing.solving.unmix import LOCK_STEP
 from gpu_profile.recording import KernelStamps, Recording
 from gpu_profile.report.stacks import StackProfile
 

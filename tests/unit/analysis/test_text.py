@@ -16,8 +16,8 @@ from gpu_profile.analysis.labels import labels
 from gpu_profile.analysis.text import advice, listed, reasons, render, render_regions
 from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.join.remedies import remedy
-from gpu_profile.join.unmixing.probes import ProbeGroup
-from gpu_profile.join.unmixing.unmix import LOCK_STEP, TIMING
+from gpu_profile.join.unmixing.solving.unmix import LOCK_STEP, TIMING
+from gpu_profile.join.unmixing.windows.probes import ProbeGroup
 from gpu_profile.regimes import Regime
 from gpu_profile.units import percent, si
 

@@ -26,7 +26,7 @@ from gpu_profile.driver.simulated import SimulatedQueue
 from gpu_profile.driver.simulated.sensors import FOLLOWED_NS, LATE_NS, Sensors
 from gpu_profile.errors import GpuProfileError, UsageError
 from gpu_profile.history.timeline import Ints
-from gpu_profile.join.unmixing.expected import DevicePrior
+from gpu_profile.join.unmixing.timing.expected import DevicePrior
 from gpu_profile.regions.session.sensor_priors import kept_calibration, sensor_priors, sensors_path
 from gpu_profile.testing import FakeClock
 

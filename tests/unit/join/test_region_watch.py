@@ -8,8 +8,8 @@ from gpu_profile.analysis import Analysis, analyse
 from gpu_profile.analysis.data import of_analysis
 from gpu_profile.analysis.page import render_page
 from gpu_profile.analysis.text import happened, render
-from gpu_profile.join.unmixing.period_sums import PeriodSums
-from gpu_profile.join.unmixing.unmix import LOCK_STEP
+from gpu_profile.join.unmixing.pools.period_sums import PeriodSums
+from gpu_profile.join.unmixing.solving.unmix import LOCK_STEP
 from gpu_profile.regimes import Regime
 
 CALLS, CHANGED = 300, 150

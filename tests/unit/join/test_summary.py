@@ -8,10 +8,10 @@ from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Interval, Sample
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.summary import Durations, read_span, span_evidence, summarise
-from gpu_profile.join.unmixing.activities import DeviceExecution
-from gpu_profile.join.unmixing.meter import Metered
-from gpu_profile.join.unmixing.pooling import Pool
-from gpu_profile.join.unmixing.rate import Rate
+from gpu_profile.join.unmixing.pools.meter import Metered
+from gpu_profile.join.unmixing.pools.pooling import Pool
+from gpu_profile.join.unmixing.solving.rate import Rate
+from gpu_profile.join.unmixing.windows.activities import DeviceExecution
 from gpu_profile.units import NS_PER_S
 
 MS = 1_000_000

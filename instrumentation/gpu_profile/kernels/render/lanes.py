@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_profile.join.unmixing.activities import Activities
+from gpu_profile.join.unmixing.windows.activities import Activities
 from gpu_profile.kernels.joining.columns import Numbers, RecordArrays
 from gpu_profile.kernels.joining.nesting import Nesting
 from gpu_profile.report.blocks import pack

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.history.timeline import Ints
-from gpu_profile.join.unmixing.activities import NamedActivities
+from gpu_profile.join.unmixing.windows.activities import NamedActivities
 from gpu_profile.regions.execution import Execution, resolve_together
 from gpu_profile.regions.streams import resolving
 

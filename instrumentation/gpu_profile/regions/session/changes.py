@@ -11,7 +11,7 @@ from typing import Final
 from gpu_profile.clock import Clock
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.region_watch import RegionChange, RegionWatch
-from gpu_profile.join.unmixing.periods import Period
+from gpu_profile.join.unmixing.pools.periods import Period
 from gpu_profile.regimes import Thresholds
 from gpu_profile.units import NS_PER_S, percent
 

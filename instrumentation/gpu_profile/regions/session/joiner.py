@@ -12,7 +12,7 @@ from gpu_profile.catalogue.samples import Device, Event
 from gpu_profile.clock import Clock
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.summary import Judged
-from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.join.unmixing.pools.pooling import Pool
 from gpu_profile.regimes import Thresholds
 from gpu_profile.regimes.kernel_work import KernelWork
 from gpu_profile.regions.execution import Execution

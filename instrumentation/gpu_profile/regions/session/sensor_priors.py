@@ -9,7 +9,7 @@ from typing import Any, Final
 from gpu_profile import user_cache
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Device
-from gpu_profile.join.unmixing.expected import DevicePrior
+from gpu_profile.join.unmixing.timing.expected import DevicePrior
 
 #: The version of the stored JSON. Increased whenever its meaning changes.
 SCHEMA: Final = 1

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Final
 
-from gpu_profile.join.unmixing.pauses import pause
+from gpu_profile.join.unmixing.windows.pauses import pause
 
 #: A turn, in seconds of the thread's processor time, the share of the time that turns make up, and the longest pause.
 _TURN_S: Final = 0.001

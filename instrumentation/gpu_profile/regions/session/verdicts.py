@@ -14,8 +14,8 @@ from gpu_profile.history.timeline import Ints
 from gpu_profile.join.durations import DurationStats
 from gpu_profile.join.spinning import Spin
 from gpu_profile.join.summary import Durations, Judged, summarise, unfinished
-from gpu_profile.join.unmixing.pooling import Pool
-from gpu_profile.join.unmixing.region_columns import OTHER
+from gpu_profile.join.unmixing.pools.pooling import Pool
+from gpu_profile.join.unmixing.solving.region_columns import OTHER
 from gpu_profile.regimes import Regime, Thresholds, Verdict, classify
 from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.regimes.kernel_work import KernelWork, KernelWorks

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from gpu_profile.catalogue import Metric, Signal
 from gpu_profile.catalogue import metrics as rows
-from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.join.unmixing.pools.pooling import Pool
 from gpu_profile.regions.session.joiner import Joiner
 from gpu_profile.units import NS_PER_S
 

@@ -14,7 +14,7 @@ from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.busy import BusyTime, busy_time, widest_window_ns
 from gpu_profile.join.reading import WIDEST_WINDOW
 from gpu_profile.join.summary import Judged, SpanReading, read_span, span_evidence
-from gpu_profile.join.unmixing.region_columns import MOST_REGIONS
+from gpu_profile.join.unmixing.solving.region_columns import MOST_REGIONS
 from gpu_profile.regimes import Regime, Verdict, classify
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session.joiner import Joiner

@@ -19,7 +19,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from gpu_profile.catalogue import Metric
 from gpu_profile.catalogue import metrics as rows
 from gpu_profile.join.durations import BUCKETS_S
-from gpu_profile.join.unmixing.region_columns import OTHER
+from gpu_profile.join.unmixing.solving.region_columns import OTHER
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session import process
 from gpu_profile.regions.session.joiner import Joiner

@@ -18,7 +18,7 @@ from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
 from gpu_profile.errors import UsageError
-from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.join.unmixing.pools.pooling import Pool
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session.session import Session
 from gpu_profile.sampling.sampler import Sampler

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from gpu_profile.history.timeline import Ints
-from gpu_profile.join.unmixing.active_time import ActiveTime, TabledTime, concurrency
-from gpu_profile.join.unmixing.activities import Pieces
-from gpu_profile.join.unmixing.probes import TAIL_NS, ProbeKind
+from gpu_profile.join.unmixing.windows.active_time import ActiveTime, TabledTime
+from gpu_profile.join.unmixing.windows.activities import Pieces, concurrency
+from gpu_profile.join.unmixing.windows.probes import TAIL_NS, ProbeKind
 from gpu_profile.units import NS_PER_S
 
 T0 = 1_700_000_000 * NS_PER_S

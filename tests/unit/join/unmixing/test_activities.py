@@ -1,7 +1,14 @@
 import numpy as np
 import pytest
 
-from gpu_profile.join.unmixing.activities import MOST_DEEP, Activities, DeviceExecution, Segment, pieces, segments
+from gpu_profile.join.unmixing.windows.activities import (
+    MOST_DEEP,
+    Activities,
+    DeviceExecution,
+    Segment,
+    pieces,
+    segments,
+)
 from gpu_profile.units import NS_PER_S
 
 T0 = 1_700_000_000 * NS_PER_S

@@ -7,11 +7,11 @@ import pytest
 from benchmarks.unmixing_worlds import MS
 
 from gpu_profile.history.timeline import Ints
-from gpu_profile.join.unmixing.active_time import ActiveTime
-from gpu_profile.join.unmixing.activities import Pieces
-from gpu_profile.join.unmixing.design import Design, Windows, alike, design_effect
-from gpu_profile.join.unmixing.probes import ProbeKind, choose
-from gpu_profile.join.unmixing.sensor import Sensor
+from gpu_profile.join.unmixing.solving.design import Design, Windows, alike, design_effect
+from gpu_profile.join.unmixing.windows.active_time import ActiveTime
+from gpu_profile.join.unmixing.windows.activities import Pieces
+from gpu_profile.join.unmixing.windows.probes import ProbeKind, choose
+from gpu_profile.join.unmixing.windows.sensor import Sensor
 
 
 def groups_of_loop(loop_ms: float, jitter_ms: float, count: int = 200) -> int:

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from gpu_profile.join.unmixing.equations import Equations, LeftOut, Sums, packed, unpacked
-from gpu_profile.join.unmixing.probes import Probe, ProbeKind
+from gpu_profile.join.unmixing.solving.equations import Equations, LeftOut, Sums, packed, unpacked
+from gpu_profile.join.unmixing.windows.probes import Probe, ProbeKind
 
 PROBES = (Probe(ProbeKind.LENGTH, 1), Probe(ProbeKind.LENGTH, 2), Probe(ProbeKind.LAG))
 

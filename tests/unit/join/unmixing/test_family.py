@@ -9,8 +9,8 @@ from support.worlds import DEVICE, MS, T0
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.unmixing.design import Windows
-from gpu_profile.join.unmixing.family import SignalFamily
+from gpu_profile.join.unmixing.pools.family import SignalFamily
+from gpu_profile.join.unmixing.solving.design import Windows
 
 
 def counted(growths: list[int], every_ms: int = 100) -> Timeline:

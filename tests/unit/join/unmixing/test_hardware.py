@@ -10,7 +10,7 @@ import pytest
 from support.hardware import KERNELS, pool_of
 
 from gpu_profile.catalogue.signals import ENERGY, POWER
-from gpu_profile.join.unmixing.pooled import Pooled
+from gpu_profile.join.unmixing.pools.pooled import Pooled
 
 ALONE_W = {"copy": 571.0, "reduce": 560.0, "gather": 266.0}
 #: A board is warmer in one program than in another.

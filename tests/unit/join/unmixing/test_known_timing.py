@@ -19,13 +19,13 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.unmixing.activities import DeviceExecution
-from gpu_profile.join.unmixing.design import Windows
-from gpu_profile.join.unmixing.equations import Equations
-from gpu_profile.join.unmixing.expected import CONTRADICTED, DevicePrior, SensorPrior
-from gpu_profile.join.unmixing.pooling import Pool
-from gpu_profile.join.unmixing.probes import Prior, ProbeKind
-from gpu_profile.join.unmixing.unmix import LOCK_STEP, Fit
+from gpu_profile.join.unmixing.pools.pooling import Pool
+from gpu_profile.join.unmixing.solving.design import Windows
+from gpu_profile.join.unmixing.solving.equations import Equations
+from gpu_profile.join.unmixing.solving.unmix import LOCK_STEP, Fit
+from gpu_profile.join.unmixing.timing.expected import CONTRADICTED, DevicePrior, SensorPrior
+from gpu_profile.join.unmixing.windows.activities import DeviceExecution
+from gpu_profile.join.unmixing.windows.probes import Prior, ProbeKind
 from gpu_profile.units import NS_PER_S
 
 MS = 1_000_000

@@ -6,10 +6,10 @@ from benchmarks.unmixing_worlds import MS, ORIGIN_NS
 
 from gpu_profile.catalogue.signals import UTILIZATION
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.join.unmixing.active_time import ActiveTime
-from gpu_profile.join.unmixing.activities import Pieces
-from gpu_profile.join.unmixing.design import Windows
-from gpu_profile.join.unmixing.timing_search import Search
+from gpu_profile.join.unmixing.solving.design import Windows
+from gpu_profile.join.unmixing.timing.timing_search import Search
+from gpu_profile.join.unmixing.windows.active_time import ActiveTime
+from gpu_profile.join.unmixing.windows.activities import Pieces
 from gpu_profile.units import NS_PER_S
 
 _REGIONS = 6

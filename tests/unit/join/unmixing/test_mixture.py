@@ -8,15 +8,15 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, PCIE_RX, POWER_AVERAGE, SM, TENSOR
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.unmixing.activities import DeviceExecution
-from gpu_profile.join.unmixing.expected import DevicePrior
-from gpu_profile.join.unmixing.mixture import Mixture
-from gpu_profile.join.unmixing.pooling import Pool
-from gpu_profile.join.unmixing.region_columns import RegionColumns
-from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS
-from gpu_profile.join.unmixing.shares import CountedShare
-from gpu_profile.join.unmixing.timings import lagging, renewing, shapes, stepping
-from gpu_profile.join.unmixing.unmix import TIMING
+from gpu_profile.join.unmixing.pools.mixture import Mixture
+from gpu_profile.join.unmixing.pools.pooling import Pool
+from gpu_profile.join.unmixing.pools.shares import CountedShare
+from gpu_profile.join.unmixing.solving.region_columns import RegionColumns
+from gpu_profile.join.unmixing.solving.unmix import TIMING
+from gpu_profile.join.unmixing.timing.expected import DevicePrior
+from gpu_profile.join.unmixing.timing.timings import lagging, renewing, shapes, stepping
+from gpu_profile.join.unmixing.windows.activities import DeviceExecution
+from gpu_profile.join.unmixing.windows.sensor import FINE_STEPS_NS
 from gpu_profile.units import NS_PER_S
 
 

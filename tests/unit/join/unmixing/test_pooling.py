@@ -8,9 +8,9 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.unmixing.activities import DeviceExecution
-from gpu_profile.join.unmixing.pooling import Pool
-from gpu_profile.join.unmixing.region_columns import MOST_REGIONS, OTHER
+from gpu_profile.join.unmixing.pools.pooling import Pool
+from gpu_profile.join.unmixing.solving.region_columns import MOST_REGIONS, OTHER
+from gpu_profile.join.unmixing.windows.activities import DeviceExecution
 from gpu_profile.units import NS_PER_S
 
 

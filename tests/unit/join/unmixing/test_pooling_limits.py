@@ -9,11 +9,11 @@ from support.worlds import BUSY, DEVICE, MS, NAMES, T0, World, known
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, MEMORY_USED, PCIE_RX, UTILIZATION
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.unmixing.activities import Activities, DeviceExecution
-from gpu_profile.join.unmixing.expected import DevicePrior, SensorPrior
-from gpu_profile.join.unmixing.pooling import Pool
-from gpu_profile.join.unmixing.region_columns import MOST_REGIONS, OTHER
-from gpu_profile.join.unmixing.sensor import Sensor
+from gpu_profile.join.unmixing.pools.pooling import Pool
+from gpu_profile.join.unmixing.solving.region_columns import MOST_REGIONS, OTHER
+from gpu_profile.join.unmixing.timing.expected import DevicePrior, SensorPrior
+from gpu_profile.join.unmixing.windows.activities import Activities, DeviceExecution
+from gpu_profile.join.unmixing.windows.sensor import Sensor
 from gpu_profile.units import NS_PER_S
 
 # ---------------------------------------------------------------------- clocks

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.polynomial import Legendre
 
-from gpu_profile.join.unmixing.probes import PAUSES, PHASES, Gaps, ProbeKind, choose
+from gpu_profile.join.unmixing.windows.probes import PAUSES, PHASES, Gaps, ProbeKind, choose
 
 MS = 1_000_000
 

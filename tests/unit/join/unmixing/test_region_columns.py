@@ -7,9 +7,9 @@ import pytest
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.catalogue.signals import GRAPHICS
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.unmixing.activities import Activities, DeviceExecution, NamedActivities, Pieces, pieces
-from gpu_profile.join.unmixing.pooling import Pool
-from gpu_profile.join.unmixing.region_columns import MOST_REGIONS, OTHER, RegionColumns
+from gpu_profile.join.unmixing.pools.pooling import Pool
+from gpu_profile.join.unmixing.solving.region_columns import MOST_REGIONS, OTHER, RegionColumns
+from gpu_profile.join.unmixing.windows.activities import Activities, DeviceExecution, NamedActivities, Pieces, pieces
 from gpu_profile.units import NS_PER_S
 
 ALL = 1_000_000
@@ -227,7 +227,7 @@ def test_slices_are_added_to_the_sums_together_and_the_sums_are_those_of_one_aft
     for a in range(0, 50, 10):
         take(one_by_one, runs, a, a + 10)
         one_by_one.recent(0, ALL)
-    monkeypatch.setattr("gpu_profile.join.unmixing.region_columns.pieces", counted)
+    monkeypatch.setattr("gpu_profile.join.unmixing.solving.region_columns.pieces", counted)
     for a in range(0, 50, 10):
         take(known, runs, a, a + 10)
     assert (known.fresh, passes) == (5, 0)

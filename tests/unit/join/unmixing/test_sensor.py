@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, PCIE_RX, POWER_AVERAGE
-from gpu_profile.join.unmixing.sensor import IN_STEP, NEAR_STEP, Sensor, in_step
-from gpu_profile.join.unmixing.timings import renewing, shapes, stepping
+from gpu_profile.join.unmixing.timing.timings import renewing, shapes, stepping
+from gpu_profile.join.unmixing.windows.sensor import IN_STEP, NEAR_STEP, Sensor, in_step
 
 MS = 1_000_000
 T0 = 1_700_000_000_000_000_000

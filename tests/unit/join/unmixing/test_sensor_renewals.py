@@ -9,10 +9,10 @@ import pytest
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, POWER_LIMIT
 from gpu_profile.history.timeline import Ints, Timeline
-from gpu_profile.join.unmixing.activities import DeviceExecution
-from gpu_profile.join.unmixing.pooling import Pool
-from gpu_profile.join.unmixing.sensor import Sensor, renews_faster, shown_period_ns
-from gpu_profile.join.unmixing.timings import drifting, following
+from gpu_profile.join.unmixing.pools.pooling import Pool
+from gpu_profile.join.unmixing.timing.timings import drifting, following
+from gpu_profile.join.unmixing.windows.activities import DeviceExecution
+from gpu_profile.join.unmixing.windows.sensor import Sensor, renews_faster, shown_period_ns
 from gpu_profile.units import NS_PER_S
 
 MS = 1_000_000

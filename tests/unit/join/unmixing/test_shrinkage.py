@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_profile.join.unmixing.probes import ProbeGroup
-from gpu_profile.join.unmixing.shrinkage import shrink
+from gpu_profile.join.unmixing.solving.shrinkage import shrink
+from gpu_profile.join.unmixing.windows.probes import ProbeGroup
 
 COLUMNS = 8
 GROUPS = {ProbeGroup.PHASE: np.arange(3), ProbeGroup.TIMING: np.arange(3, 5)}

@@ -12,9 +12,9 @@ from laboratory.rows import ROWS
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, POWER_AVERAGE
 from gpu_profile.history.timeline import Ints
-from gpu_profile.join.unmixing.activities import Activities, pieces
-from gpu_profile.join.unmixing.equations import Equations
-from gpu_profile.join.unmixing.stamps import HOST_NS, Stamps
+from gpu_profile.join.unmixing.solving.equations import Equations
+from gpu_profile.join.unmixing.solving.stamps import HOST_NS, Stamps
+from gpu_profile.join.unmixing.windows.activities import Activities, pieces
 
 MS = 1_000_000
 SLICE_NS = 500 * MS

@@ -10,10 +10,10 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.unmixing.activities import Activities, DeviceExecution
-from gpu_profile.join.unmixing.pooling import Pool
-from gpu_profile.join.unmixing.region_columns import MOST_REGIONS, OTHER
-from gpu_profile.join.unmixing.throttling import Throttling
+from gpu_profile.join.unmixing.pools.pooling import Pool
+from gpu_profile.join.unmixing.solving.region_columns import MOST_REGIONS, OTHER
+from gpu_profile.join.unmixing.windows.activities import Activities, DeviceExecution
+from gpu_profile.join.unmixing.windows.throttling import Throttling
 from gpu_profile.units import NS_PER_S
 
 CAP, HEAT = rows.THROTTLES[0], rows.THROTTLES[2]

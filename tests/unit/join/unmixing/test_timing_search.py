@@ -10,15 +10,15 @@ from benchmarks.unmixing_worlds import MS, ORIGIN_NS, World
 from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, POWER_AVERAGE
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.join.unmixing import likelihood
-from gpu_profile.join.unmixing.active_time import ActiveTime
-from gpu_profile.join.unmixing.activities import Pieces
-from gpu_profile.join.unmixing.design import Design, Windows
-from gpu_profile.join.unmixing.expected import SensorPrior
-from gpu_profile.join.unmixing.scan import Scan
-from gpu_profile.join.unmixing.sensor import Sensor
-from gpu_profile.join.unmixing.timing_search import Search, SensorTiming
-from gpu_profile.join.unmixing.timings import locked
+from gpu_profile.join.unmixing.solving.design import Design, Windows
+from gpu_profile.join.unmixing.timing import likelihood
+from gpu_profile.join.unmixing.timing.expected import SensorPrior
+from gpu_profile.join.unmixing.timing.scan import Scan
+from gpu_profile.join.unmixing.timing.timing_search import Search, SensorTiming
+from gpu_profile.join.unmixing.timing.timings import locked
+from gpu_profile.join.unmixing.windows.active_time import ActiveTime
+from gpu_profile.join.unmixing.windows.activities import Pieces
+from gpu_profile.join.unmixing.windows.sensor import Sensor
 from gpu_profile.units import NS_PER_S
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.join.unmixing.stamps import StampErrors
-from gpu_profile.join.unmixing.undetermined import changed
-from gpu_profile.join.unmixing.unmarked import UnmarkedExecutions
+from gpu_profile.join.unmixing.solving.stamps import StampErrors
+from gpu_profile.join.unmixing.solving.undetermined import changed
+from gpu_profile.join.unmixing.solving.unmarked import UnmarkedExecutions
 
 MS = 1_000_000
 TYPICAL_MS = np.array([3.5, 2.7, 12.0])

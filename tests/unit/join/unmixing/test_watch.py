@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from gpu_profile.join.unmixing.equations import Equations
-from gpu_profile.join.unmixing.probes import Probe, ProbeGroup, ProbeKind
-from gpu_profile.join.unmixing.unmix import Fit
-from gpu_profile.join.unmixing.watch import ResidualWatch
+from gpu_profile.join.unmixing.pools.watch import ResidualWatch
+from gpu_profile.join.unmixing.solving.equations import Equations
+from gpu_profile.join.unmixing.solving.unmix import Fit
+from gpu_profile.join.unmixing.windows.probes import Probe, ProbeGroup, ProbeKind
 
 
 def test_a_group_that_shrank_to_nothing_takes_no_memory_and_changes_no_prediction() -> None:

@@ -14,7 +14,7 @@ from gpu_profile.catalogue.samples import Device
 from gpu_profile.driver.simulated import Work
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.region_watch import RegionChange, RegionWatch
-from gpu_profile.join.unmixing.periods import Period
+from gpu_profile.join.unmixing.pools.periods import Period
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Regime
 from gpu_profile.regimes.regime_watch import RegimeChange
 from gpu_profile.regions.session.changes import MOST_A_MINUTE, Changes

@@ -10,7 +10,7 @@ from support.regions import ONE_GPU, Stage, Staged
 from gpu_profile import region
 from gpu_profile.driver import simulated
 from gpu_profile.driver.simulated import Work
-from gpu_profile.join.unmixing.region_columns import OTHER
+from gpu_profile.join.unmixing.solving.region_columns import OTHER
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session import joiner, process, verdicts
 from gpu_profile.regions.session.session import Session

@@ -7,7 +7,7 @@ import pytest
 from support.hardware import H100
 
 from gpu_profile.analysis import analyse
-from gpu_profile.join.unmixing.pauses import yield_to_program
+from gpu_profile.join.unmixing.windows.pauses import yield_to_program
 from gpu_profile.recording import read_recording
 from gpu_profile.regions.session.turns import HurryingLock, Turns
 

@@ -5,7 +5,7 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 from support.regions import BLANK, HUNGRY, NOTHING, PRODUCT, SUM, TALKING
 
-from gpu_profile.join.unmixing.region_columns import OTHER
+from gpu_profile.join.unmixing.solving.region_columns import OTHER
 from gpu_profile.regimes import DEFAULT_THRESHOLDS
 from gpu_profile.regimes.operation import RegionOperation
 from gpu_profile.regions.execution import Execution

@@ -15,22 +15,22 @@ import numpy.typing as npt
 
 from gpu_profile.catalogue import POWER_SOURCES, Kind, Signal
 from gpu_profile.history.timeline import Floats, Timeline
-from gpu_profile.join.unmixing.active_time import ActiveTime
-from gpu_profile.join.unmixing.correction import corrected
-from gpu_profile.join.unmixing.design import Design, Rows, Windows
-from gpu_profile.join.unmixing.equations import Equations, sized
-from gpu_profile.join.unmixing.expected import DevicePrior
-from gpu_profile.join.unmixing.family import IMMEDIATE, SignalFamily
-from gpu_profile.join.unmixing.period_sums import PeriodSums
-from gpu_profile.join.unmixing.probes import Probe, ProbeKind, choose, slots_of
-from gpu_profile.join.unmixing.rate import Rate
-from gpu_profile.join.unmixing.sensor import Sensor
-from gpu_profile.join.unmixing.shares import CountedShare, Share, Shares, Targets, drawn, targets
-from gpu_profile.join.unmixing.stamps import StampErrors, Stamps
-from gpu_profile.join.unmixing.timing_search import Search
-from gpu_profile.join.unmixing.timings import LONGEST_LAG_NS, shapes
-from gpu_profile.join.unmixing.unmix import TIMING, Fit
-from gpu_profile.join.unmixing.watch import ResidualWatch
+from gpu_profile.join.unmixing.pools.family import IMMEDIATE, SignalFamily
+from gpu_profile.join.unmixing.pools.period_sums import PeriodSums
+from gpu_profile.join.unmixing.pools.shares import CountedShare, Share, Shares, Targets, drawn, targets
+from gpu_profile.join.unmixing.pools.watch import ResidualWatch
+from gpu_profile.join.unmixing.solving.design import Design, Rows, Windows
+from gpu_profile.join.unmixing.solving.equations import Equations, sized
+from gpu_profile.join.unmixing.solving.rate import Rate
+from gpu_profile.join.unmixing.solving.stamps import StampErrors, Stamps
+from gpu_profile.join.unmixing.solving.unmix import TIMING, Fit
+from gpu_profile.join.unmixing.timing.correction import corrected
+from gpu_profile.join.unmixing.timing.expected import DevicePrior
+from gpu_profile.join.unmixing.timing.timing_search import Search
+from gpu_profile.join.unmixing.timing.timings import LONGEST_LAG_NS, shapes
+from gpu_profile.join.unmixing.windows.active_time import ActiveTime
+from gpu_profile.join.unmixing.windows.probes import Probe, ProbeKind, choose, slots_of
+from gpu_profile.join.unmixing.windows.sensor import Sensor
 from gpu_profile.units import NS_PER_S
 
 #: Number of windows after which a timing is locked: 30 or 100 s at 10 Hz. The smaller one needs readings in step with

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.join.unmixing.active_time import ActiveTime, concurrency
-from gpu_profile.join.unmixing.activities import Activities, NamedActivities, Pieces, pieces
-from gpu_profile.join.unmixing.piece_sums import Columns
-from gpu_profile.join.unmixing.stamps import Stamps
+from gpu_profile.join.unmixing.solving.stamps import Stamps
+from gpu_profile.join.unmixing.windows.active_time import ActiveTime
+from gpu_profile.join.unmixing.windows.activities import Activities, NamedActivities, Pieces, concurrency, pieces
+from gpu_profile.join.unmixing.windows.piece_sums import Columns
 from gpu_profile.units import NS_PER_S
 
 #: At most this many regions per device have equations of their own; the rest are pooled under `OTHER`.

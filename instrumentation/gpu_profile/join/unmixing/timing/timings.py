@@ -14,8 +14,8 @@ import numpy as np
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.history.timeline import Ints
-from gpu_profile.join.unmixing.active_time import ActiveTime
-from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, Sensor, shown_period_ns, turn
+from gpu_profile.join.unmixing.windows.active_time import ActiveTime
+from gpu_profile.join.unmixing.windows.sensor import FINE_STEPS_NS, Sensor, shown_period_ns, turn
 
 _MS: Final = 1_000_000
 #: The step of the grids.

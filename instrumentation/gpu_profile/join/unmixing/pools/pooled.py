@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpu_profile.catalogue import Signal
-from gpu_profile.join.unmixing.meter import Metered
-from gpu_profile.join.unmixing.rate import Rate
-from gpu_profile.join.unmixing.shares import Share
+from gpu_profile.join.unmixing.pools.meter import Metered
+from gpu_profile.join.unmixing.pools.shares import Share
+from gpu_profile.join.unmixing.solving.rate import Rate
 
 
 @dataclass(frozen=True, slots=True)

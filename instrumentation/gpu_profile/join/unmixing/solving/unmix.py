@@ -21,12 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.join.unmixing.equations import Equations
-from gpu_profile.join.unmixing.probes import Prior, ProbeGroup, ProbeKind, groups_of
-from gpu_profile.join.unmixing.rate import WIDEST_HALF_WIDTH, Z95, Rate, biased, not_yet, t95
-from gpu_profile.join.unmixing.shrinkage import CERTAIN, Posterior, omitted, shrink, shrink_without
-from gpu_profile.join.unmixing.stamps import StampErrors
-from gpu_profile.join.unmixing.undetermined import Undetermined, changed
+from gpu_profile.join.unmixing.solving.equations import Equations
+from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH, Z95, Rate, biased, not_yet, t95
+from gpu_profile.join.unmixing.solving.shrinkage import CERTAIN, Posterior, omitted, shrink, shrink_without
+from gpu_profile.join.unmixing.solving.stamps import StampErrors
+from gpu_profile.join.unmixing.solving.undetermined import Undetermined, changed
+from gpu_profile.join.unmixing.windows.probes import Prior, ProbeGroup, ProbeKind, groups_of
 
 _LEAST_WIDTH: Final = 0.003  #: no half-width is below this share of its rate
 #: Half-widths are never judged against less than this share of the highest possible rate.

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.history.timeline import Floats, Ints, Timeline
-from gpu_profile.join.unmixing.active_time import ActiveTime
-from gpu_profile.join.unmixing.design import Windows
-from gpu_profile.join.unmixing.equations import sized
+from gpu_profile.join.unmixing.solving.design import Windows
+from gpu_profile.join.unmixing.solving.equations import sized
+from gpu_profile.join.unmixing.windows.active_time import ActiveTime
 from gpu_profile.units import NS_PER_S
 
 #: Signals with common windows. The first of a family leads: its residual determines the timing of all.

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.join.unmixing.active_time import ActiveTime, Placed
-from gpu_profile.join.unmixing.equations import LeftOut, Sums
-from gpu_profile.join.unmixing.pauses import yield_to_program
-from gpu_profile.join.unmixing.probes import PAUSES, VARIED, Probe, ProbeKind, run_time, slots_of
-from gpu_profile.join.unmixing.sampled_time import SampledTime
-from gpu_profile.join.unmixing.sensor import Sensor, clear_of, moments_of
+from gpu_profile.join.unmixing.solving.equations import LeftOut, Sums
+from gpu_profile.join.unmixing.windows.active_time import ActiveTime, Placed
+from gpu_profile.join.unmixing.windows.pauses import yield_to_program
+from gpu_profile.join.unmixing.windows.probes import PAUSES, VARIED, Probe, ProbeKind, run_time, slots_of
+from gpu_profile.join.unmixing.windows.sampled_time import SampledTime
+from gpu_profile.join.unmixing.windows.sensor import Sensor, clear_of, moments_of
 from gpu_profile.units import NS_PER_S
 
 #: Windows whose equations are made at once: more would need more memory, fewer more time.

@@ -8,10 +8,18 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.join.unmixing.activities import Pieces
-from gpu_profile.join.unmixing.piece_sums import Columns, cumulative, first_moments, inside, order_of, passed, sum_begun
-from gpu_profile.join.unmixing.probes import FADES_NS, TAIL_NS, VARIED, Gaps, ProbeKind, faded, phases
-from gpu_profile.join.unmixing.sampled_time import SampledTime
+from gpu_profile.join.unmixing.windows.activities import Pieces, concurrency
+from gpu_profile.join.unmixing.windows.piece_sums import (
+    Columns,
+    cumulative,
+    first_moments,
+    inside,
+    order_of,
+    passed,
+    sum_begun,
+)
+from gpu_profile.join.unmixing.windows.probes import FADES_NS, TAIL_NS, VARIED, Gaps, ProbeKind, faded, phases
+from gpu_profile.join.unmixing.windows.sampled_time import SampledTime
 
 _MS: Final = 1_000_000
 #: After this time, a tail has faded.
@@ -379,15 +387,3 @@ def _logs(lengths: Ints | Floats) -> Floats:
     does."""
     logs: Floats = np.log(np.maximum(lengths, _MS) / _MS)
     return logs
-
-
-def concurrency(pieces: Pieces) -> tuple[Ints, Ints]:
-    """The moments at which the number of active pieces changes, and the number from each on."""
-    times = np.concatenate((pieces.starts, pieces.ends))
-    order = np.argsort(times, kind="stable")
-    count = np.cumsum(np.where(order < len(pieces.starts), 1, -1))
-    times = times[order]
-    # Of several changes at one moment, the last one counts.
-    final = np.ones(len(times), bool)
-    final[:-1] = times[1:] != times[:-1]
-    return times[final], count[final]

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.join.unmixing.least_squares import least_of_each
-from gpu_profile.join.unmixing.probes import Probe, ProbeKind
+from gpu_profile.join.unmixing.solving.least_squares import least_of_each
+from gpu_profile.join.unmixing.windows.probes import Probe, ProbeKind
 
 #: Windows are summed in blocks of time. The differences between blocks show the correlation of neighbouring windows.
 #: At this number of blocks, every two become one.

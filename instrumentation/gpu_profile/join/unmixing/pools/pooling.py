@@ -17,18 +17,18 @@ import numpy as np
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, POWER_SOURCES, Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.history.timeline import Floats, Timeline
-from gpu_profile.join.unmixing.activities import Activities, DeviceExecution, NamedActivities
-from gpu_profile.join.unmixing.expected import CONTRADICTED, GIVEN, DevicePrior
-from gpu_profile.join.unmixing.family import FAMILIES, SUPERSEDED
-from gpu_profile.join.unmixing.meter import Meter
-from gpu_profile.join.unmixing.mixture import PATIENCE_NS, Mixture
-from gpu_profile.join.unmixing.periods import Periods
-from gpu_profile.join.unmixing.pooled import Pooled
-from gpu_profile.join.unmixing.rate import Rate
-from gpu_profile.join.unmixing.region_columns import OTHER, RegionColumns
-from gpu_profile.join.unmixing.sensor import Sensor
-from gpu_profile.join.unmixing.shares import CountedShare, Share
-from gpu_profile.join.unmixing.throttling import Throttling
+from gpu_profile.join.unmixing.pools.family import FAMILIES, SUPERSEDED
+from gpu_profile.join.unmixing.pools.meter import Meter
+from gpu_profile.join.unmixing.pools.mixture import PATIENCE_NS, Mixture
+from gpu_profile.join.unmixing.pools.periods import Periods
+from gpu_profile.join.unmixing.pools.pooled import Pooled
+from gpu_profile.join.unmixing.pools.shares import CountedShare, Share
+from gpu_profile.join.unmixing.solving.rate import Rate
+from gpu_profile.join.unmixing.solving.region_columns import OTHER, RegionColumns
+from gpu_profile.join.unmixing.timing.expected import CONTRADICTED, GIVEN, DevicePrior
+from gpu_profile.join.unmixing.windows.activities import Activities, DeviceExecution, NamedActivities
+from gpu_profile.join.unmixing.windows.sensor import Sensor
+from gpu_profile.join.unmixing.windows.throttling import Throttling
 from gpu_profile.units import NS_PER_S
 
 #: Pieces of active time that are kept during a search for the timing. Above that, the oldest windows are dropped.

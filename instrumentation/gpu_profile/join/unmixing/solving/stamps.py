@@ -24,10 +24,10 @@ import numpy as np
 
 from gpu_profile.catalogue import Signal
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.join.unmixing.activities import Activities, Pieces
-from gpu_profile.join.unmixing.equations import Equations, sized
-from gpu_profile.join.unmixing.piece_sums import Columns
-from gpu_profile.join.unmixing.unmarked import UnmarkedExecutions
+from gpu_profile.join.unmixing.solving.equations import Equations, sized
+from gpu_profile.join.unmixing.solving.unmarked import UnmarkedExecutions
+from gpu_profile.join.unmixing.windows.activities import Activities, Pieces
+from gpu_profile.join.unmixing.windows.piece_sums import Columns
 
 #: Larger variation is not due to stamps: hosts take them late by 0.2-1 ms, and a few per cent by ten times as much.
 #: No stamp is better than the second number: clocks are read, and marks recorded, within some microseconds.

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats
-from gpu_profile.join.unmixing.equations import packed, unpacked
-from gpu_profile.join.unmixing.probes import ProbeGroup
-from gpu_profile.join.unmixing.unmix import Fit
+from gpu_profile.join.unmixing.solving.equations import packed, unpacked
+from gpu_profile.join.unmixing.solving.unmix import Fit
+from gpu_profile.join.unmixing.windows.probes import ProbeGroup
 
 #: Residuals above this many standard deviations are outliers: late readings, or readings of another renewal.
 _OUTLIER: Final = 6.0

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.join.unmixing.probes import ProbeGroup
+from gpu_profile.join.unmixing.windows.probes import ProbeGroup
 
 #: A group of unknowns: `ProbeGroup`, or another enumeration.
 Group = TypeVar("Group", bound=StrEnum)

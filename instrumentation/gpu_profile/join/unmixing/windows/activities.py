@@ -262,3 +262,15 @@ def segments(activities: Iterable[DeviceExecution], start_ns: int, end_ns: int) 
     if at < end_ns:
         result.append(Segment(at, end_ns, tuple(every[i] for i in sorted(active))))
     return result
+
+
+def concurrency(pieces: Pieces) -> tuple[Ints, Ints]:
+    """The moments at which the number of active pieces changes, and the number from each on."""
+    times = np.concatenate((pieces.starts, pieces.ends))
+    order = np.argsort(times, kind="stable")
+    count = np.cumsum(np.where(order < len(pieces.starts), 1, -1))
+    times = times[order]
+    # Of several changes at one moment, the last one counts.
+    final = np.ones(len(times), bool)
+    final[:-1] = times[1:] != times[:-1]
+    return times[final], count[final]

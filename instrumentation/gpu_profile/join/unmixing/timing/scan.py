@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.join.unmixing.active_time import ActiveTime
-from gpu_profile.join.unmixing.design import Windows
-from gpu_profile.join.unmixing.pauses import yield_to_program
-from gpu_profile.join.unmixing.sensor import Sensor, clear_of, moments_of
+from gpu_profile.join.unmixing.solving.design import Windows
+from gpu_profile.join.unmixing.windows.active_time import ActiveTime
+from gpu_profile.join.unmixing.windows.pauses import yield_to_program
+from gpu_profile.join.unmixing.windows.sensor import Sensor, clear_of, moments_of
 from gpu_profile.units import NS_PER_S
 
 #: The grid of active time.

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats
-from gpu_profile.join.unmixing.rate import WIDEST_HALF_WIDTH, Rate
+from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH, Rate
 
 
 class Share(NamedTuple):

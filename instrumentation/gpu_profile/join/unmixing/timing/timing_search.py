@@ -12,13 +12,13 @@ import numpy as np
 
 from gpu_profile.catalogue import Kind
 from gpu_profile.history.timeline import Ints
-from gpu_profile.join.unmixing.design import Windows, design_effect
-from gpu_profile.join.unmixing.expected import SensorPrior
-from gpu_profile.join.unmixing.likelihood import UNKNOWN, Likelihood
-from gpu_profile.join.unmixing.scan import Scan
-from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, IN_STEP, NEAR_STEP, Sensor, in_step
-from gpu_profile.join.unmixing.shrinkage import CERTAIN
-from gpu_profile.join.unmixing.timings import (
+from gpu_profile.join.unmixing.solving.design import Windows, design_effect
+from gpu_profile.join.unmixing.solving.shrinkage import CERTAIN
+from gpu_profile.join.unmixing.solving.unmix import WINDOWS_PER_RATE
+from gpu_profile.join.unmixing.timing.expected import SensorPrior
+from gpu_profile.join.unmixing.timing.likelihood import UNKNOWN, Likelihood
+from gpu_profile.join.unmixing.timing.scan import Scan
+from gpu_profile.join.unmixing.timing.timings import (
     JITTERS_NS,
     PARTS_NS,
     STEP_NS,
@@ -34,8 +34,8 @@ from gpu_profile.join.unmixing.timings import (
     stepping,
     stretching,
 )
-from gpu_profile.join.unmixing.trials import Best, Trial, is_late
-from gpu_profile.join.unmixing.unmix import WINDOWS_PER_RATE
+from gpu_profile.join.unmixing.timing.trials import Best, Trial, is_late
+from gpu_profile.join.unmixing.windows.sensor import FINE_STEPS_NS, IN_STEP, NEAR_STEP, Sensor, in_step
 
 #: Number of the newest windows on which the coarse grid is tried.
 _COARSE: Final = 500

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.history.timeline import Column, Floats, Ints, Timeline
-from gpu_profile.join.unmixing.activities import Activities
+from gpu_profile.join.unmixing.windows.activities import Activities
 from gpu_profile.units import NS_PER_S
 
 #: The counters are evaluated for this much time at once, which costs hardly more than for a moment...

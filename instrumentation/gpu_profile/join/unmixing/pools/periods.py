@@ -14,11 +14,11 @@ import numpy as np
 
 from gpu_profile.catalogue import Signal
 from gpu_profile.history.timeline import Floats
-from gpu_profile.join.unmixing.equations import sized
-from gpu_profile.join.unmixing.mixture import Mixture
-from gpu_profile.join.unmixing.period_sums import PeriodSums
-from gpu_profile.join.unmixing.rate import Rate
-from gpu_profile.join.unmixing.region_columns import RegionColumns
+from gpu_profile.join.unmixing.pools.mixture import Mixture
+from gpu_profile.join.unmixing.pools.period_sums import PeriodSums
+from gpu_profile.join.unmixing.solving.equations import sized
+from gpu_profile.join.unmixing.solving.rate import Rate
+from gpu_profile.join.unmixing.solving.region_columns import RegionColumns
 from gpu_profile.units import NS_PER_S
 
 #: The length of a period: some 100 windows at 10 Hz. Windows come in batches of `PATIENCE_NS`, half of that.

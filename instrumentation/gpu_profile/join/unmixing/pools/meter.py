@@ -9,8 +9,8 @@ import numpy as np
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Interval
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.unmixing.activities import Activities
-from gpu_profile.join.unmixing.contrast import WindowContrast, contrast
+from gpu_profile.join.unmixing.pools.contrast import WindowContrast, contrast
+from gpu_profile.join.unmixing.windows.activities import Activities
 from gpu_profile.units import NS_PER_S
 
 #: The shortest execution that the energy counter measures by itself, and the least share of it that the counter's rows

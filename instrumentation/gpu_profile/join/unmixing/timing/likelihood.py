@@ -15,8 +15,7 @@ import numpy as np
 
 from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.join.unmixing.active_time import ActiveTime
-from gpu_profile.join.unmixing.design import (
+from gpu_profile.join.unmixing.solving.design import (
     Design,
     Observed,
     Windows,
@@ -26,16 +25,17 @@ from gpu_profile.join.unmixing.design import (
     design_effect,
     totals,
 )
-from gpu_profile.join.unmixing.equations import Equations, Sums, rates_of_each
-from gpu_profile.join.unmixing.expected import SensorPrior
-from gpu_profile.join.unmixing.pauses import yield_to_program
-from gpu_profile.join.unmixing.probes import Probe, ProbeKind, choose, groups_of
-from gpu_profile.join.unmixing.sampled_time import SampledTime
-from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, GUARD_NS, Sensor, renews_faster, unsteadiness_ns
-from gpu_profile.join.unmixing.shrinkage import CERTAIN, shrink
-from gpu_profile.join.unmixing.stamps import StampErrors
-from gpu_profile.join.unmixing.timings import LONGEST_LAG_NS, shapes
-from gpu_profile.join.unmixing.trials import Trial, is_late
+from gpu_profile.join.unmixing.solving.equations import Equations, Sums, rates_of_each
+from gpu_profile.join.unmixing.solving.shrinkage import CERTAIN, shrink
+from gpu_profile.join.unmixing.solving.stamps import StampErrors
+from gpu_profile.join.unmixing.timing.expected import SensorPrior
+from gpu_profile.join.unmixing.timing.timings import LONGEST_LAG_NS, shapes
+from gpu_profile.join.unmixing.timing.trials import Trial, is_late
+from gpu_profile.join.unmixing.windows.active_time import ActiveTime
+from gpu_profile.join.unmixing.windows.pauses import yield_to_program
+from gpu_profile.join.unmixing.windows.probes import Probe, ProbeKind, choose, groups_of
+from gpu_profile.join.unmixing.windows.sampled_time import SampledTime
+from gpu_profile.join.unmixing.windows.sensor import FINE_STEPS_NS, GUARD_NS, Sensor, renews_faster, unsteadiness_ns
 from gpu_profile.units import NS_PER_S
 
 #: With more pieces of active time than this, the search uses the active time of half-millisecond cells: less work, with

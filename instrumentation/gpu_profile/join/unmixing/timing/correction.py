@@ -9,11 +9,11 @@ import numpy as np
 
 from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.history.timeline import Floats
-from gpu_profile.join.unmixing.design import Rows
-from gpu_profile.join.unmixing.equations import Equations
-from gpu_profile.join.unmixing.probes import ProbeKind, run_time
-from gpu_profile.join.unmixing.sensor import Sensor
-from gpu_profile.join.unmixing.unmix import Fit
+from gpu_profile.join.unmixing.solving.design import Rows
+from gpu_profile.join.unmixing.solving.equations import Equations
+from gpu_profile.join.unmixing.solving.unmix import Fit
+from gpu_profile.join.unmixing.windows.probes import ProbeKind, run_time
+from gpu_profile.join.unmixing.windows.sensor import Sensor
 
 #: The most corrections of a timing. One is undone if it multiplies the variance of a window's error by more than the
 #: second number, beyond the effect of the search's remaining uncertainty.

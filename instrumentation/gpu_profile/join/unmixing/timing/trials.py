@@ -6,8 +6,8 @@ import math
 from typing import Final, NamedTuple
 
 from gpu_profile.history.timeline import Floats
-from gpu_profile.join.unmixing.sensor import Sensor
-from gpu_profile.join.unmixing.shrinkage import CERTAIN
+from gpu_profile.join.unmixing.solving.shrinkage import CERTAIN
+from gpu_profile.join.unmixing.windows.sensor import Sensor
 
 #: A timing is a rival of the best one if independent windows do not rule it out. Excess error up to this share of the
 #: part that varying rates explain is excused: the model of variation is approximate, and no number of windows averages

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats
-from gpu_profile.join.unmixing.stamps import StampErrors, largest
+from gpu_profile.join.unmixing.solving.stamps import StampErrors, largest
 
 #: A direction of the scaled equations that is weaker than the strongest one by this factor is rounding.
 _WORST_CONDITION: Final = 1e9

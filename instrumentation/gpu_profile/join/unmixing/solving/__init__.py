@@ -1,0 +1,14 @@
+"""The equations of all windows, the rates that solve them, and each rate's interval or refusal.
+
+Read in this order:
+
+- `region_columns`: the columns of the equations, one or two per region.
+- `stamps`: bounds on the errors of host stamps; `unmarked`: executions without a mark, by the pauses.
+- `design`: the equations of windows under a timing; `equations`: their sums over all windows.
+- `least_squares`: the solution within bounds.
+- `shrinkage`: the solution with each violation of the assumptions as large as the readings support.
+- `unmix`: a `rate` with its confidence interval, or its refusal and the reason.
+- `undetermined`: rates that only physics bounds.
+
+Imports `windows`. The timing is given here; `timing` searches for it.
+"""

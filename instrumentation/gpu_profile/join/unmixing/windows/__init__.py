@@ -1,0 +1,14 @@
+"""The time of each reading, and the executions that were active in it.
+
+Times are integer nanoseconds of the host's monotonic clock. Read in this order:
+
+- `activities`: executions on a device, and the stretches in which each was the innermost one.
+- `active_time`: exclusive active time per column as a function of time; `piece_sums`: its sums over pieces of
+  executions; `sampled_time`: the same on a grid, for a trial of many timings.
+- `sensor`: the time that a reading describes: period, lag, window and response.
+- `probes`: the effects of violated assumptions on readings.
+- `throttling`: time with the clocks held down.
+- `pauses`: points at which a long search may yield to the program.
+
+A new kind of sensor is a response in `sensor`; a new violated assumption is a member of `probes`.
+"""
