@@ -16,7 +16,7 @@ from benchmarks.rows import Row
 from benchmarks.serving_accounts import share_out, where
 from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.serving.account import EngineAccount
+from gpu_profile.serving.pricing.account import EngineAccount
 from gpu_profile.serving.simulated import EnginePhysics, LanguageModel, ServingRun, simulate
 from gpu_profile.serving.simulated_load import TENANTS
 from gpu_profile.serving.work import Iterations, RequestPhase, WorkQuantity

@@ -4,10 +4,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from gpu_profile.serving.account import EngineAccount
-from gpu_profile.serving.sharing import Unallocated
+from gpu_profile.serving.pricing.account import EngineAccount
+from gpu_profile.serving.pricing.sharing import Unallocated
+from gpu_profile.serving.pricing.windows import CounterReadings
 from gpu_profile.serving.simulated import ServingRun
-from gpu_profile.serving.windows import CounterReadings
 from gpu_profile.serving.work import Iterations
 
 _BATCH_NS: Final = 5_000_000_000

@@ -17,7 +17,7 @@ from gpu_profile.analysis import Outcome, parse_gate
 from gpu_profile.analysis.costs import EngineCounters, RunCosts, compare_runs, costs_of
 from gpu_profile.catalogue.samples import Interval
 from gpu_profile.driver.simulated.models import MODELS
-from gpu_profile.serving.account import EngineAccount
+from gpu_profile.serving.pricing.account import EngineAccount
 from gpu_profile.serving.simulated import EnginePhysics, ServingRun, simulate
 from gpu_profile.serving.work import RequestPhase, WorkQuantity
 

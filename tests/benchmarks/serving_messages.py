@@ -12,13 +12,13 @@ import numpy as np
 from msgspec import msgpack
 
 from gpu_profile.history.timeline import Floats
-from gpu_profile.serving.cost_sums import RequestCost
 from gpu_profile.serving.joined import ServingEngine
-from gpu_profile.serving.sharing import Unallocated
+from gpu_profile.serving.pricing.cost_sums import RequestCost
+from gpu_profile.serving.pricing.sharing import Unallocated
+from gpu_profile.serving.pricing.windows import CounterReadings
 from gpu_profile.serving.simulated import ServingRun
-from gpu_profile.serving.windows import CounterReadings
+from gpu_profile.serving.streams.workers import WorkerRole
 from gpu_profile.serving.work import RequestPhase, WorkQuantity
-from gpu_profile.serving.workers import WorkerRole
 from gpu_profile_exporter.serving.costs import STEP_S
 
 _S: Final = 10**9

@@ -10,7 +10,7 @@ from benchmarks.rows import Row
 from benchmarks.serving_accounts import share_out
 from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.history.timeline import Floats
-from gpu_profile.serving.account import EngineAccount
+from gpu_profile.serving.pricing.account import EngineAccount
 from gpu_profile.serving.simulated import EnginePhysics, Schedule, ServingRun
 from gpu_profile.serving.simulated_load import TenantLoad, arrivals_of
 from gpu_profile.serving.sweep import sweep_steps

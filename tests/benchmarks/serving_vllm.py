@@ -17,7 +17,7 @@ from benchmarks import serving_messages
 from benchmarks.rows import Row
 from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.history.timeline import Floats
-from gpu_profile.serving.sharing import Unallocated
+from gpu_profile.serving.pricing.sharing import Unallocated
 from gpu_profile.serving.simulated import EnginePhysics, ServingRun, simulate
 from gpu_profile.serving.vllm import ServingStatLogger
 from gpu_profile.serving.work import RequestPhase, WorkQuantity

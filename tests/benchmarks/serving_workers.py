@@ -12,12 +12,12 @@ from benchmarks.rows import Row
 from benchmarks.serving_accounts import share_out
 from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.history.timeline import Floats
-from gpu_profile.serving.account import EngineAccount
-from gpu_profile.serving.membership import PlacingFault
-from gpu_profile.serving.sharing import Unallocated
+from gpu_profile.serving.pricing.account import EngineAccount
+from gpu_profile.serving.pricing.sharing import Unallocated
+from gpu_profile.serving.pricing.windows import CounterReadings
 from gpu_profile.serving.simulated import EnginePhysics, ServingRun
-from gpu_profile.serving.windows import CounterReadings
-from gpu_profile.serving.workers import WorkerRole
+from gpu_profile.serving.streams.membership import PlacingFault
+from gpu_profile.serving.streams.workers import WorkerRole
 
 _SECONDS, _PIPELINE_S = 150.0, 90.0
 #: Requests of less energy than this, in J, are not judged one by one.

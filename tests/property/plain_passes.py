@@ -3,12 +3,20 @@
 from collections import deque
 from itertools import accumulate, pairwise
 
-from gpu_profile.serving.decoding import Decoding
-from gpu_profile.serving.membership import Membership
-from gpu_profile.serving.message_types import ForwardPass
-from gpu_profile.serving.pass_times import _BYTES, _OWN, HOST_GAP_NS, KEPT_BACK_NS, PassCounts, PassTimes, TimedPasses
-from gpu_profile.serving.pipelines import _ENOUGH, _FORGET, _MOST_BATCHES, PipelineWatch
-from gpu_profile.serving.workers import WorkerRole
+from gpu_profile.serving.pricing.pipelines import _ENOUGH, _FORGET, _MOST_BATCHES, PipelineWatch
+from gpu_profile.serving.streams.decoding import Decoding
+from gpu_profile.serving.streams.membership import Membership
+from gpu_profile.serving.streams.message_types import ForwardPass
+from gpu_profile.serving.streams.pass_times import (
+    _BYTES,
+    _OWN,
+    HOST_GAP_NS,
+    KEPT_BACK_NS,
+    PassCounts,
+    PassTimes,
+    TimedPasses,
+)
+from gpu_profile.serving.streams.workers import WorkerRole
 
 
 class PlainTimes(PassTimes):

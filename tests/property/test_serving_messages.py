@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import msgpack
 
-from gpu_profile.serving.forward_pass import MessageError, decoded
-from gpu_profile.serving.message_types import ForwardPass
+from gpu_profile.serving.streams.forward_pass import MessageError, decoded
+from gpu_profile.serving.streams.message_types import ForwardPass
 
 NAMES = st.sampled_from([
     "worker_id", "dp_rank", "wall_time", "scheduled_requests", "queued_requests", "version", "requests", "ended", "age",

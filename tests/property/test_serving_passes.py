@@ -10,10 +10,11 @@ from msgspec import msgpack
 from property.plain_passes import PlainMembership, PlainTimes, PlainWatch
 from unit.serving.tiny_engine import EPOCH_NS, Run, Span, run
 
-from gpu_profile.serving import joined, pass_times
+from gpu_profile.serving import joined
 from gpu_profile.serving.joined import ServingEngine
-from gpu_profile.serving.pass_times import PassCounts
-from gpu_profile.serving.pipelines import PipelineWatch
+from gpu_profile.serving.pricing.pipelines import PipelineWatch
+from gpu_profile.serving.streams import pass_times
+from gpu_profile.serving.streams.pass_times import PassCounts
 from gpu_profile.serving.work import Iterations
 
 S = 1_000_000_000

@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.serving.pricing.windows import CounterReadings
 from gpu_profile.serving.simulated import EnginePhysics, Schedule, ServingRun, shown
 from gpu_profile.serving.simulated_load import TENANTS, TenantLoad, arrivals_of
-from gpu_profile.serving.windows import CounterReadings
 
 #: The rate at which keys and values are transferred, in bytes per s, and the time to begin, in s: a fast network's.
 _TRANSFER, _TRANSFER_BEGINS_S = 40e9, 0.002

@@ -30,10 +30,10 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from gpu_profile.driver.simulated import SimulatedQueue, Work
-from gpu_profile.serving.forward_pass import message_types
-from gpu_profile.serving.pass_times import HOST_GAP_NS
 from gpu_profile.serving.simulated import EnginePhysics, ServingRun, simulate
 from gpu_profile.serving.simulated_load import TENANTS
+from gpu_profile.serving.streams.forward_pass import message_types
+from gpu_profile.serving.streams.pass_times import HOST_GAP_NS
 from gpu_profile.serving.work import Parts, RequestPhase, WorkQuantity
 from gpu_profile.units import NS_PER_S
 

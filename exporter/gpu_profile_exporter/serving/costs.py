@@ -11,9 +11,9 @@ from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.clock import Clock
 from gpu_profile.errors import UsageError
 from gpu_profile.sampling.tracked import TrackedDevice
-from gpu_profile.serving.forward_pass import message_types
-from gpu_profile.serving.request_spans import SpanFault, served_request
-from gpu_profile.serving.workers import EngineWorker, WorkerRole, role_of_span
+from gpu_profile.serving.streams.forward_pass import message_types
+from gpu_profile.serving.streams.request_spans import SpanFault, served_request
+from gpu_profile.serving.streams.workers import EngineWorker, WorkerRole, role_of_span
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.config import ServingSettings
 from gpu_profile_exporter.readings.readings import MetricReading

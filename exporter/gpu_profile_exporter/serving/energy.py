@@ -11,7 +11,7 @@ import numpy as np
 from gpu_profile.catalogue import SIGNALS
 from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.serving.pass_times import CLOCK_STEP_NS
+from gpu_profile.serving.streams.pass_times import CLOCK_STEP_NS
 
 _NUMBER: Final = SIGNALS.index(ENERGY)
 #: Most readings of a GPU that wait for the other GPUs: 10 minutes at 10 Hz.

@@ -14,16 +14,16 @@ from gpu_profile.catalogue.metric import Metric
 from gpu_profile.clock import Clock
 from gpu_profile.sampling.rounds import PROCESSES_S
 from gpu_profile.sampling.tracked import TrackedDevice
-from gpu_profile.serving.account import EngineAccount
-from gpu_profile.serving.cost_sums import RequestCost
-from gpu_profile.serving.finished import CostRefusal, FinishedRequest
 from gpu_profile.serving.joined import ServingEngine
-from gpu_profile.serving.model import FIRST_AT
-from gpu_profile.serving.request_spans import ServedRequest, SpanFault
-from gpu_profile.serving.sharing import WHOLE_TIMES, Unallocated
-from gpu_profile.serving.tenants import ModelUse
+from gpu_profile.serving.pricing.account import EngineAccount
+from gpu_profile.serving.pricing.cost_sums import RequestCost
+from gpu_profile.serving.pricing.model import FIRST_AT
+from gpu_profile.serving.pricing.sharing import WHOLE_TIMES, Unallocated
+from gpu_profile.serving.streams.finished import CostRefusal, FinishedRequest
+from gpu_profile.serving.streams.request_spans import ServedRequest, SpanFault
+from gpu_profile.serving.streams.tenants import ModelUse
+from gpu_profile.serving.streams.workers import EngineWorker, WorkerRole
 from gpu_profile.serving.work import RequestPhase
-from gpu_profile.serving.workers import EngineWorker, WorkerRole
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.config import ServingSettings
 from gpu_profile_exporter.readings.readings import MetricReading

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from gpu_profile.clock import Clock
 from gpu_profile.errors import UsageError
-from gpu_profile.serving.forward_pass import frames_of
+from gpu_profile.serving.streams.forward_pass import frames_of
 from gpu_profile.units import MIB
 
 _log = logging.getLogger("gpu_profile_exporter")

@@ -6,10 +6,10 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gpu_profile.serving.workers import WorkerRole
+from gpu_profile.serving.streams.workers import WorkerRole
 
 if TYPE_CHECKING:
-    from gpu_profile.serving.request_spans import ServedRequest
+    from gpu_profile.serving.streams.request_spans import ServedRequest
     from gpu_profile_exporter.serving.tickets import CostTicket
 
 #: The attribute with which SGLang identifies a request on both workers.

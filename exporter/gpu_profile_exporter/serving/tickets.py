@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from gpu_profile.catalogue import serving as names
 from gpu_profile.clock import Clock
-from gpu_profile.serving.workers import WorkerRole
+from gpu_profile.serving.streams.workers import WorkerRole
 
 if TYPE_CHECKING:
-    from gpu_profile.serving.cost_sums import RequestCost
-    from gpu_profile.serving.request_spans import ServedRequest
+    from gpu_profile.serving.pricing.cost_sums import RequestCost
+    from gpu_profile.serving.streams.request_spans import ServedRequest
 
 #: The reason of a request without a cost at the end of its wait.
 LATE: Final = "not_settled_in_time"

@@ -35,7 +35,7 @@ from time import perf_counter_ns
 from typing import Any, Final, Protocol
 
 from gpu_profile.errors import UsageError
-from gpu_profile.serving.forward_pass import message_types
+from gpu_profile.serving.streams.forward_pass import message_types
 from gpu_profile.serving.work import BatchedRequest, RequestPhase
 
 #: The most messages that wait for the thread, which sends them at this interval. More are lost.

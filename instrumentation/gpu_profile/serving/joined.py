@@ -16,20 +16,20 @@ from typing import Final
 import numpy as np
 
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.serving.account import EngineAccount
-from gpu_profile.serving.cost_sums import RequestCost
-from gpu_profile.serving.finished import CostRefusal, FinishedRequest
-from gpu_profile.serving.forward_pass import MessageError, MessageFault, decoded
-from gpu_profile.serving.membership import MOST_REQUESTS, Membership, PlacingFault
-from gpu_profile.serving.pass_times import CLOCK_STEP_NS, KEPT_BACK_NS, PublishedPasses, TimedPasses
-from gpu_profile.serving.pipelines import PipelineWatch
-from gpu_profile.serving.request_spans import Attributes, ServedRequest, SpanFault, served_request
-from gpu_profile.serving.sharing import Unallocated
-from gpu_profile.serving.span_arrivals import SpanArrivals
-from gpu_profile.serving.tenants import ModelUses
-from gpu_profile.serving.windows import CounterReadings
+from gpu_profile.serving.pricing.account import EngineAccount
+from gpu_profile.serving.pricing.cost_sums import RequestCost
+from gpu_profile.serving.pricing.pipelines import PipelineWatch
+from gpu_profile.serving.pricing.sharing import Unallocated
+from gpu_profile.serving.pricing.windows import CounterReadings
+from gpu_profile.serving.streams.finished import CostRefusal, FinishedRequest
+from gpu_profile.serving.streams.forward_pass import MessageError, MessageFault, decoded
+from gpu_profile.serving.streams.membership import MOST_REQUESTS, Membership, PlacingFault
+from gpu_profile.serving.streams.pass_times import CLOCK_STEP_NS, KEPT_BACK_NS, PublishedPasses, TimedPasses
+from gpu_profile.serving.streams.request_spans import Attributes, ServedRequest, SpanFault, served_request
+from gpu_profile.serving.streams.span_arrivals import SpanArrivals
+from gpu_profile.serving.streams.tenants import ModelUses
+from gpu_profile.serving.streams.workers import WorkerRole
 from gpu_profile.serving.work import BatchedRequest
-from gpu_profile.serving.workers import WorkerRole
 
 _S: Final = 10**9
 DEADLINE_NS: Final = 120 * _S

@@ -19,8 +19,8 @@ import numpy as np
 from gpu_profile.driver.simulated.models import DeviceModel
 from gpu_profile.driver.simulated.physics import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, power_share
 from gpu_profile.history.timeline import Floats
+from gpu_profile.serving.pricing.windows import CounterReadings
 from gpu_profile.serving.simulated_load import TENANTS, TenantLoad, arrivals_of
-from gpu_profile.serving.windows import CounterReadings
 from gpu_profile.serving.work import QUANTITIES, Iterations, Parts, RequestPhase, WorkQuantity
 
 _NS: Final = 1e9

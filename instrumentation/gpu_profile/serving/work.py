@@ -161,6 +161,7 @@ class Iterations(NamedTuple):
     @classmethod
     def joined(cls, some: Sequence[Iterations]) -> Iterations:
         """Several batches as one, in the order given."""
+        some = [each for each in some if len(each.starts)] or some[:1]
         if len(some) == 1:
             return some[0]
         before = np.cumsum([0, *(len(each.starts) for each in some)]).tolist()

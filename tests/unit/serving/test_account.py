@@ -10,11 +10,11 @@ from support.serving_workers import simulate_disaggregated
 
 from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.history.timeline import Ints
-from gpu_profile.serving.account import EngineAccount
-from gpu_profile.serving.sharing import Unallocated
+from gpu_profile.serving.pricing.account import EngineAccount
+from gpu_profile.serving.pricing.sharing import Unallocated
+from gpu_profile.serving.pricing.windows import CounterReadings
 from gpu_profile.serving.simulated import EnginePhysics, LanguageModel, ServingRun, simulate
 from gpu_profile.serving.simulated_load import TenantLoad
-from gpu_profile.serving.windows import CounterReadings
 from gpu_profile.serving.work import UNKNOWN_REQUEST, Iterations, RequestPhase, WorkQuantity
 
 PHYSICS = EnginePhysics(MODELS["H200 SXM"])

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from unit.serving.tiny_engine import all_parts
 
 from gpu_profile.history.timeline import Floats
-from gpu_profile.serving.charging import ChargedParts, charged_parts
-from gpu_profile.serving.terms import TERMS, scales_of, terms_of
+from gpu_profile.serving.pricing.charging import ChargedParts, charged_parts
+from gpu_profile.serving.pricing.terms import TERMS, scales_of, terms_of
 from gpu_profile.serving.work import DecodeRuns, Iterations, Parts
 
 

@@ -9,8 +9,8 @@ import zmq
 from gpu_profile.errors import UsageError
 from gpu_profile.serving import BatchedRequest, Engine, RequestPhase
 from gpu_profile.serving.engine import PassSender
-from gpu_profile.serving.forward_pass import decoded, frames_of
-from gpu_profile.serving.message_types import ForwardPass
+from gpu_profile.serving.streams.forward_pass import decoded, frames_of
+from gpu_profile.serving.streams.message_types import ForwardPass
 
 BATCH = [BatchedRequest("a", "x", RequestPhase.PREFILL, 100, 20), BatchedRequest("b", "y", RequestPhase.DECODE, 1, 70)]
 

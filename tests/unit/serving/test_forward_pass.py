@@ -6,9 +6,9 @@ from msgspec import msgpack
 from unit.serving.tiny_engine import EPOCH_NS, MS, Frames, encoded
 
 from gpu_profile.errors import UsageError
-from gpu_profile.serving import forward_pass
-from gpu_profile.serving.forward_pass import MessageError, MessageFault, decoded, frames_of
-from gpu_profile.serving.pass_times import KEPT_BACK_NS, PassTimes, PublishedPasses, TimedPasses
+from gpu_profile.serving.streams import forward_pass
+from gpu_profile.serving.streams.forward_pass import MessageError, MessageFault, decoded, frames_of
+from gpu_profile.serving.streams.pass_times import KEPT_BACK_NS, PassTimes, PublishedPasses, TimedPasses
 
 LATER_NS = 2 * KEPT_BACK_NS
 
@@ -82,7 +82,7 @@ def test_a_message_that_is_not_as_defined_is_refused_with_a_reason(wrong: Frames
 def test_without_msgspec_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     message = frames(SGLANG)
     forward_pass.message_types.cache_clear()
-    monkeypatch.delitem(sys.modules, "gpu_profile.serving.message_types", raising=False)
+    monkeypatch.delitem(sys.modules, "gpu_profile.serving.streams.message_types", raising=False)
     monkeypatch.setitem(sys.modules, "msgspec", None)
     with pytest.raises(UsageError, match=r"pip install 'gpu-profile\[serving\]'"):
         decoded(message)

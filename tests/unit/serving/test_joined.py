@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from unit.serving.tiny_engine import EPOCH_NS, MS, Run, Span, encoded, run
 
-from gpu_profile.serving.cost_sums import RequestCost
-from gpu_profile.serving.finished import CostRefusal, FinishedRequest
-from gpu_profile.serving.forward_pass import MessageFault
 from gpu_profile.serving.joined import ServingEngine
-from gpu_profile.serving.membership import PlacingFault
-from gpu_profile.serving.request_spans import SpanFault
-from gpu_profile.serving.sharing import Unallocated
-from gpu_profile.serving.tenants import ModelUse
+from gpu_profile.serving.pricing.cost_sums import RequestCost
+from gpu_profile.serving.pricing.sharing import Unallocated
+from gpu_profile.serving.streams.finished import CostRefusal, FinishedRequest
+from gpu_profile.serving.streams.forward_pass import MessageFault
+from gpu_profile.serving.streams.membership import PlacingFault
+from gpu_profile.serving.streams.request_spans import SpanFault
+from gpu_profile.serving.streams.tenants import ModelUse
 from gpu_profile.serving.work import BatchedRequest, RequestPhase
 
 S = 1_000_000_000

@@ -4,13 +4,13 @@ from typing import Any
 import pytest
 from unit.serving.tiny_engine import EPOCH_NS, MS, Run, all_parts, run
 
-from gpu_profile.serving import prefill
-from gpu_profile.serving.forward_pass import decoded
-from gpu_profile.serving.membership import Membership, PlacingFault
-from gpu_profile.serving.message_types import ForwardPass
-from gpu_profile.serving.pass_times import PassTimes, TimedPasses
-from gpu_profile.serving.prefill import _LATEST, Prefilling
-from gpu_profile.serving.request_spans import ServedRequest, served_request
+from gpu_profile.serving.streams import prefill
+from gpu_profile.serving.streams.forward_pass import decoded
+from gpu_profile.serving.streams.membership import Membership, PlacingFault
+from gpu_profile.serving.streams.message_types import ForwardPass
+from gpu_profile.serving.streams.pass_times import PassTimes, TimedPasses
+from gpu_profile.serving.streams.prefill import _LATEST, Prefilling
+from gpu_profile.serving.streams.request_spans import ServedRequest, served_request
 from gpu_profile.serving.work import UNKNOWN_REQUEST, Iterations, RequestPhase, WorkQuantity
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_profile.serving.packing import Packed, PassSums, PromptState, packed
+from gpu_profile.serving.streams.packing import Packed, PassSums, PromptState, packed
 
 
 def prompts(*some: tuple[int, int]) -> list[PromptState]:

@@ -12,13 +12,13 @@ from support.serving_workers import simulate_disaggregated, simulate_pipeline
 from unit.serving.tiny_engine import EPOCH_NS, encoded
 
 from gpu_profile.driver.simulated.models import MODELS
-from gpu_profile.serving.forward_pass import decoded
-from gpu_profile.serving.membership import PlacingFault
-from gpu_profile.serving.message_types import ForwardPass
-from gpu_profile.serving.pass_times import PassCounts, TimedPasses
-from gpu_profile.serving.pipelines import PipelineWatch
-from gpu_profile.serving.sharing import Unallocated
+from gpu_profile.serving.pricing.pipelines import PipelineWatch
+from gpu_profile.serving.pricing.sharing import Unallocated
 from gpu_profile.serving.simulated import EnginePhysics, ServingRun, simulate
+from gpu_profile.serving.streams.forward_pass import decoded
+from gpu_profile.serving.streams.membership import PlacingFault
+from gpu_profile.serving.streams.message_types import ForwardPass
+from gpu_profile.serving.streams.pass_times import PassCounts, TimedPasses
 from gpu_profile.serving.work import BatchedRequest, RequestPhase, WorkQuantity
 
 PHYSICS = EnginePhysics(MODELS["H200 SXM"])

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from gpu_profile.history.timeline import Floats
-from gpu_profile.serving.prices import DurationModel
-from gpu_profile.serving.terms import DURATION, EACH, TERMS
+from gpu_profile.serving.pricing.prices import DurationModel
+from gpu_profile.serving.pricing.terms import DURATION, EACH, TERMS
 
 
 def iterations(seed: int) -> Floats:

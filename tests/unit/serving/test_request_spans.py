@@ -1,7 +1,7 @@
 import pytest
 
-from gpu_profile.serving.request_spans import ServedRequest, SpanFault, served_request
-from gpu_profile.serving.tenants import NO_TENANT, OTHER, ModelUses, Tenants
+from gpu_profile.serving.streams.request_spans import ServedRequest, SpanFault, served_request
+from gpu_profile.serving.streams.tenants import NO_TENANT, OTHER, ModelUses, Tenants
 
 S = 1_000_000_000
 #: As vLLM 0.11 writes it.

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from gpu_profile.history.timeline import Floats
-from gpu_profile.serving.seen_work import SeenWork
-from gpu_profile.serving.terms import EACH, scales_of, values_of
+from gpu_profile.serving.pricing.seen_work import SeenWork
+from gpu_profile.serving.pricing.terms import EACH, scales_of, values_of
 from gpu_profile.serving.work import QUANTITIES, WorkQuantity
 
 

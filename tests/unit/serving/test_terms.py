@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_profile.serving.terms import DURATION, TERMS, gradients_of, scales_of, terms_of
+from gpu_profile.serving.pricing.terms import DURATION, TERMS, gradients_of, scales_of, terms_of
 from gpu_profile.serving.work import QUANTITIES, WorkQuantity
 
 _AMOUNTS = st.floats(0, 1e5)

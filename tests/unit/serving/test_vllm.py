@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from benchmarks.serving_vllm import ExecutionContext, ModelMetrics, perf_module
 
-from gpu_profile.serving.forward_pass import decoded, frames_of
+from gpu_profile.serving.streams.forward_pass import decoded, frames_of
 from gpu_profile.serving.vllm import ADDRESS, ServingStatLogger
 
 CONFIG = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_batched_tokens=2048), instance_id="v1")

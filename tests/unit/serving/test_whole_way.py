@@ -10,7 +10,7 @@ from support.serving_workers import simulate_disaggregated
 from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.serving.simulated import EnginePhysics, ServingRun, simulate
 from gpu_profile.serving.simulated_load import TenantLoad
-from gpu_profile.serving.workers import WorkerRole
+from gpu_profile.serving.streams.workers import WorkerRole
 
 
 def test_from_messages_and_spans_requests_get_their_true_energy() -> None:

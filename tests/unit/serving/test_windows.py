@@ -3,9 +3,9 @@ import pytest
 
 from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.history.timeline import Floats
+from gpu_profile.serving.pricing.terms import LEAST_TERMS, scales_of, values_of
+from gpu_profile.serving.pricing.windows import CounterReadings, CumulativeTerms, lag_of, rows
 from gpu_profile.serving.simulated import EnginePhysics, simulate
-from gpu_profile.serving.terms import LEAST_TERMS, scales_of, values_of
-from gpu_profile.serving.windows import CounterReadings, CumulativeTerms, lag_of, rows
 
 
 def terms_and_readings() -> tuple[CumulativeTerms, CounterReadings]:

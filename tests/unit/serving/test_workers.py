@@ -1,6 +1,6 @@
 import pytest
 
-from gpu_profile.serving.workers import EngineWorker, WorkerRole, role_of_span
+from gpu_profile.serving.streams.workers import EngineWorker, WorkerRole, role_of_span
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from support.nodes import node_of
 
 from gpu_profile.driver.simulated import create
-from gpu_profile.serving.forward_pass import decoded
-from gpu_profile.serving.request_spans import ServedRequest, served_request
+from gpu_profile.serving.streams.forward_pass import decoded
+from gpu_profile.serving.streams.request_spans import ServedRequest, served_request
 from gpu_profile_exporter.demo import engine
 
 

@@ -13,7 +13,7 @@ from gpu_profile.catalogue.samples import Device, DeviceKind, ProcessUse
 from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.driver import Capability
 from gpu_profile.errors import UsageError
-from gpu_profile.serving.sharing import Unallocated
+from gpu_profile.serving.pricing.sharing import Unallocated
 from gpu_profile.testing import START_NS, FakeClock
 from gpu_profile_exporter.config import ServingSettings
 from gpu_profile_exporter.serving import ServingCosts

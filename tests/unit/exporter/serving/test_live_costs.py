@@ -8,11 +8,11 @@ import pytest
 from unit.exporter.serving.test_costs import SPAN, gpus, serving
 
 from gpu_profile.catalogue import serving as rows
-from gpu_profile.serving.cost_sums import RequestCost
-from gpu_profile.serving.finished import CostRefusal, FinishedRequest
 from gpu_profile.serving.joined import ServingEngine
-from gpu_profile.serving.sharing import Unallocated
-from gpu_profile.serving.tenants import ModelUse
+from gpu_profile.serving.pricing.cost_sums import RequestCost
+from gpu_profile.serving.pricing.sharing import Unallocated
+from gpu_profile.serving.streams.finished import CostRefusal, FinishedRequest
+from gpu_profile.serving.streams.tenants import ModelUse
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.readings.readings import MetricReading
 from gpu_profile_exporter.serving.engine import REFUSALS, EngineProgress

@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from gpu_profile.serving.cost_sums import RequestCost
-from gpu_profile.serving.request_spans import ServedRequest
-from gpu_profile.serving.sharing import Unallocated
-from gpu_profile.serving.workers import WorkerRole
+from gpu_profile.serving.pricing.cost_sums import RequestCost
+from gpu_profile.serving.pricing.sharing import Unallocated
+from gpu_profile.serving.streams.request_spans import ServedRequest
+from gpu_profile.serving.streams.workers import WorkerRole
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.serving import CostTicket, pairs
 from gpu_profile_exporter.serving.pairs import RequestPairs

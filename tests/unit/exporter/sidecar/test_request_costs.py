@@ -7,8 +7,8 @@ from support.otlp_traces import request_of, span, spans_of
 from unit.exporter.sidecar.test_pipeline import World
 
 from gpu_profile.catalogue import serving as names
-from gpu_profile.serving.cost_sums import RequestCost
-from gpu_profile.serving.sharing import Unallocated
+from gpu_profile.serving.pricing.cost_sums import RequestCost
+from gpu_profile.serving.pricing.sharing import Unallocated
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.serving import CostTicket
 from gpu_profile_exporter.sidecar import pipeline

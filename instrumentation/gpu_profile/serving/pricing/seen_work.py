@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from gpu_profile.history.timeline import Floats
-from gpu_profile.serving.terms import EACH, GROUPS, TermGroup
+from gpu_profile.serving.pricing.terms import EACH, GROUPS, TermGroup
 from gpu_profile.serving.work import Bools, WorkQuantity
 
 #: Work that fewer than ten rows show tests no prices.

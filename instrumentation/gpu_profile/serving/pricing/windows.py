@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.serving.terms import LEAST_TERMS
+from gpu_profile.serving.pricing.terms import LEAST_TERMS
 from gpu_profile.serving.work import Bools
 
 _MS: Final = 1_000_000

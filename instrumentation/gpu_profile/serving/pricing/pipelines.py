@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from gpu_profile.serving.pass_times import PassCounts, TimedPasses
-from gpu_profile.serving.sharing import Unallocated
+from gpu_profile.serving.pricing.sharing import Unallocated
+from gpu_profile.serving.streams.pass_times import PassCounts, TimedPasses
 
 #: The most batches that are at work at once.
 _MOST_BATCHES: Final = 16

@@ -12,9 +12,9 @@ import numpy as np
 
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH
-from gpu_profile.serving.model import CostModel
-from gpu_profile.serving.sharing import Unallocated
-from gpu_profile.serving.terms import TERMS
+from gpu_profile.serving.pricing.model import CostModel
+from gpu_profile.serving.pricing.sharing import Unallocated
+from gpu_profile.serving.pricing.terms import TERMS
 from gpu_profile.serving.work import PHASES, RequestPhase
 
 #: A request or tenant has a value if at most this share of its energy is missing.

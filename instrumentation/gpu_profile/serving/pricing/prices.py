@@ -12,8 +12,8 @@ from gpu_profile.join.unmixing.solving.equations import Equations
 from gpu_profile.join.unmixing.solving.rate import Z95, t95
 from gpu_profile.join.unmixing.solving.shrinkage import shrink, shrink_without
 from gpu_profile.join.unmixing.solving.unmix import WINDOWS_PER_RATE
-from gpu_profile.serving.seen_work import SeenWork
-from gpu_profile.serving.terms import DURATION, GROUPS, TERMS
+from gpu_profile.serving.pricing.seen_work import SeenWork
+from gpu_profile.serving.pricing.terms import DURATION, GROUPS, TERMS
 
 #: No half-width is below this share of its value: terms approximate the cost of an iteration.
 LEAST_WIDTH: Final = 0.005

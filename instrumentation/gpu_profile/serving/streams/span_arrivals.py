@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from gpu_profile.serving.request_spans import ServedRequest
+from gpu_profile.serving.streams.request_spans import ServedRequest
 
 #: A request without a span has none to come after twice the longest wait of the latest spans, and some time more: its
 #: client aborted it, or the span is lost. From this many spans on.

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.serving.prices import LITTLE, Prices
-from gpu_profile.serving.terms import DURATION
+from gpu_profile.serving.pricing.prices import LITTLE, Prices
+from gpu_profile.serving.pricing.terms import DURATION
 from gpu_profile.serving.work import Iterations
 
 #: A residual above this many standard deviations is not shared out.

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpu_profile.serving.pass_times import TimedPasses
+from gpu_profile.serving.streams.pass_times import TimedPasses
 from gpu_profile.serving.work import UNKNOWN_REQUEST, BatchedRequest, DecodeRuns, Iterations, Parts, RequestPhase
 
 if TYPE_CHECKING:
-    from gpu_profile.serving.message_types import ForwardPass
+    from gpu_profile.serving.streams.message_types import ForwardPass
 
 
 def prefill_work(tokens: float, context: float) -> list[float]:

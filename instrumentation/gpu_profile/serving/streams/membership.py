@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpu_profile.serving.decoding import DecodeFit, Decoding
-from gpu_profile.serving.pass_parts import PassBatch, prefill_work
-from gpu_profile.serving.pass_times import TimedPasses
-from gpu_profile.serving.prefill import Chunk, Prefilling
-from gpu_profile.serving.request_spans import ServedRequest
+from gpu_profile.serving.streams.decoding import DecodeFit, Decoding
+from gpu_profile.serving.streams.pass_parts import PassBatch, prefill_work
+from gpu_profile.serving.streams.pass_times import TimedPasses
+from gpu_profile.serving.streams.prefill import Chunk, Prefilling
+from gpu_profile.serving.streams.request_spans import ServedRequest
+from gpu_profile.serving.streams.workers import WorkerRole
 from gpu_profile.serving.work import BatchedRequest, RequestPhase
-from gpu_profile.serving.workers import WorkerRole
 
 if TYPE_CHECKING:
-    from gpu_profile.serving.message_types import ForwardPass
+    from gpu_profile.serving.streams.message_types import ForwardPass
 
 #: Tokens after the first one, per iteration in which a request could have been in decode: above the first ratio,
 #: several tokens come from one iteration. Below the second one, the request was interrupted. A few are uncertain.

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from gpu_profile.history.timeline import Ints
-from gpu_profile.serving.forward_pass import MessageError, MessageFault
+from gpu_profile.serving.streams.forward_pass import MessageError, MessageFault
 
 if TYPE_CHECKING:
-    from gpu_profile.serving.message_types import ForwardPass
+    from gpu_profile.serving.streams.message_types import ForwardPass
 
 #: A message is kept back for this long, so that later ones correct its time.
 KEPT_BACK_NS: Final = 500_000_000

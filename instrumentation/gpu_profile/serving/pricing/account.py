@@ -17,13 +17,14 @@ import numpy as np
 
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH
-from gpu_profile.serving.charging import charged_parts
-from gpu_profile.serving.cost_sums import MEMORY_S, MOST_MISSING, CostSums, RequestCost, half_widths
-from gpu_profile.serving.model import LOOK_BACK_NS, CostModel
-from gpu_profile.serving.savings import PrefillGrowth
-from gpu_profile.serving.sharing import WHOLE_TIMES, Spoiled, Unallocated, WindowParts, first_kept, over_iterations
-from gpu_profile.serving.terms import TERMS, Terms
-from gpu_profile.serving.windows import CounterReadings, CumulativeTerms, rows
+from gpu_profile.serving.pricing import sharing
+from gpu_profile.serving.pricing.charging import charged_parts
+from gpu_profile.serving.pricing.cost_sums import MEMORY_S, MOST_MISSING, CostSums, RequestCost, half_widths
+from gpu_profile.serving.pricing.model import LOOK_BACK_NS, CostModel
+from gpu_profile.serving.pricing.savings import PrefillGrowth
+from gpu_profile.serving.pricing.sharing import WHOLE_TIMES, Spoiled, Unallocated, WindowParts
+from gpu_profile.serving.pricing.terms import TERMS, Terms
+from gpu_profile.serving.pricing.windows import CounterReadings, CumulativeTerms, rows
 from gpu_profile.serving.work import UNKNOWN_REQUEST, Iterations, RequestPhase
 
 _UJ: Final = 1_000_000
@@ -74,9 +75,9 @@ class EngineAccount:
             for place in np.flatnonzero(starts - before > _IDLE_NS + _IDLE_EDGE_NS).tolist():
                 self._idle(int(before[place]), int(starts[place]))
             self._busy_until_ns = int(ends[-1])
-            self._iterations = _later(self._iterations, iterations)
+            self._iterations = Iterations.joined((self._iterations, iterations))
             if not self.model.locked:
-                self._fresh_iterations = _later(self._fresh_iterations, iterations)
+                self._fresh_iterations = Iterations.joined((self._fresh_iterations, iterations))
 
     def read(self, readings: CounterReadings) -> None:
         """Add readings of the energy counters, later than all earlier ones. A window in which a counter falls (its
@@ -136,7 +137,7 @@ class EngineAccount:
         locked, model = self.model.locked, self.model
         if not self._busy_until_ns:
             n = int(np.searchsorted(self._readings.times, complete_ns - LOOK_BACK_NS)) - 1
-            if (n := max(n, first_kept(self._spoiled.by_window(self._readings.times)))) > 0:
+            if (n := max(n, sharing.first_kept(self._spoiled.by_window(self._readings.times)))) > 0:
                 self._give_up(n)
             return
         if complete_ns > self._busy_until_ns + _IDLE_NS + _IDLE_EDGE_NS:
@@ -161,7 +162,7 @@ class EngineAccount:
                 self._share(self._readings.before(n), add=locked)
         elif self._kept > _MOST_KEPT or self.waiting_parts > _MOST_PARTS:
             self._give_up_half()
-        elif first := first_kept(reasons):
+        elif first := sharing.first_kept(reasons):
             self._give_up(first)  # no model needs these windows
         if model.refuted:
             self._begin_anew()
@@ -254,7 +255,7 @@ class EngineAccount:
         by_tenant: dict[Hashable, CostSums] = {}
         if len(some.starts):
             values = np.stack((parts.given, parts.counted, np.ones(len(joules)), *parts.missing.values()))
-            weights, clean, inside, *absent = over_iterations(moments, values, some)
+            weights, clean, inside, *absent = sharing.over_iterations(moments, values, some)
             missed = dict(zip(parts.missing, absent, strict=True))
             by_tenant = self._charge(model, some, terms, weights, clean, inside, missed)
         whole -= self._settle_tenants(by_tenant, float(moments[-1] - moments[0]) / 1e9, whole)
@@ -394,7 +395,3 @@ class EngineAccount:
         """Drop the sums of requests that have ended. Tenants keep their totals."""
         for request in requests:
             self._requests.pop(request, None)
-
-
-def _later(before: Iterations, iterations: Iterations) -> Iterations:
-    return Iterations.joined([each for each in (before, iterations) if len(each.starts)])

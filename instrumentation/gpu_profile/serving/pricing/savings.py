@@ -9,10 +9,10 @@ import numpy as np
 
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH
-from gpu_profile.serving.cost_sums import MEMORY_S, CostSums
-from gpu_profile.serving.model import CostModel
-from gpu_profile.serving.pass_parts import prefill_work
-from gpu_profile.serving.terms import TERMS, Terms
+from gpu_profile.serving.pricing.cost_sums import MEMORY_S, CostSums
+from gpu_profile.serving.pricing.model import CostModel
+from gpu_profile.serving.pricing.terms import TERMS, Terms
+from gpu_profile.serving.streams.pass_parts import prefill_work
 from gpu_profile.serving.work import Iterations, RequestPhase, WorkQuantity
 
 #: The work that a prefix cache spares.

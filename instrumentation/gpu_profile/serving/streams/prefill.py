@@ -13,11 +13,11 @@ from itertools import islice
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gpu_profile.serving.packing import PassSums, PromptState, packed
-from gpu_profile.serving.request_spans import ServedRequest
+from gpu_profile.serving.streams.packing import PassSums, PromptState, packed
+from gpu_profile.serving.streams.request_spans import ServedRequest
 
 if TYPE_CHECKING:
-    from gpu_profile.serving.message_types import ForwardPass
+    from gpu_profile.serving.streams.message_types import ForwardPass
 
 #: An iteration with at least this share of the most tokens of any is full: chunks may be whole blocks of tokens.
 _FULL: Final = 0.95

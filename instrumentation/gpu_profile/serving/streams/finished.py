@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from gpu_profile.serving.tenants import ModelUse
+from gpu_profile.serving.streams.tenants import ModelUse
 
 
 class CostRefusal(StrEnum):

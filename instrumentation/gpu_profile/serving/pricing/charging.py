@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.serving.terms import DURATION, Terms, per_unit
+from gpu_profile.serving.pricing.terms import DURATION, Terms, per_unit
 from gpu_profile.serving.work import PHASES, DecodeRuns, Iterations, RequestPhase, WorkQuantity
 
 #: Parts in one computation, to limit the memory.

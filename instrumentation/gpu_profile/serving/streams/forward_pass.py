@@ -22,7 +22,7 @@ from gpu_profile.errors import UsageError
 from gpu_profile.serving.work import BatchedRequest
 
 if TYPE_CHECKING:
-    from gpu_profile.serving.message_types import ForwardPass, PassMessage
+    from gpu_profile.serving.streams.message_types import ForwardPass, PassMessage
 
 #: The most bytes of a topic and of a map. A map with the most requests has some 40 bytes for each.
 _MOST_TOPIC, _MOST_BYTES = 256, 262_144
@@ -60,7 +60,7 @@ def message_types() -> ModuleType:
         UsageError: msgspec is not installed.
     """
     try:
-        return import_module("gpu_profile.serving.message_types")
+        return import_module("gpu_profile.serving.streams.message_types")
     except ImportError as error:
         raise UsageError("Messages of LLM servers need msgspec: pip install 'gpu-profile[serving]'") from error
 

@@ -10,10 +10,10 @@ import numpy as np
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.solving.equations import Equations
 from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH, Z95
-from gpu_profile.serving.prices import LITTLE, DurationModel, Prices, enough, solution_of
-from gpu_profile.serving.seen_work import SeenWork
-from gpu_profile.serving.terms import DURATION, EACH, TERMS, Terms, gradients_of, scales_of, terms_of, values_of
-from gpu_profile.serving.windows import CounterReadings, CumulativeTerms, Lag, lag_of, rows
+from gpu_profile.serving.pricing.prices import LITTLE, DurationModel, Prices, enough, solution_of
+from gpu_profile.serving.pricing.seen_work import SeenWork
+from gpu_profile.serving.pricing.terms import DURATION, EACH, TERMS, Terms, gradients_of, scales_of, terms_of, values_of
+from gpu_profile.serving.pricing.windows import CounterReadings, CumulativeTerms, Lag, lag_of, rows
 from gpu_profile.serving.work import Bools, Iterations, WorkQuantity
 
 #: Readings from which the lag is searched for, and from which it is kept. In between, the search is repeated when the

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from gpu_profile.history.timeline import Ints
-from gpu_profile.serving.stamp_delay import StampDelay
+from gpu_profile.serving.streams.stamp_delay import StampDelay
 from gpu_profile.serving.work import Bools, DecodeRuns, WorkQuantity
 
 #: The most that an iteration's context may differ from its requests': engines count the current token or not.
