@@ -32,7 +32,7 @@ def taken(seed: int, share: float, gap_ms: float = 0.4) -> UnmarkedExecutions:
         part = slice(at, at + 100)
         own = (ends - starts)[part].astype(np.float64)
         lengths += [np.bincount(columns[part], weights, lengths.shape[1]) for weights in (None, own, own**2)]
-        result.take(starts[part][1:] - ends[part][:-1], lengths)
+        result.take(starts[part][1:] - ends[part][:-1], lengths, 1)
     return result
 
 

@@ -45,7 +45,7 @@ _SHARED_NS: Final = 400_000
 _USUAL_NS: Final = 1_000_000
 #: Executions of a region that its variance of lengths needs.
 _FEWEST: Final = 20
-#: After `_MANY` executions, only one slice of time in `_EVERY` is evaluated.
+#: After `_MANY` executions, only one slice of time in `_EVERY` is evaluated, and one in `_EVERY`² for unmarked ones.
 _MANY: Final = 3_000
 _EVERY: Final = 4
 #: Stamps are judged by the regions with the smallest variances that make up this share of the active time.
@@ -174,7 +174,8 @@ class Stamps:
         self._follows += _pairs(before[directly], after[directly], count)
         self._follows[:, 0] += np.bincount(before[~directly], minlength=count)
         self._follows[0] += np.bincount(after[~directly], minlength=count)
-        self._unmarked.take(pauses[~directly], self._lengths)
+        if not self._slices % _EVERY**2 or self._lengths[0].sum() <= _MANY:
+            self._unmarked.take(pauses[~directly], self._lengths, end_ns - start_ns)
 
     def _take_edges(self, pieces: Pieces, columns: Columns, between: tuple[int, int]) -> None:
         start_ns, end_ns = between
@@ -262,7 +263,7 @@ class Stamps:
             return StampErrors(np.zeros((columns, columns)))
         both, beside = (_mutual(counts, columns) for counts in (self._follows, self._overlaps))
         variance = self.variance
-        unmarked = sized(self._unmarked.squares, columns) * (windows * kernel / self.elapsed_ns)
+        unmarked = sized(self._unmarked.squares, columns) * (windows * kernel / max(1, self._unmarked.elapsed_ns))
         # Time that a stamp error adds to one region is taken from its neighbour.
         most = (np.diag(both.sum(axis=0)) - both) * (variance * windows * kernel / self.elapsed_ns)
         if variance <= 0:

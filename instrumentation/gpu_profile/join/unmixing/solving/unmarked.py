@@ -9,6 +9,7 @@ had, minus the mean of what all of them may have had. As with errors of stamps, 
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -38,12 +39,13 @@ class UnmarkedExecutions:
         self._ordinary: Floats = np.zeros(3)
         #: By column: the expected sum of the squares of its missing executions' lengths, in ns².
         self.squares: Floats = np.zeros(1)
-        #: The expected number of executions without a mark.
-        self.count = 0.0
+        #: The expected number of executions without a mark, and the time that was looked at, in ns.
+        self.count, self.elapsed_ns = 0.0, 0
 
-    def take(self, pauses: Ints, lengths: Floats) -> None:
-        """Add pauses. `lengths` has the number of executions by column, the sums of their lengths in ns, and of the
-        squares."""
+    def take(self, pauses: Ints, lengths: Floats, elapsed_ns: int) -> None:
+        """Add the pauses of a slice of time. `lengths` has the number of executions by column, the sums of their
+        lengths in ns, and of the squares."""
+        self.elapsed_ns += elapsed_ns
         every = pauses.astype(np.float64)
         own = every[every < _ORDINARY_NS]
         ordinary = self._ordinary + np.array((len(own), own.sum(), own @ own))
@@ -51,22 +53,27 @@ class UnmarkedExecutions:
         if not ordinary[0]:
             return
         usual_ns, variance = _moments(ordinary[:, None])[:, 0]
-        # An execution between two pauses makes none that is shorter than the mean.
-        longer = every[every > usual_ns]
         n, regions = lengths[0], np.flatnonzero(lengths[0] > 1)
         means, variances = _moments(lengths[:, regions]) + np.array([[2 * usual_ns], [2 * variance]])
+        # An execution between two pauses makes none that is shorter than the mean.
+        shortest = max(usual_ns, (means - _FARTHEST * np.sqrt(variances)).min(initial=np.inf))
+        longer = every[every > shortest]
+        if not len(longer):
+            self._ordinary = ordinary
+            return
         far = (longer[:, None] - means) ** 2 / variances
         likely = _EXPECTED * n[regions] * np.exp(-far / 2) / np.sqrt(variances) * (far < _FARTHEST**2)
-        ordinarily = ordinary[0] * np.exp(-((longer - usual_ns) ** 2) / (2 * variance)) / np.sqrt(variance)
-        likely = likely[(some := likely.any(axis=1))]
+        some = likely.any(axis=1)
+        likely, longer = likely[some], longer[some]
+        ordinarily = ordinary[0] * np.exp(-((longer - usual_ns) ** 2) / (2 * variance)) / math.sqrt(variance)
         unmarked = likely.sum(axis=1)
         of = likely / unmarked[:, None]
-        chances = unmarked / (unmarked + ordinarily[some])
-        moved = chances * np.maximum(longer[some] - 2 * usual_ns, 0.0) ** 2
+        chances = unmarked / (unmarked + ordinarily)
+        moved = chances * np.maximum(longer - 2 * usual_ns, 0.0) ** 2
         self.squares[regions] += moved @ of
         self.count += float(chances.sum())
-        left = np.where(longer[some] < _ORDINARY_NS, chances, 0.0)
-        self._ordinary = ordinary - np.array([left.sum(), left @ longer[some], left @ longer[some] ** 2])
+        left = np.where(longer < _ORDINARY_NS, chances, 0.0)
+        self._ordinary = ordinary - np.array([left.sum(), left @ longer, left @ longer**2])
 
     def merge(self, column: int, into: int) -> None:
         """Merge a column into another."""
