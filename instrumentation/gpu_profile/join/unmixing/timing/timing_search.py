@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice, takewhile
 from typing import Final, NamedTuple
@@ -16,7 +16,7 @@ from gpu_profile.join.unmixing.solving.design import Windows, design_effect
 from gpu_profile.join.unmixing.solving.shrinkage import CERTAIN
 from gpu_profile.join.unmixing.solving.unmix import WINDOWS_PER_RATE
 from gpu_profile.join.unmixing.timing.expected import SensorPrior
-from gpu_profile.join.unmixing.timing.likelihood import UNKNOWN, Likelihood
+from gpu_profile.join.unmixing.timing.likelihood import UNKNOWN, Best, Likelihood, Trial, is_late
 from gpu_profile.join.unmixing.timing.scan import Scan
 from gpu_profile.join.unmixing.timing.timings import (
     JITTERS_NS,
@@ -34,7 +34,6 @@ from gpu_profile.join.unmixing.timing.timings import (
     stepping,
     stretching,
 )
-from gpu_profile.join.unmixing.timing.trials import Best, Trial, is_late
 from gpu_profile.join.unmixing.windows.sensor import FINE_STEPS_NS, IN_STEP, NEAR_STEP, Sensor, in_step
 
 #: Number of the newest windows on which the coarse grid is tried.
@@ -51,7 +50,8 @@ _PERIODS, _PERIODS_NS = 75, 120_000_000_000
 #: multiple of the best one's improvement.
 _STARTS: Final = 8
 _MORE: Final = 3.0
-_PARTS: Final = 4  #: ... and the number of a counter's parts of periods, in addition
+#: ... and the number of a counter's parts of periods, in addition.
+_PARTS: Final = 4
 #: The coarse grid gives only a neighbour's score: points with scores worse by this are not followed.
 _FAR_OFF: Final = 200.0
 #: A closer search covers this range around a timing in these steps. With varying rates, it uses `_SOME` windows and
@@ -60,7 +60,6 @@ _RANGE_NS: Final = 60_000_000
 _STEP_NS: Final = 2_500_000
 _TOGETHER: Final = 8  #: number of timings in a range that are tried at once
 _SOME: Final = 300
-_RANGES: Final = 2  #: the most ranges, each around a better timing than the last
 _CLOSER_NS: Final = (1_250_000, 600_000, 300_000, 150_000)
 _CORRECTIONS: Final = 3
 #: Alternatives to a given timing, for a sensor that is read about every 20 ms.
@@ -115,7 +114,7 @@ class Search(Likelihood):
         trial = self._trial(best)
         enough = len(self.windows.ends) >= WINDOWS_PER_RATE * (trial.probes + self.columns)
         if enough and len(self.windows.ends) * math.log(left / trial.noise) > CERTAIN:
-            rough, every = self._varying(best, tried, effect)
+            rough, every = self._varying(best, tried)
             trial = min(every, key=lambda one: one.score)
             best, left = trial.sensor, trial.left
             alternatives = self._rivals(trial, rough, every, effect)
@@ -146,11 +145,11 @@ class Search(Likelihood):
         effect = design_effect(errors, groups, self.columns + UNKNOWN)
         best, alternatives = self._trial(given), tuple[Sensor, ...]()
         if near_ns:
-            rough, every = self._varying(given, [(given, self.residual(given))], effect, near_ns)
-            best = min(every, key=lambda one: one.score)
-            alternatives = self._rivals(best, rough, every, effect)
-        unlike = [each._replace(lag_ns=lag) for each in _FOLLOWING for lag in _LAGS_NS]
-        tried = self._ranking(self._newest)([each for each in unlike if not expected.resembles(each)])
+            rough, finer = self._varying(given, [(given, self.residual(given))], near_ns)
+            best = min(finer, key=lambda one: one.score)
+            alternatives = self._rivals(best, rough, finer, effect)
+        every = [each._replace(lag_ns=lag) for each in _FOLLOWING for lag in _LAGS_NS]
+        tried = self._ranking(self._newest)([each for each in every if not expected.resembles(each)])
         others = self._trials(self._distinct(tried, _STARTS))
         other = min(others, key=lambda one: one.score)
         like = [best, *self._trials([*expected.likely(best.sensor)])]
@@ -162,18 +161,19 @@ class Search(Likelihood):
     def _rivals(self, best: Trial, rough: Sequence[Trial], every: Sequence[Trial], effect: float) -> tuple[Sensor, ...]:
         """The timings that the best one does not rule out with varying rates, without its neighbours."""
         reference = Best(best.score, is_late(best.sensor), effect)
-        # Renewals out of step with the readings may move: only the newest windows are surely of one timing.
-        trials = (every, rough) if best.sensor.period_ns and not best.sensor.in_step else (every,)
-        likely = [one.sensor for some in trials for one in self._likely(some, effect)]
+        likely = [*self._likely(every, effect), *self._likely(rough, effect)]
         return self._others(best.sensor, likely, partial(self._if_rates_vary, best), reference)
 
     def _others(
-        self, best: Sensor, likely: Sequence[Sensor], judge: Callable[[Iterator[Sensor]], Iterator[float]],
+        self,
+        best: Sensor,
+        likely: Sequence[Sensor],
+        judge: Callable[[Iterator[Sensor]], Iterator[float]],
         reference: Best,
-    ) -> tuple[Sensor, ...]:  # fmt: skip
+    ) -> tuple[Sensor, ...]:
         apart = [best]
         for sensor in likely:
-            if not any(self._alike(sensor, other) for other in apart):
+            if all(self._apart(sensor, other) for other in apart):
                 apart.append(sensor)
         return *apart[1:], *self._as_good(best, judge, reference)
 
@@ -187,14 +187,13 @@ class Search(Likelihood):
         """The score of a timing and its error."""
         return self._score(*tried)
 
-    def _likely(self, some: Sequence[Trial], effect: float) -> list[Trial]:
-        """The trials of timings that the best one does not rule out, likeliest first."""
+    def _likely(self, some: Sequence[Trial], effect: float) -> list[Sensor]:
+        """The timings that the best one does not rule out, likeliest first."""
         best = min(some, key=lambda one: one.score)
         reference = Best(best.score, is_late(best.sensor), effect)
         beside = partial(self._beside_if_rates_vary, best=best, allowed=self._discrepancy)
-        scores = [(one.score if is_late(one.sensor) else beside(one), one) for one in some]
-        near = (one for score, one in scores if reference.near(score, late=is_late(one.sensor)))
-        return sorted(near, key=lambda one: one.score)
+        scores = sorted((one.score if is_late(one.sensor) else beside(one), one.sensor) for one in some)
+        return [sensor for score, sensor in scores if reference.near(score, late=is_late(sensor))]
 
     def _if_steady(self, best: tuple[Sensor, float], sensors: Iterator[Sensor]) -> Iterator[float]:
         while some := list(islice(sensors, _TOGETHER)):
@@ -216,39 +215,44 @@ class Search(Likelihood):
             yield from good[-1:]
 
     def _varying(
-        self, middle: Sensor, tried: Sequence[tuple[Sensor, float]], effect: float, range_ns: int = _RANGE_NS
+        self, middle: Sensor, tried: Sequence[tuple[Sensor, float]], range_ns: int = _RANGE_NS
     ) -> tuple[list[Trial], list[Trial]]:
-        """Trials near all `tried` timings and around `middle`: by the newest windows, and by all of those they allow.
+        """Trials near all `tried` timings and in a range around `middle`: by the newest windows, and the best by all.
 
         Under steady rates, variation of the rates is mistaken for an effect of the timing. Only a model of both
         separates them.
         """
-        rough, result, near = dict[Sensor, Trial](), dict[Sensor, Trial](), [sensor for sensor, _ in tried]
-
-        def add(some: dict[Sensor, Trial], sensors: Iterable[Sensor], most: int | None = None) -> None:
-            fresh = [sensor for sensor in dict.fromkeys(sensors) if sensor not in some]
-            some |= zip(fresh, self._trials(fresh, most), strict=True)
-
-        def best() -> Sensor:
-            return min(result.values(), key=lambda one: one.score).sensor
-
         whole = [sensor for sensor, _ in sorted(tried, key=self._rank) if not self._in_parts(sensor)]
-        middles, moves = [middle, *whole[:1]], range(-range_ns, range_ns + 1, _STEP_NS)
-        for _ in range(_RANGES):
-            near += [each._replace(lag_ns=each.lag_ns + move) for each in middles for move in moves]
-            add(rough, (one for one in near if one.period_ns or one.lag_ns >= self._earliest_ns), _SOME)
-            starts = list[Trial]()
-            for one in self._likely([*rough.values()], effect):
-                same = self._near if len(starts) < _STARTS else self._alike
-                if not any(same(one.sensor, other.sensor) for other in starts):
-                    starts.append(one)
-            add(result, [each for one in starts for each in (self._lag_corrected(one), one.sensor)])
-            for step in _CLOSER_NS:
-                add(result, best().moved(step))
-            if any(self._near(best(), one, range_ns) for one in middles):
-                break
-            middles = [best()]
-        return list(rough.values()), list(result.values())
+        middles = [middle, *whole[:1]]
+        near = [sensor for sensor, _ in tried] + [each for one in middles for each in self._lags_near(one, range_ns)]
+        trials = self._trials(self._possible(near), _SOME)
+        best = min(trials, key=lambda one: one.score)
+        trials.sort(key=lambda one: self._beside_if_rates_vary(one, best))
+        starts: list[Trial] = []
+        for one in trials:
+            if len(starts) < _STARTS and not any(self._near(one.sensor, other.sensor) for other in starts):
+                starts.append(one)
+        result: dict[Sensor, Trial] = {}
+        for one in starts:
+            # A counter with renewals has no lag besides: try 0 exactly, not only a neighbour of the best lag.
+            for sensor in {self._lag_corrected(one), *([] if one.sensor.lag_ns else [one.sensor])}:
+                result.setdefault(sensor, self._trial(sensor))
+        for step in _CLOSER_NS:
+            best = min(result.values(), key=lambda one: one.score)
+            fresh = [sensor for sensor in dict.fromkeys(best.sensor.moved(step)) if sensor not in result]
+            result |= zip(fresh, self._trials(fresh), strict=True)
+        best = min(result.values(), key=lambda one: one.score)
+        if not any(self._near(best.sensor, one, range_ns) for one in middles):
+            trials += self._trials(self._possible(self._lags_near(best.sensor, range_ns)), _SOME)
+        return trials, list(result.values())
+
+    @staticmethod
+    def _lags_near(sensor: Sensor, range_ns: int) -> list[Sensor]:
+        """The sensor with every lag of the grid in a range around its own."""
+        return [sensor._replace(lag_ns=sensor.lag_ns + move) for move in range(-range_ns, range_ns + 1, _STEP_NS)]
+
+    def _possible(self, sensors: Sequence[Sensor]) -> list[Sensor]:
+        return [sensor for sensor in sensors if sensor.period_ns or sensor.lag_ns >= self._earliest_ns]
 
     def _lag_corrected(self, trial: Trial) -> Sensor:
         """The sensor with its lag corrected repeatedly by the coefficient of the lag's probe."""
@@ -288,8 +292,7 @@ class Search(Likelihood):
         whole, parts = ([one for one in tried if self._in_parts(one[2]) is part] for part in (False, True))
         # Some part of a period fits any loop, so parts take no places of other timings.
         starts = self._distinct(whole, _STARTS, math.inf) + self._distinct(parts, _PARTS, math.inf)
-        # A rough scan may miss the simplest timing. In a loop, right and wrong ones are only milliseconds apart.
-        starts += [shape._replace(blur_ns=STEP_NS) for shape in every if not shape.length_ns]
+        # In a loop that hardly varies, right and wrong timings are only milliseconds apart.
         around = [[*start.around(FINE_STEPS_NS[0])] for start in starts]
         closer = iter(ranked([each for some in around for each in some]))
         return [min(islice(closer, len(some)))[2] for some in around]
@@ -327,12 +330,10 @@ class Search(Likelihood):
         return [each for each in sensors if abs(each.period_ns - nominal) * span > STEP_NS * nominal]
 
     def _any_phase(self, best: Sensor) -> list[Sensor]:
-        """Renewals at any phase without a lag, if readings determine it, or executions without a mark may hide it."""
-        hidden = self._by_pauses(best, self.rates(best)) > self._discrepancy
-        if not best.period_ns or (best.in_step and not hidden) or best.follows:
+        """Renewals at any phase, without a lag, if readings determine the phase: repeating windows may fit any."""
+        if not best.period_ns or best.in_step or best.follows:
             return []
-        usual = self._usual(best)
-        some = renewing([usual, usual._replace(window_ns=0, smooth=False)] if hidden else [usual], self.lead)
+        some = renewing([self._usual(best)], self.lead)
         return [each._replace(blur_ns=best.blur_ns) for each in some if not each.lag_ns]
 
     def _usual(self, sensor: Sensor) -> Sensor:
@@ -346,17 +347,16 @@ class Search(Likelihood):
         for score, _, sensor in sorted(tried):
             if len(apart) == most or score > first + far:
                 break
-            like = (other for other in apart if bool(sensor.period_ns) == bool(other.period_ns))
-            if not any(self._alike(sensor, other) for other in like):
+            if all(bool(sensor.period_ns) != bool(other.period_ns) or self._apart(sensor, other) for other in apart):
                 apart.append(sensor)
         return apart
 
-    def _alike(self, one: Sensor, other: Sensor) -> bool:
-        """Whether two timings are neighbours on the grid."""
+    def _apart(self, one: Sensor, other: Sensor) -> bool:
+        """Whether two timings are more than neighbours on the grid."""
         if one.smooth != other.smooth or abs(one.window_ns - other.window_ns) > _ALIKE * other.window_ns:
-            return False
+            return True
         far = np.abs(self._middles(one) - self._middles(other)) > max(STEP_NS, one.window_ns // 10)
-        return bool(2 * np.count_nonzero(far) <= len(far))
+        return bool(2 * np.count_nonzero(far) > len(far))
 
     def _middles(self, sensor: Sensor) -> Ints:
         """The moments of some of the readings, moved to the mean age of their contents."""
