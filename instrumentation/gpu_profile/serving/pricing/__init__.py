@@ -9,7 +9,7 @@ Read in this order:
 - `sharing`: the parts of each window: idle, iterations, and the reasons for energy that is unallocated.
 - `charging`: the energy of iterations by request; `cost_sums`: its totals; `savings`: by a prefix cache.
 - `account`: the totals by request, tenant and phase, and the costs of single requests.
-- `pipelines`: engines without costs.
+- `pipelines`: recognises pipelines; their iterations have no costs.
 
 Imports `serving.work`, `streams` and `join.unmixing`. A new quantity of work is a member of `work.WorkQuantity` and a
 term in `terms`.

@@ -4,7 +4,7 @@ Read in this order:
 
 - `family`: windows of signals that share them; `mixture`: one family's windows and the regions in them.
 - `watch`: detects that new windows no longer fit the rates.
-- `period_sums`: the windows of 10 s; `periods`: their mixtures, where the rates differ from time to time.
+- `periods`: the rates in successive periods of time, each from its own windows, by `period_sums`.
 - `meter`: long executions by the energy counter alone; `contrast`: how their windows differ.
 - `shares`: a measured total, shared out among regions.
 - `pooled`: a region's values from all families; `pooling`: the mixtures of all of a device's signals.

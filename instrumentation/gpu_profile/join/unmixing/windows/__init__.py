@@ -1,6 +1,6 @@
 """The time of each reading, and the executions that were active in it.
 
-Times are integer nanoseconds of the host's monotonic clock. Read in this order:
+Times are integer nanoseconds since the epoch. Read in this order:
 
 - `activities`: executions on a device, and the stretches in which each was the innermost one.
 - `active_time`: exclusive active time per column as a function of time; `piece_sums`: its sums over pieces of
