@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.rows import Row
 from benchmarks.unmixing_worlds import IDLE_W, MS, ORIGIN_NS, World
 from gpu_profile.analysis.devices import device_use, timeline_of
-from gpu_profile.analysis.kernel_energy import KernelEnergy, device_kernels
+from gpu_profile.analysis.profile.kernel_energy import KernelEnergy, device_kernels
 from gpu_profile.analysis.runs import gather, usable
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.catalogue.signals import ENERGY, POWER_AVERAGE

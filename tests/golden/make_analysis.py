@@ -12,8 +12,8 @@ from pathlib import Path
 from support.analysis import Run
 
 from gpu_profile.analysis import Analysis, analyse, compare
-from gpu_profile.analysis.comparison_text import render_comparison
-from gpu_profile.analysis.text import render
+from gpu_profile.analysis.comparison.text import render_comparison
+from gpu_profile.analysis.views.text import render
 from gpu_profile.recording import read_recording
 from gpu_profile.regimes import Regime, Verdict
 

@@ -9,7 +9,7 @@ from integration.browser import found_in
 from support.analysis import EVIL, GPU, Run, hostile, two_devices, with_gap
 
 from gpu_profile.analysis import analyse
-from gpu_profile.analysis.page import render_page
+from gpu_profile.analysis.views.page import render_page
 from gpu_profile.recording import Recording
 
 pytestmark = pytest.mark.debian

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from support.analysis import GPU, Run
 
 from gpu_profile.analysis import Gate, analyse, parse_gate, parse_thresholds
-from gpu_profile.analysis.data import of_analysis
-from gpu_profile.analysis.page import render_page
-from gpu_profile.analysis.text import render
+from gpu_profile.analysis.views.data import of_analysis
+from gpu_profile.analysis.views.page import render_page
+from gpu_profile.analysis.views.text import render
 from gpu_profile.errors import UsageError
 from gpu_profile.recording import DeviceInterval, Recording, SpanRecord
 from gpu_profile.regimes import Thresholds

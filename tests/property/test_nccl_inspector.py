@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.clocks import ClockJob
 
 from gpu_profile.analysis.clocks.alignment import node_clocks
-from gpu_profile.analysis.rank_costs import RankCollectives
+from gpu_profile.analysis.ranks.costs import RankCollectives
 from gpu_profile.errors import UsageError
 from gpu_profile.recording.nccl_inspector import InspectorFiles, read_inspector
 

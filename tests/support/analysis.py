@@ -15,7 +15,7 @@ from unittest import mock
 import numpy as np
 
 from gpu_profile.analysis import Analysis, RegionUse, analyse
-from gpu_profile.analysis.views import AnalysisReport
+from gpu_profile.analysis.views.report import AnalysisReport
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Device, Event, Sample
 from gpu_profile.catalogue.signals import DRAM, ENERGY, GRAPHICS, SM, TENSOR, THROTTLES

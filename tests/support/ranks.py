@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from gpu_profile.analysis.causes import LateCause
+from gpu_profile.analysis.ranks.causes import LateCause
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import (

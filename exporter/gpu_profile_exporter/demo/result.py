@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from gpu_profile.analysis import analyse
-from gpu_profile.analysis.conclusion import conclusion
-from gpu_profile.analysis.page import render_page
+from gpu_profile.analysis.views.conclusion import conclusion
+from gpu_profile.analysis.views.page import render_page
 from gpu_profile.cli.output import Output
 from gpu_profile.errors import RecordingError, UsageError
 from gpu_profile.recording import read_recording

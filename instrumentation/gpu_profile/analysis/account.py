@@ -10,12 +10,12 @@ from typing import Final
 
 import numpy as np
 
-from gpu_profile.analysis.causes import RankGpu
 from gpu_profile.analysis.clocks.alignment import NodeClocks, aligned, aligned_collectives, node_clocks
 from gpu_profile.analysis.device_pool import device_pool
 from gpu_profile.analysis.devices import UNSAMPLED, DeviceUse, device_use, devices_of, sampled, timeline_of
-from gpu_profile.analysis.rank_costs import RankCollectives
-from gpu_profile.analysis.ranks import RankSources, RegionRanks, by_rank, missing
+from gpu_profile.analysis.ranks.causes import RankGpu
+from gpu_profile.analysis.ranks.costs import RankCollectives
+from gpu_profile.analysis.ranks.regions import RankSources, RegionRanks, by_rank, missing
 from gpu_profile.analysis.runs import DeviceWork, RecordedWork, Runs, gather
 from gpu_profile.catalogue.samples import Device, Event
 from gpu_profile.errors import UsageError, few

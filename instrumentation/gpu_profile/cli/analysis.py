@@ -96,12 +96,12 @@ def analyze(
     devices: tuple[str, ...],
 ) -> None:
     """Print the regions, devices, energy and verdicts of a RECORDING."""
-    from gpu_profile.analysis.data import of_analysis
-    from gpu_profile.analysis.page import render_page
-    from gpu_profile.analysis.perfetto import perfetto_trace
-    from gpu_profile.analysis.profile import profile_of
-    from gpu_profile.analysis.tables import regions_csv
-    from gpu_profile.analysis.text import render
+    from gpu_profile.analysis.profile.values import profile_of
+    from gpu_profile.analysis.views.data import of_analysis
+    from gpu_profile.analysis.views.page import render_page
+    from gpu_profile.analysis.views.perfetto import perfetto_trace
+    from gpu_profile.analysis.views.tables import regions_csv
+    from gpu_profile.analysis.views.text import render
     from gpu_profile.report.as_json import to_json
     from gpu_profile.report.otlp_profiles import otlp_profiles
     from gpu_profile.report.pprof import pprof
@@ -136,8 +136,8 @@ def analyze(
 def classify(recording: Path, *, rules: Path, as_json: bool, devices: tuple[str, ...]) -> None:
     """Judge the regions of a RECORDING anew, with other thresholds."""
     from gpu_profile.analysis import read_thresholds
-    from gpu_profile.analysis.data import of_verdicts
-    from gpu_profile.analysis.text import render_verdicts
+    from gpu_profile.analysis.views.data import of_verdicts
+    from gpu_profile.analysis.views.text import render_verdicts
     from gpu_profile.report.as_json import to_json
     from gpu_profile.report.table import terminal_width
 
@@ -153,7 +153,7 @@ def classify(recording: Path, *, rules: Path, as_json: bool, devices: tuple[str,
 def _compared(a: Path, b: Path, run_to_run: float | None, devices: tuple[str, ...]) -> Comparison:
     """The comparison of two recordings."""
     from gpu_profile.analysis import compare as compare_analyses
-    from gpu_profile.analysis.comparison import RUN_TO_RUN
+    from gpu_profile.analysis.comparison.differences import RUN_TO_RUN
     from gpu_profile.cli.outcome import no_collection
 
     with no_collection():
@@ -207,9 +207,9 @@ def compare(
     Exits with 1 if a --fail-on condition holds in the change's whole interval, else with 3 if one cannot be judged.
     """
     from gpu_profile.analysis import Outcome, parse_gate
-    from gpu_profile.analysis.comparison_page import render_page
-    from gpu_profile.analysis.comparison_text import judgement, render_comparison
-    from gpu_profile.analysis.data import of_comparison
+    from gpu_profile.analysis.comparison.data import of_comparison
+    from gpu_profile.analysis.comparison.page import render_page
+    from gpu_profile.analysis.comparison.text import judgement, render_comparison
     from gpu_profile.report.as_json import to_json
     from gpu_profile.report.table import terminal_width
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gpu_profile.analysis import Analysis, analyse
-from gpu_profile.analysis.data import SCHEMA_VERSION, of_region
-from gpu_profile.analysis.rank_data import of_ranks
-from gpu_profile.analysis.text import render_regions
+from gpu_profile.analysis.ranks.data import of_ranks
+from gpu_profile.analysis.views.data import SCHEMA_VERSION, of_region
+from gpu_profile.analysis.views.text import render_regions
 from gpu_profile.catalogue.samples import Device, Interval
 from gpu_profile.cli.devices import label
 from gpu_profile.errors import GpuProfileError, UsageError
@@ -198,7 +198,7 @@ class RunOutcome:
 
     def page(self) -> bytes:
         """The page of `analyze --html`."""
-        from gpu_profile.analysis.page import render_page
+        from gpu_profile.analysis.views.page import render_page
 
         text = " ".join(self.command)
         title = text if len(text) <= 80 else text[:79] + "…"
@@ -207,7 +207,7 @@ class RunOutcome:
 
     def trace(self) -> bytes:
         """A trace for Perfetto."""
-        from gpu_profile.analysis.perfetto import perfetto_trace
+        from gpu_profile.analysis.views.perfetto import perfetto_trace
 
         analysis, recording = self._analysis, self.recording
         return b"" if recording is None else perfetto_trace(recording, analysis)

@@ -24,7 +24,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, magics_class
 
 from gpu_profile.analysis import Analysis, analyse
-from gpu_profile.analysis.text import about, reasons, region_table, render_regions
+from gpu_profile.analysis.views.text import about, reasons, region_table, render_regions
 from gpu_profile.errors import GpuProfileError
 from gpu_profile.monitor import GpuMonitor
 from gpu_profile.monitor.gpu_summary import GpuSummary

@@ -13,7 +13,7 @@ from laboratory.sensors import COUNTER, GPM
 from support.analysis import EMPTY, GPU, ITEMS, MS, RATES, T0, B, Run, one, to_columns, two_devices
 
 from gpu_profile.analysis import analyse
-from gpu_profile.analysis.text import device_row, reasons, render
+from gpu_profile.analysis.views.text import device_row, reasons, render
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Event, Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, MEMORY_USED, POWER, TEMPERATURE

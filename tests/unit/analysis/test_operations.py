@@ -10,11 +10,11 @@ from support.analysis import EMPTY, GPU, MS, T0, Run, one, parsed
 from support.regions import BLANK, PRODUCT, SUM
 
 from gpu_profile.analysis import Analysis, analyse
-from gpu_profile.analysis.data import of_analysis
-from gpu_profile.analysis.page import render_page
-from gpu_profile.analysis.perfetto import perfetto_trace
-from gpu_profile.analysis.tables import regions_csv
-from gpu_profile.analysis.text import reasons, render, render_regions
+from gpu_profile.analysis.views.data import of_analysis
+from gpu_profile.analysis.views.page import render_page
+from gpu_profile.analysis.views.perfetto import perfetto_trace
+from gpu_profile.analysis.views.tables import regions_csv
+from gpu_profile.analysis.views.text import reasons, render, render_regions
 from gpu_profile.cli import run as command
 from gpu_profile.recording import DeviceInterval, Recording, RecordingWriter, SpanRecord
 from gpu_profile.regimes.operation import RegionOperation

@@ -5,7 +5,7 @@ import pytest
 from support.analysis import EMPTY, GPU, MS, T0, B, Run, analysed, one, two_devices
 
 from gpu_profile.analysis.runs import _parents
-from gpu_profile.analysis.text import render
+from gpu_profile.analysis.views.text import render
 from gpu_profile.recording import SpanRecord
 
 NAMES = ("load", "step", "forward")

@@ -5,9 +5,9 @@ import pytest
 from support.analysis import RATES, T0, Run
 
 from gpu_profile.analysis import Analysis, analyse
-from gpu_profile.analysis.data import of_analysis
-from gpu_profile.analysis.page import render_page
-from gpu_profile.analysis.text import happened, render
+from gpu_profile.analysis.views.data import of_analysis
+from gpu_profile.analysis.views.page import render_page
+from gpu_profile.analysis.views.text import happened, render
 from gpu_profile.join.unmixing.pools.period_sums import PeriodSums
 from gpu_profile.join.unmixing.solving.unmix import LOCK_STEP
 from gpu_profile.regimes import Regime

@@ -20,9 +20,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from gpu_profile.analysis.chance import Edges, normal_quantile, student_quantile
-from gpu_profile.analysis.comparison import Comparison, Pair, differences_of
+from gpu_profile.analysis.comparison.differences import Comparison, Pair, differences_of
+from gpu_profile.analysis.comparison.quantities import CallEstimate
 from gpu_profile.analysis.costs.run import DECODE, GPU_TIME, PARTS, PREFILL, REQUESTS, RunCosts
-from gpu_profile.analysis.quantities import CallEstimate
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.solving.unmix import Z95
 from gpu_profile.report.table import signed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gpu_profile.analysis.costs.run import DECODE, PARTS, PREFILL, REQUESTS, RunCosts
-from gpu_profile.analysis.text import MORE, SIMULATED, listed, quantity, section
+from gpu_profile.analysis.views.text import MORE, SIMULATED, listed, quantity, section
 from gpu_profile.report.table import UNKNOWN, fitted_table, folded
 from gpu_profile.units import NS_PER_S, percent, si
 

@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Final
 
 from gpu_profile.analysis.chance import student_quantile
-from gpu_profile.analysis.comparison import ALPHA
+from gpu_profile.analysis.comparison.differences import ALPHA
 from gpu_profile.analysis.costs.repeated import LEAST_RUNS
 
 _WHEN: Final = {"hour": "TIMESTAMP", "first_seen": "TIMESTAMP"}

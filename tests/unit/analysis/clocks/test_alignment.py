@@ -13,10 +13,10 @@ from gpu_profile.analysis import analyse
 from gpu_profile.analysis.clocks.alignment import aligned, node_clocks
 from gpu_profile.analysis.clocks.clock_text import clock_lines
 from gpu_profile.analysis.clocks.jumps import in_order
-from gpu_profile.analysis.data import of_analysis
-from gpu_profile.analysis.page import render_page
-from gpu_profile.analysis.profile import profile_of
-from gpu_profile.analysis.text import render
+from gpu_profile.analysis.profile.values import profile_of
+from gpu_profile.analysis.views.data import of_analysis
+from gpu_profile.analysis.views.page import render_page
+from gpu_profile.analysis.views.text import render
 from gpu_profile.catalogue.samples import Device, Event
 from gpu_profile.recording import Columns, DeviceInterval, Recording, SpanRecord
 from gpu_profile.recording.nccl_inspector import read_inspector

@@ -6,9 +6,9 @@ from benchmarks.serving_gate import found, measured
 from unit.analysis.costs.runs import run
 
 from gpu_profile.analysis import Comparison, Difference, Outcome, parse_gate
-from gpu_profile.analysis.comparison_text import render_comparison
+from gpu_profile.analysis.comparison.data import of_comparison
+from gpu_profile.analysis.comparison.text import render_comparison
 from gpu_profile.analysis.costs import RunCosts, compare_runs
-from gpu_profile.analysis.data import of_comparison
 
 
 def side(n: int, factor: float = 1.0, spread: float = 0.01, seed: int = 0) -> list[RunCosts]:

@@ -15,13 +15,13 @@ from support.analysis import GAP, Run, analysed, with_gap
 from support.ranks import late_job
 
 from gpu_profile.analysis import Analysis
-from gpu_profile.analysis.causes import LateCause
 from gpu_profile.analysis.costs.repeated import compare_runs
 from gpu_profile.analysis.costs.run import REQUESTS, RunCosts
-from gpu_profile.analysis.data import of_analysis
 from gpu_profile.analysis.fleet import QUESTIONS, RecordedRun, tables_of
 from gpu_profile.analysis.fleet.engine import FleetEngine
 from gpu_profile.analysis.fleet.questions import BASES
+from gpu_profile.analysis.ranks.causes import LateCause
+from gpu_profile.analysis.views.data import of_analysis
 from gpu_profile.cli import run
 
 Capture = pytest.CaptureFixture[str]
