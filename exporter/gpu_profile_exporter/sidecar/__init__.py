@@ -7,7 +7,8 @@ Read in this order:
 - `trace_request`: a request as bytes, the positions of its spans, and the same bytes with added attributes.
 - `receiver`: OTLP over HTTP: decodes requests, and accepts or refuses them. `grpc_receiver`: the same over gRPC.
 - `encodings`: decompresses bodies. `messages`: converts requests from JSON and counts their items.
-- `placing`: the devices of a span. `peers`: proves the process that sent it. `ancestry`: the parents of spans.
+- `placing`: the devices of a span. `peers`: proves the process that sent it.
+- `ancestry`: the parents of spans. `hash_set`: the keys of spans that arrived, as hashes.
 - `span_fields`: the fields of spans that the join needs, as columns. `searching`: texts in the bytes of requests.
 - `joining`: joins spans as executions of regions. `attributes`: encodes the resulting attributes.
 - `region_metrics`: the metrics of the regions of received spans.

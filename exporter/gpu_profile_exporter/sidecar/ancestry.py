@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence, Set
+from itertools import count
 from typing import Final
 
 import numpy as np
 
 from gpu_profile.history.timeline import Ints
 from gpu_profile.regions.execution import Execution
+from gpu_profile_exporter.sidecar.hash_set import HashSet
 
 #: Most levels of spans in the search for a parent execution.
 _MOST_DEEP: Final = 64
@@ -19,6 +21,8 @@ MOST_NESTED: Final = 32
 _TRACE_ID: Final = 16
 _NO_ID: Final = bytes(8)
 _KEY: Final = _TRACE_ID + len(_NO_ID)
+#: Fewer spans are looked up one by one: for them, numpy's cost per call dominates.
+_FEW: Final = 60
 
 
 class RecentSpans:
@@ -26,19 +30,38 @@ class RecentSpans:
 
     The rows are columns, because an object for each would cost more than all the rest: `executions`, which many rows
     share, with their times in ns, numbered from `first` on.
+
+    Many keys that arrive at once are in `queue` until a key or a parent is looked up: a dictionary of hundreds of
+    thousands of keys does not fit in the processor's cache, so that each span would wait for memory several times.
     """
 
-    __slots__ = ("ends", "executions", "first", "numbers", "skipped", "starts", "waiting")
+    __slots__ = ("ends", "executions", "first", "hashes", "numbers", "queue", "skipped", "starts", "waiting")
 
-    def __init__(self, first: int) -> None:
+    def __init__(self, first: int, expected: int = 0) -> None:
         self.first = first
         self.executions: list[Execution] = []
         self.starts, self.ends = array("q"), array("q")
-        #: The number of a row by the key of its span.
+        #: The hashes of spans that arrived many at once. `expected`: how many may come.
+        self.hashes = HashSet(expected)
+        #: The number of a row by the key of its span, without the rows in `queue`.
         self.numbers: dict[bytes, int] = {}
+        #: Keys, one after the other, with the number of the first one's row.
+        self.queue: list[tuple[int, bytes]] = []
         self.skipped: dict[bytes, bytes] = {}
         #: The numbers of rows by the missing parent.
         self.waiting: dict[bytes, list[int]] = {}
+
+    def settle(self) -> None:
+        """Move the keys in `queue` to `numbers`."""
+        for first, keys in self.queue:
+            self.numbers.update(zip(np.frombuffer(keys, f"V{_KEY}").tolist(), count(first), strict=False))
+        self.queue = []
+
+    def find(self, span: bytes) -> int | None:
+        """The number of the row of a span, or None."""
+        if self.queue:
+            self.settle()
+        return self.numbers.get(span)
 
 
 class Ancestry:
@@ -63,13 +86,13 @@ class Ancestry:
         if not 0 <= now_ns - self._renewed_ns < self._keep_ns:
             self._renewed_ns = now_ns
             self._before = self.recent
-            self.recent = RecentSpans(self._before.first + len(self._before.ends))
+            self.recent = RecentSpans(self._before.first + len(self._before.ends), len(self._before.hashes))
             self._heights = {}
 
     def find(self, span: bytes) -> int | None:
         """The number of a recent span with an execution, or None."""
-        number = self.recent.numbers.get(span)
-        return self._before.numbers.get(span) if number is None else number
+        number = self.recent.find(span)
+        return self._before.find(span) if number is None else number
 
     def row(self, number: int) -> tuple[Execution, int, int]:
         """The execution of a recent row, its start and its end in ns."""
@@ -77,10 +100,21 @@ class Ancestry:
         i = number - recent.first
         return recent.executions[i], recent.starts[i], recent.ends[i]
 
-    def arrived(self, spans: Sequence[bytes]) -> Set[bytes]:
-        """The spans that arrived recently, with or without an execution: nearly always none."""
-        every = (self.recent.numbers, self._before.numbers, self.recent.skipped, self._before.skipped)
-        present = [each.keys() for each in every if each]
+    def arrive(self, spans: Sequence[bytes]) -> Set[bytes]:
+        """The spans that arrived recently, with or without an execution: nearly always none.
+
+        `add` or `skip` must follow for each of `spans`.
+        """
+        both = self.recent, self._before
+        many = len(spans) >= _FEW
+        if many or any(each.queue for each in both):
+            hashes = np.fromiter(map(hash, spans), np.int64, len(spans)).view(np.uint64)
+            for each in both:
+                if each.queue and each.hashes.overlaps(hashes):
+                    each.settle()
+            if many:
+                self.recent.hashes.add(hashes)
+        present = [keys.keys() for each in both for keys in (each.numbers, each.skipped) if keys]
         if all(keys.isdisjoint(spans) for keys in present):
             return frozenset()
         return {span for span in spans if any(span in keys for keys in present)}
@@ -100,9 +134,13 @@ class Ancestry:
         recent.executions += executions
         recent.starts.frombytes(starts.tobytes())
         recent.ends.frombytes(ends.tobytes())
-        recent.numbers.update(zip(spans, numbers, strict=True))
-        if not _all_have_ids(spans):
-            for span in spans:
+        keys = b"".join(spans)
+        every = _all_have_ids(spans, keys)
+        if every and len(spans) >= _FEW:
+            recent.queue.append((first, keys))
+        else:
+            recent.numbers.update(zip(spans, numbers, strict=True))
+            for span in () if every else spans:
                 if len(span) <= _TRACE_ID or span.endswith(_NO_ID):
                     del recent.numbers[span]
         if recent.waiting:
@@ -162,9 +200,9 @@ class Ancestry:
             self._heights[id(above)] = max(height, self._heights.get(id(above), 1))
 
 
-def _all_have_ids(spans: Sequence[bytes]) -> bool:
-    """Whether all keys are the ids of a trace and of a span, as nearly always. If unsure, False."""
+def _all_have_ids(spans: Sequence[bytes], keys: bytes) -> bool:
+    """Whether all spans have ids of a trace and of a span, as nearly always. `keys`: them, one after the other."""
     if set(map(len, spans)) != {_KEY}:
         return False
     # The part of a key after the trace's id, as a number.
-    return bool(np.frombuffer(b"".join(spans), np.uint64)[_TRACE_ID // 8 :: _KEY // 8].all())
+    return bool(np.frombuffer(keys, np.uint64)[_TRACE_ID // 8 :: _KEY // 8].all())

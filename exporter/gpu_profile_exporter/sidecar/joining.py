@@ -184,7 +184,7 @@ class SpanJoin:
         fields = SpanFields.of(request)
         executions, joined = self._executions(request, fields)
         newest: dict[str, int] = {}
-        for rows in fields.distinct(self._ancestry.arrived(fields.keys)):
+        for rows in fields.distinct(self._ancestry.arrive(fields.keys)):
             newest |= self._take_rows(request, fields, executions, rows, now_ns)
         starts, ends = fields.starts, fields.ends
         self._regions.remember({name: (int(starts[i]), int(ends[i]), request.span(i)) for name, i in newest.items()})

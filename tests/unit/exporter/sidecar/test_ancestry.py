@@ -128,3 +128,70 @@ def _is_in_a_cycle(key: bytes, parents: dict[bytes, bytes]) -> bool:
             break
         at = parents.get(at)
     return at == key
+
+
+def keys_of(numbers: list[int]) -> list[bytes]:
+    return [TRACE + number.to_bytes(8, "big") for number in numbers]
+
+
+#: Numbers of spans by request, how many they are moved on, and whether their executions are selected. Mostly new spans.
+requests = st.lists(
+    st.tuples(st.integers(1, 150), st.integers(-3, 200), st.booleans(), st.booleans(), st.integers(0, 1)), max_size=12
+)
+
+
+@given(requests)
+def test_exactly_the_spans_that_arrived_recently_have_arrived(sent: list[tuple[int, int, bool, bool, int]]) -> None:
+    ancestry, end, now_ns = Ancestry(keep_ns=SECOND), 1, 10 * SECOND
+    generations: list[dict[bytes, int | None]] = [{}, {}]
+    rows = 0
+    for n, ahead, selected, repeats, seconds in sent:
+        now_ns += seconds * SECOND
+        ancestry.expire(now_ns)
+        if seconds:
+            generations = [{}, generations[0]]
+        first = max(1, end + ahead)
+        spans = keys_of([*range(first, first + n)])
+        spans += spans[:1] * repeats
+        end = first + n
+        known = generations[1] | generations[0]
+        assert ancestry.arrive(spans) == known.keys() & set(spans)
+        if selected:
+            distinct = list(dict.fromkeys(spans))
+            times = np.zeros(len(distinct), np.int64)
+            ancestry.add(distinct, [b""] * len(distinct), [Execution("a")] * len(distinct), times, times)
+            generations[0].update(zip(distinct, range(rows, rows + len(distinct)), strict=True))
+            rows += len(distinct)
+        else:
+            for span in spans:
+                ancestry.skip(span, TRACE + b"elsewhere"[:8])
+                generations[0].setdefault(span, None)
+    for generation in generations:
+        for span, number in generation.items():
+            if number is not None and generations[0].get(span, number) == number:
+                assert ancestry.find(span) == number
+
+
+def test_a_parent_that_came_among_many_is_found() -> None:
+    ancestry, inner = Ancestry(keep_ns=SECOND), begun("inner")
+    spans = keys_of([*range(1, 100)])
+    times = np.arange(1, 100)
+    assert not ancestry.arrive(spans)
+    ancestry.add(spans, [b""] * 99, [Execution("outer")] * 99, times, times + 1)
+    assert not ancestry.arrive([INNER])
+    add(ancestry, INNER, spans[40], inner)
+    assert inner.parent is not None
+    assert inner.parent.start_ns == 41
+    assert [number for number, _ in ancestry.nested] == [40]
+
+
+@pytest.mark.parametrize("span_id", [b"", bytes(8)])
+def test_many_spans_without_an_id_are_not_taken_for_one_another(span_id: bytes) -> None:
+    ancestry = Ancestry(keep_ns=SECOND)
+    spans = [*keys_of([*range(1, 100)]), TRACE + span_id]
+    times = np.zeros(100, np.int64)
+    for _ in range(2):
+        ancestry.arrive(spans)
+        ancestry.add(spans, [b""] * 100, [Execution("a")] * 100, times, times)
+    assert ancestry.find(TRACE + span_id) is None
+    assert ancestry.find(spans[0]) is not None
