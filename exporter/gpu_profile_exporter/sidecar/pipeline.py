@@ -120,6 +120,10 @@ class SpanPipeline:
         self._wake.set()
         return True
 
+    def prompt(self) -> bool:
+        """True if `take` need not wait now, neither for another request nor for a disk. From any thread."""
+        return self._disk is None and not self._taking.locked()
+
     def _room(self, request: TraceRequest) -> int:
         """The bytes to reserve for a request; 0 if there is no room."""
         if 0 < self._full_until_ns - self._clock.now_ns() <= nanoseconds(_FULL_S):

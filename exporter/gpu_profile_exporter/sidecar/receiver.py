@@ -30,7 +30,8 @@ MOST_SPANS: Final = 100_000
 #: Most bytes of all bodies that are being received.
 MOST_ARRIVING: Final = 64 << 20
 #: Larger bodies, and bodies to decompress or to convert, are processed by a thread of their own, so that the loop goes
-#: on. For smaller ones two changes of threads cost more than they save: this many bytes take 2 to 9 ms.
+#: on. For smaller ones two changes of threads cost more than they save: this many bytes take 2 to 9 ms, if nothing has
+#: to be waited for.
 _MOST_AT_ONCE: Final = 1 << 18
 _PLAIN: Final = "identity"
 #: A refused body is received up to this size, so that the sender can read the reason. Then the connection ends.
@@ -49,12 +50,22 @@ Take = Callable[[bytes, str, Ends | None], None]
 
 
 class Receiver:
-    """Answers POSTs for each signal in `takes`. These functions run in the loop's thread and in one more thread."""
+    """Answers POSTs for each signal in `takes`. These functions run in one more thread, and small requests in the
+    loop's thread while `prompt()` says that these functions do not wait."""
 
-    def __init__(self, takes: Mapping[str, Take], _: Limits, counts: Counts, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        takes: Mapping[str, Take],
+        _: Limits,
+        counts: Counts,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        prompt: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._takes = {f"/v1/{signal}": take for signal, take in takes.items()}
         self.routes: Sequence[str] = tuple(self._takes)
         self._counts = counts
+        self._prompt = prompt
         self._arriving = 0
         self._worker: Worker[None] = Worker("gpu-profile-receive", loop)
 
@@ -79,7 +90,7 @@ class Receiver:
             if kind not in (PROTOBUF, JSON):
                 raise Refused(415, "content_type", f"the content type is {kind or 'missing'}, not {PROTOBUF} or {JSON}")
             encoding = request.headers.get("content-encoding", _PLAIN).strip().lower()
-            if kind == PROTOBUF and encoding == _PLAIN and len(data) <= _MOST_AT_ONCE:
+            if kind == PROTOBUF and encoding == _PLAIN and len(data) <= _MOST_AT_ONCE and self._prompt():
                 take(data, kind, request.ends)
             else:
                 await self._worker.do(lambda: take(unpacked(data, encoding), kind, request.ends))

@@ -92,7 +92,8 @@ class Sidecar:
         self.counts: list[Counts] = []
         self.server: Server | None = None
         if settings.http is not None:
-            self.server = Server(settings.http, partial(Receiver, takes), web_config=web, flag="--receive-http")
+            receiver = partial(Receiver, takes, prompt=self.pipeline.prompt)
+            self.server = Server(settings.http, receiver, web_config=web, flag="--receive-http")
             self.counts.append(self.server.counts)
         self.grpc_server: GrpcReceiver | None = None
         if settings.grpc is not None:

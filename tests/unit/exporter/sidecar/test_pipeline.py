@@ -438,3 +438,13 @@ def test_whenever_it_is_killed_what_was_acknowledged_arrives(steps: list[str], a
         assert len(got) == len(taken)
         world.pipeline.stop()
         assert not list(Path(directory).glob("*/*.queue"))
+
+
+def test_a_request_is_taken_promptly_unless_another_one_or_a_disk_delays_it(tmp_path: Path) -> None:
+    world = World()
+    found = [world.pipeline.prompt()]
+    taken = world.join.take
+    world.join.take = lambda request: found.append(world.pipeline.prompt()) or taken(request)  # type: ignore[func-returns-value,method-assign]
+    assert world.take("a")
+    assert [*found, world.pipeline.prompt()] == [True, False, True]
+    assert not World(kept=tmp_path).pipeline.prompt()

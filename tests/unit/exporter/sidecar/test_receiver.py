@@ -279,6 +279,35 @@ def test_a_small_request_is_answered_while_a_compressed_one_is_processed() -> No
     server.stop()
 
 
+def test_the_loop_answers_others_while_a_small_request_waits_for_a_large_one() -> None:
+    large, end, taken = threading.Event(), threading.Event(), list[str]()
+    locked = threading.Lock()
+
+    def take(*_: object) -> None:
+        with locked:
+            if not large.is_set():
+                large.set()
+                end.wait(10)
+            taken.append(threading.current_thread().name)
+
+    server = Server(Address("127.0.0.1", 0), partial(Receiver, {"traces": take}, prompt=lambda: not locked.locked()))
+    server.start()
+    with connect(server) as first, connect(server) as second:
+        first.sendall(post(PROTOBUF, gzip.compress(REQUEST), "Content-Encoding: gzip"))
+        assert large.wait(10)
+        second.sendall(post(PROTOBUF, REQUEST))
+        until(lambda: server.counts.active == 2)
+        assert send(server, b"GET /other HTTP/1.1\r\nHost: x\r\n\r\n")[0] == 404
+        assert taken == []
+        end.set()
+        assert answer(first)[0] == answer(second)[0] == 200
+        second.sendall(post(PROTOBUF, REQUEST))
+        assert answer(second)[0] == 200
+    assert taken[:2] == ["gpu-profile-receive"] * 2
+    assert taken[2] != "gpu-profile-receive"
+    server.stop()
+
+
 def test_a_body_that_does_not_come_ends_the_connection(server: Server) -> None:
     with connect(server) as connection:
         connection.sendall(post(PROTOBUF, b"", size=10))
