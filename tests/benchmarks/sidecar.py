@@ -22,7 +22,7 @@ from sys import executable
 from typing import Any, Final
 
 import numpy as np
-from support.otlp_traces import request_of, span
+from support.otlp_traces import request_of, span, with_attributes
 from support.programs import environment, free_port, until
 
 from benchmarks.exporter_children import memory, tree
@@ -108,7 +108,7 @@ def _splicing() -> Row:
 
     def ours() -> bytes:
         request = TraceRequest(sent)
-        return request.with_attributes([[added] * len(scope.places) for scope in request.scopes])
+        return with_attributes(request, [[added] * len(scope.places) for scope in request.scopes])
 
     def theirs() -> bytes:
         request = ExportTraceServiceRequest.FromString(sent)

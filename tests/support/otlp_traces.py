@@ -1,11 +1,14 @@
 """Requests with spans, encoded by OpenTelemetry's own classes."""
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from gpu_profile_exporter.sidecar.trace_request import TraceRequest
 
 SERVER, INTERNAL = 2, 1
 
@@ -63,3 +66,9 @@ def request_of(spans: Sequence[Span], *, scope: str = "app", **resource: Any) ->
 def spans_of(request: bytes) -> list[Span]:
     parsed = ExportTraceServiceRequest.FromString(request)
     return [one for r in parsed.resource_spans for s in r.scope_spans for one in s.spans]
+
+
+def with_attributes(request: TraceRequest, added: Sequence[Sequence[bytes]]) -> bytes:
+    """The request with these attributes, in one part."""
+    (part,) = request.parts(added, sys.maxsize)
+    return b"".join(part.pieces)

@@ -155,23 +155,16 @@ class TraceRequest:
         """Values by span, as one list for each scope."""
         return [rows[first:end] for first, end in pairwise(self._firsts)]
 
-    def with_attributes(self, added: Sequence[Sequence[bytes]]) -> bytes:
-        """The request with encoded attributes (field 9 of a span) at the end of each span.
+    def parts(self, added: Sequence[Sequence[bytes]], most: int) -> list[RequestPart]:
+        """The request with encoded attributes (field 9) at the end of each span, in parts of about `most` bytes.
 
         `added` has one sequence per scope with one entry per span. An empty entry or sequence leaves the span or scope
         unchanged.
         """
-        return b"".join(self._with(added).pieces)
-
-    def _with(self, added: Sequence[Sequence[bytes]]) -> _Pieces:
-        if not any(map(any, added)):
-            return _Pieces([self.data], len(self.data))
-        scopes = zip(self.scopes, added, strict=True)
-        return _spliced(self.data, 0, len(self.data), self._resources(scopes))
-
-    def parts(self, added: Sequence[Sequence[bytes]], most: int) -> list[RequestPart]:
-        """The request with these attributes, split into parts of about `most` bytes."""
-        whole = self._with(added)
+        data = self.data
+        whole = _Pieces([data], len(data))
+        if any(map(any, added)):
+            whole = _spliced(data, 0, len(data), self._resources(zip(self.scopes, added, strict=True)))
         if whole.size <= most or len(self) < 2:
             return [RequestPart(*whole, len(self))]
         sizes = [

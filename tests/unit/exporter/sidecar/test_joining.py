@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from support.otlp_traces import INTERNAL, SERVER, request_of, span, spans_of
+from support.otlp_traces import INTERNAL, SERVER, request_of, span, spans_of, with_attributes
 from support.push import attributes
 from unit.driver.node.rings import GPU, OTHER, listed, put, table, writer
 
@@ -105,7 +105,9 @@ class Node:
 
     def joined(self, made: Span, **resource: Any) -> dict[str, Any]:
         request = TraceRequest(request_of([made], **resource))
-        (found,) = spans_of(request.with_attributes(request.by_scope(self.join.added(self.join.take(request)).by_span)))
+        (found,) = spans_of(
+            with_attributes(request, request.by_scope(self.join.added(self.join.take(request)).by_span))
+        )
         return attributes(found.attributes)
 
     def newest(self, **about: Any) -> Span:
@@ -163,7 +165,7 @@ def test_a_long_span_waits_for_its_samples_and_has_readings_of_its_own(node: Nod
     joined = node.join.take(TraceRequest(request_of([made], service__name="a")))
     assert joined.covered_ns >= made.end_time_unix_nano
     node.run(None, 2.0)
-    (found,) = spans_of(joined.request.with_attributes(joined.request.by_scope(node.join.added(joined).by_span)))
+    (found,) = spans_of(with_attributes(joined.request, joined.request.by_scope(node.join.added(joined).by_span)))
     told = attributes(found.attributes)
     assert (told["gpu_profile.scope"], told["gpu_profile.region"]) == ("span", "train")
     assert told["gpu_profile.energy.joules"] == pytest.approx(2400.0, rel=0.02)
@@ -208,7 +210,7 @@ def test_a_span_that_our_library_has_joined_counts_and_stays_as_it_is(node: Node
     made = node.newest(gpu_profile__region="x", gpu_profile__regime="IDLE")
     request = TraceRequest(request_of([made]))
     joined = node.join.take(request)
-    assert request.with_attributes(request.by_scope(node.join.added(joined).by_span)) == request.data
+    assert with_attributes(request, request.by_scope(node.join.added(joined).by_span)) == request.data
     assert counted(node) == 1
 
 
@@ -461,7 +463,7 @@ def test_spans_that_come_together_get_what_each_gets_alone(node: Node, about: li
 
     together = TraceRequest(request_of(made()))
     joined = node.join.take(together)
-    received = together.with_attributes(together.by_scope(node.join.added(joined).by_span))
+    received = with_attributes(together, together.by_scope(node.join.added(joined).by_span))
     for one, execution, (kind, name, marks, code), alone in zip(
         spans_of(received), joined.spans.executions, about, made(), strict=True
     ):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from support.otlp_traces import request_of, span, spans_of
+from support.otlp_traces import request_of, span, spans_of, with_attributes
 
 from gpu_profile.protobuf import double, fixed64, message, number, string, varint
 from gpu_profile_exporter.sidecar.trace_request import TraceRequest
@@ -53,7 +53,7 @@ requests = enclosed(enclosed(enclosed(raw_spans, 2), 2), 1)
 def test_received_less_what_was_added_is_what_was_sent(sent: bytes, data: st.DataObject) -> None:
     request = TraceRequest(sent)
     chosen = [[ADDED if data.draw(st.booleans()) else b"" for _ in scope.places] for scope in request.scopes]
-    received = request.with_attributes(chosen)
+    received = with_attributes(request, chosen)
     flags = [bool(one) for group in chosen for one in group]
     assert len(flags) == len(request)
     if not any(flags):
@@ -106,7 +106,7 @@ def test_what_is_no_request_is_a_value_error(data: bytes) -> None:
         with pytest.raises(ValueError, match=r".+"):
             TraceRequest(data)
     else:
-        assert TraceRequest(data).with_attributes([[b""] * len(s.places) for s in TraceRequest(data).scopes]) == data
+        assert with_attributes(TraceRequest(data), [[b""] * len(s.places) for s in TraceRequest(data).scopes]) == data
 
 
 @given(requests, st.data())
@@ -124,7 +124,7 @@ def test_a_request_that_is_cut_off_anywhere_is_read_as_the_library_reads_it(sent
 def test_a_long_span_of_many_gets_its_attributes_at_its_end() -> None:
     spans = [span(f"{i}" * (i * 97), 1, 2, url__path="/x") for i in range(9)]
     request = TraceRequest(request_of(spans))
-    found = spans_of(request.with_attributes([[ADDED if i % 2 else b"" for i in range(9)]]))
+    found = spans_of(with_attributes(request, [[ADDED if i % 2 else b"" for i in range(9)]]))
     assert [one.name for one in found] == [one.name for one in spans]
     assert [[pair.key for pair in one.attributes] for one in found] == [
         ["url.path", *(["gpu_profile.x"] * (i % 2))] for i in range(9)
@@ -137,7 +137,7 @@ def test_a_request_in_parts_has_every_span_once_with_its_attributes_and_all_arou
 ) -> None:
     request = TraceRequest(sent)
     chosen = [[ADDED if data.draw(st.booleans()) else b"" for _ in scope.places] for scope in request.scopes]
-    whole = request.with_attributes(chosen)
+    whole = with_attributes(request, chosen)
     most = data.draw(st.integers(1, max(2, len(whole) + 10)))
     whole_parts = request.parts(chosen, most)
     parts = [(b"".join(part.pieces), part.spans) for part in whole_parts]
@@ -161,7 +161,7 @@ def test_spans_of_several_scopes_stay_with_their_resource() -> None:
     request = TraceRequest(both)
     assert [scope.name for scope in request.scopes] == ["one", "two"]
     assert [len(scope.resource.attributes) for scope in request.scopes] == [2, 1]
-    found = ExportTraceServiceRequest.FromString(request.with_attributes([[], [ADDED]]))
+    found = ExportTraceServiceRequest.FromString(with_attributes(request, [[], [ADDED]]))
     assert [len(r.scope_spans[0].spans[0].attributes) for r in found.resource_spans] == [0, 1]
 
 
