@@ -129,7 +129,8 @@ driver fails with all its GPUs, they are reported as down at the latest after 5 
 Separate processes, the readers, call the driver; the exporter itself never calls it. A reader publishes in shared
 memory the GPU of the call in progress and the start of the call:
 
-- After a quarter of a second in a call, the reader keeps that GPU alone, and another reader reads the others at once.
+- After a tenth of a second in a call that waits, or a quarter if the reader waits for a CPU or computes, the reader
+  keeps that GPU alone, and another reader reads the others at once. Calls are checked when samples are overdue.
 - After half a second the GPU is reported as down.
 - After 4 s the reader is killed, and another one tries the GPU again, for as long as it takes.
 
@@ -143,8 +144,8 @@ every 3 s until the versions agree.
 
 ## Limits
 
-- GPUs that hang at the same moment are detected one after another: with two, the others' pause is up to 3 s, and with
-  each more about 1.5 s longer. At most half of the GPUs are read apart because they are slow.
+- GPUs that hang at the same moment are detected one after another: the others' pause is up to 0.5 s with
+  one, 0.7 s with two, and 0.2 s longer with each more. At most half of the GPUs are read apart because they are slow.
 - If a call to `nvmlInit` never returns, its process is killed after 30 s, as the initialisation of a node's GPUs may
   take that long. In these runs it returns when the fault ends.
 - A signal that is *not permitted* or *not supported* from the start is not requested again until the GPU is opened

@@ -214,7 +214,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(name="a GPU hangs in its GPM sample", lines=_hang("nvmlGpmSampleGet"), lost=_ONE),
     Fault(name="a GPU hangs in its handle", lines=_hang("nvmlDeviceGetHandleByIndex_v2"), lost=_ONE, told_s=4.5),
     Fault(name="a call outlasts what made it hang", lines=(f"stuck 1 {_FIELDS} 60",), lost=_ONE),
-    Fault(name="two GPUs hang", lines=_hang(_FIELDS) + _hang(_FIELDS, "3"), lost=(ALL[1], ALL[3]), told_s=5, gap_s=3),
+    Fault(name="two GPUs hang", lines=_hang(_FIELDS) + _hang(_FIELDS, "3"), lost=(ALL[1], ALL[3]), told_s=5, gap_s=1.5),
     Fault(name="all GPUs hang", lines=_hang(_FIELDS, "*"), lost=ALL, told_s=_ALL_TOLD_S, seconds=9),
     Fault(name="a GPU hangs for 60 s", lines=_hang("*"), lost=_ONE, seconds=60),
     Fault(name="all GPUs hang for 60 s", lines=_hang(_FIELDS, "*"), lost=ALL, told_s=_ALL_TOLD_S, seconds=60),

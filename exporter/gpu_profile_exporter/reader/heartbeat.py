@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 _SIZE: Final = 24
@@ -25,7 +26,7 @@ ELSEWHERE: Final = -2
 class CallInProgress(NamedTuple):
     """A call in progress: the NVML index of a GPU, or `DRIVER`, and the duration so far. `late`: above its limit.
 
-    `slow`: above half its limit. Then other GPUs should not wait for it any more.
+    `slow`: other GPUs should not wait for it any more.
     """
 
     gpu: int
@@ -61,14 +62,18 @@ class Heartbeat:
         """Publish that no call is in progress."""
         self._words[_SINCE] = 0
 
-    def now(self) -> CallInProgress | None:
-        """The call in progress. None if there is none."""
+    def now(self, blocked: Callable[[], bool] = bool) -> CallInProgress | None:
+        """The call in progress. None if there is none.
+
+        It is slow above half its limit, and above a fifth if `blocked()`: its process waits, and not for a CPU.
+        """
         words = self._words
         since, index, limit = words[_SINCE], words[_PLACE], words[_LIMIT]
         if not since or words[_SINCE] != since:
             return None
         waited = time.monotonic_ns() - since
-        return CallInProgress(index, waited / 1e9, waited > limit, 2 * waited > limit)
+        slow = 2 * waited > limit or (5 * waited > limit and blocked())
+        return CallInProgress(index, waited / 1e9, waited > limit, slow)
 
     def close(self) -> None:
         """Unmap the memory and close its file descriptor."""

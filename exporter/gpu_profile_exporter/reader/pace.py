@@ -11,8 +11,8 @@ SLOW_ROUNDS: Final = 3
 #: A GPU with calls no longer than `PROMPT_S` for `PROMPT_FOR_S` is read with the others again.
 PROMPT_S: Final = 0.05
 PROMPT_FOR_S: Final = 10.0
-#: The shortest time between two GPUs that count as delaying the others. Where all calls are slow, as on an overloaded
-#: machine, more processes would make it worse.
+#: The shortest time between two GPUs that count as delaying the others, if none hangs. Where all calls are slow, as on
+#: an overloaded machine, more processes would make it worse.
 HELD_UP_PAUSE_S: Final = 2.0
 
 
@@ -39,12 +39,13 @@ class Pace:
         else:
             self._prompt_since.setdefault(index, now)
 
-    def may_isolate(self, apart: int, gpus: int, now: float) -> bool:
+    def may_isolate(self, apart: int, gpus: int, now: float, *, hangs: bool) -> bool:
         """True if one more GPU, which delays the others, should be read apart: then `apart` of `gpus` are.
 
-        At most half of the GPUs may be read apart: if more are slow, the GPUs are not the cause.
+        At most half of the GPUs may be read apart: if more are slow, the GPUs are not the cause. `hangs`: a call to
+        an earlier one hangs. Calls that are slow because of the machine return.
         """
-        if 2 * apart > gpus or now - self._held_up < HELD_UP_PAUSE_S:
+        if 2 * apart > gpus or (now - self._held_up < HELD_UP_PAUSE_S and not hangs):
             return False
         self._held_up = now
         return True

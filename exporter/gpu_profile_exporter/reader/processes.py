@@ -32,6 +32,8 @@ SUPERVISE_S: Final = 0.1
 #: While all is well they are checked when samples arrive, which wakes the supervisor anyway. Samples are overdue this
 #: time after the last ones: `child.SEND_S`, a round at 10 Hz, and some delay.
 OVERDUE_S: Final = 0.4
+#: Then a call to a GPU is checked at this interval, until it is slow.
+_CALL_S: Final = 0.025
 #: The interval at which the memory of the processes is measured. Each time costs as much as a second of their samples.
 MEMORY_S: Final = 30.0
 _NONE: Final[dict[str, str]] = {}
@@ -98,6 +100,11 @@ class ReaderProcesses:
         return {key for key in (*self._running, *self._due) if key >= 0}
 
     @property
+    def one_hangs(self) -> bool:
+        """Whether a call hangs in a process that was restricted to its GPU because it delayed others."""
+        return any(one.handed_over and (call := one.where) is not None and call.late for one in self)
+
+    @property
     def gone(self) -> bool:
         """True if no process is left, killed ones included."""
         return not self._running and not self._dying
@@ -115,7 +122,12 @@ class ReaderProcesses:
         home = self._running.get(HOME)
         if home is None or self._due or self._dying:
             return SUPERVISE_S
-        return max(SUPERVISE_S, home.heard + OVERDUE_S - now)
+        # The first samples of a process are awaited from its start on.
+        wait_s = home.heard + OVERDUE_S * (home.heard > home.started) - now
+        if wait_s >= SUPERVISE_S:
+            return wait_s
+        call = home.where
+        return max(wait_s, SUPERVISE_S if call is None or call.gpu < 0 or call.slow else _CALL_S)
 
     def close(self) -> None:
         """Free the selector."""

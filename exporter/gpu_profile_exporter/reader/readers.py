@@ -70,8 +70,7 @@ class Readers(Intake):
         self.restarts = self._processes.restarts
         self._pace = Pace()
         self._library = StaleLibrary()
-        self._presence = Presence()
-        self._losses = Losses()
+        self._presence, self._losses = Presence(), Losses()
         self._registrations = Registrations()
         self._look_due = self._released_until = 0.0
         #: Locked while readers are started, so that none starts during a release.
@@ -233,9 +232,12 @@ class Readers(Intake):
     def _isolate(self, process: ReaderProcess, index: int, seconds: float, now: float) -> None:
         """If a call to this GPU delays other GPUs, start another process for those."""
         own = {state.device.uuid for state in self._devices_at(process, index)}
-        gpus = len({state.device.index for state in self.states.values() if state.up})
-        alone = index < 0 or self._processes[index] is not None or process.uuids <= own
-        if process.key == HOME and not alone and self._pace.may_isolate(len(self._processes.apart) + 1, gpus, now):
+        gpus = len({state.device.index for state in self.states.values() if not self._missing(state)})
+        # Before its first list, a process is about to read all GPUs that no other one does.
+        waiting = process.uuids or self.states.keys() - self._read()
+        alone = index < 0 or self._processes[index] is not None or waiting <= own or not (process.uuids or own)
+        apart, hang = len(self._processes.apart) + 1, self._processes.one_hangs
+        if process.key == HOME and not alone and self._pace.may_isolate(apart, gpus, now, hangs=hang):
             _log.warning("GPU %d has not answered for %.2f s: another process reads the others", index, seconds)
             self._pace.forget(index)
             process.uuids = own

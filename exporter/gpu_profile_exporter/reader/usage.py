@@ -35,6 +35,14 @@ def usage(pid: int | str = "self") -> Usage | None:
     return Usage((user + system) / _ticks_per_s(), pages * resource.getpagesize(), virtual, start)
 
 
+def blocked(pid: int) -> bool:
+    """Whether a process waits for anything but a CPU. False if it has ended or /proc is not readable."""
+    try:
+        return (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[0] in (b"S", b"D")
+    except (OSError, IndexError):
+        return False
+
+
 def total(pids: Iterable[int]) -> Usage | None:
     """The sums over these processes. None if all have ended. `start_ticks` is that of the youngest."""
     uses = [use for pid in pids if (use := usage(pid)) is not None]

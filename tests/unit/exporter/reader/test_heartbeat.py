@@ -7,12 +7,14 @@ from itertools import combinations_with_replacement
 
 import pytest
 from support.exporter import FakeDriver
+from unit.exporter.reader.pipes import Time
 
 from gpu_profile.catalogue import Tier
 from gpu_profile.catalogue.samples import Device, Event, Sample
 from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.errors import DeviceLost
 from gpu_profile.testing import FakeClock
+from gpu_profile_exporter.reader import heartbeat
 from gpu_profile_exporter.reader.heartbeat import DRIVER, ELSEWHERE, Heartbeat
 from gpu_profile_exporter.reader.observed_driver import (
     ALONE_S,
@@ -49,6 +51,21 @@ def test_another_process_s_view_tells_the_same(where: Heartbeat) -> None:
     assert (found.gpu, found.late) == (5, False)
     assert 0 <= found.seconds < 100
     other.close()
+
+
+@pytest.mark.parametrize(
+    ("share", "blocked", "slow"), [(0.15, True, False), (0.3, False, False), (0.3, True, True), (0.6, False, True)]
+)
+def test_a_call_is_slow_above_half_its_limit_and_above_a_fifth_if_its_process_does_not_wait_for_a_cpu(
+    where: Heartbeat, monkeypatch: pytest.MonkeyPatch, share: float, blocked: bool, slow: bool
+) -> None:
+    moment = Time()
+    monkeypatch.setattr(heartbeat, "time", moment)
+    where.enter(1, READ_S)
+    moment.sleep(share * READ_S)
+    found = where.now(lambda: blocked)
+    assert found is not None
+    assert (found.slow, found.late) == (slow, False)
 
 
 def test_what_takes_longer_than_it_may_is_late(where: Heartbeat) -> None:

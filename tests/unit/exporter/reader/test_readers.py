@@ -701,6 +701,25 @@ def test_one_after_another_and_at_most_half_of_the_gpus_are_read_apart(superviso
     assert supervisor.apart() == [1, 2]
 
 
+def test_two_that_hang_at_once_are_both_read_apart_without_a_pause_between(supervisor: Supervisor) -> None:
+    supervisor.meet(0, 1, 2, 3)
+    first = may_isolate(supervisor, 1)
+    first.where = CallInProgress(1, 0.6, late=True, slow=True)  # told as lost by now
+    second = may_isolate(supervisor, 3)  # while it opens its GPUs
+    assert not second.killed
+    assert (second.only, second.uuids) == (3, {"GPU-3"})
+    assert supervisor.home.settings.leave == (1, 3)
+    supervisor.meet(0, 2)
+    assert supervisor.up() == {"GPU-0": True, "GPU-1": False, "GPU-2": True, "GPU-3": True}
+
+
+def test_a_process_that_opens_the_only_gpu_left_to_it_stays(supervisor: Supervisor) -> None:
+    supervisor.meet(0, 1)
+    may_isolate(supervisor, 1)
+    second = may_isolate(supervisor, 0)
+    assert supervisor.home is second
+
+
 @pytest.mark.parametrize(("gpus", "index"), [((0,), 0), ((0, 1), DRIVER), ((0, 1), EVENTS)])
 def test_who_holds_nobody_up_stays(supervisor: Supervisor, gpus: Sequence[int], index: int) -> None:
     supervisor.meet(*gpus)
@@ -739,10 +758,18 @@ def test_processes_are_checked_when_samples_arrive_and_ten_times_a_second_when_t
 ) -> None:
     pause_s = supervisor.readers._processes.pause_s
     home = supervisor.home
+    assert pause_s(supervisor.time.now) == processes.SUPERVISE_S  # until its first samples
+    supervisor.time.now += 1.0
     home.heard = supervisor.time.now
     assert pause_s(supervisor.time.now) == pytest.approx(processes.OVERDUE_S)
     assert processes.OVERDUE_S > child.SEND_S
     assert pause_s(supervisor.time.now + processes.OVERDUE_S - 0.15) == pytest.approx(0.15)
+    assert pause_s(supervisor.time.now + 2 * processes.OVERDUE_S) == processes.SUPERVISE_S
+    home.where = CallInProgress(1, 0.05, late=False)
+    assert pause_s(supervisor.time.now + 2 * processes.OVERDUE_S) < processes.SUPERVISE_S / 2
+    home.where = CallInProgress(1, 0.15, late=False, slow=True)
+    assert pause_s(supervisor.time.now + 2 * processes.OVERDUE_S) == processes.SUPERVISE_S
+    home.where = CallInProgress(DRIVER, 0.05, late=False)
     assert pause_s(supervisor.time.now + 2 * processes.OVERDUE_S) == processes.SUPERVISE_S
     home.exit_code = -signal.SIGSEGV
     supervisor.turn()  # now its successor waits for its pause

@@ -1,5 +1,6 @@
 import gc
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -7,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.programs import until
 
 from gpu_profile_exporter.exposition.exposition import Exposition
 from gpu_profile_exporter.reader import processes, usage
@@ -22,6 +24,16 @@ def sleeper() -> Iterator[int]:
         process.stdout.read(6)
         yield process.pid
         process.kill()
+
+
+def test_a_process_that_waits_is_blocked_and_one_that_computes_or_is_stopped_is_not(sleeper: int) -> None:
+    until(lambda: usage.blocked(sleeper), "it waits")
+    assert not usage.blocked(os.getpid())
+    os.kill(sleeper, signal.SIGSTOP)
+    until(lambda: not usage.blocked(sleeper), "it is stopped")
+    os.kill(sleeper, signal.SIGKILL)
+    os.waitid(os.P_PID, sleeper, os.WEXITED | os.WNOWAIT)
+    assert not usage.blocked(sleeper)
 
 
 def of_exposition(exposition: Exposition) -> dict[str, float]:
