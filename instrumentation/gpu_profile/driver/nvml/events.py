@@ -70,6 +70,8 @@ class XidEvents:
             code = wait(self._set, ctypes.byref(data), _NO_WAIT)
             if code == api.NVML_ERROR_TIMEOUT:
                 break
+            if code and events:
+                break  # an exception would lose them; the next poll meets the error too
             if code:
                 # The error does not name the lost device. Its own next read raises DeviceLost.
                 with suppress(DeviceLost):

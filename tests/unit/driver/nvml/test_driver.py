@@ -316,6 +316,20 @@ def test_an_event_set_that_fails_does_not_stop_the_sampler(stub: Any, driver: Nv
     assert driver.events() == []
 
 
+@pytest.mark.parametrize("error", [pynvml.NVML_ERROR_DRIVER_NOT_LOADED, pynvml.NVML_ERROR_UNINITIALIZED])
+def test_events_before_an_error_are_not_lost(
+    stub: Any, driver: NvmlDriver, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    driver.devices()
+    wait = driver._library.event_wait
+    monkeypatch.setattr(driver._library, "event_wait", lambda *told: wait(*told) if stub.xids else error)
+    stub.xids += [("GPU-0", 31), ("GPU-0", 79)]
+    assert [event.code for event in driver.events()] == [31, 79]
+    if error == pynvml.NVML_ERROR_DRIVER_NOT_LOADED:
+        with pytest.raises(GpuBackendError):
+            driver.events()
+
+
 def test_a_device_is_looked_at_anew_when_its_instances_change(stub: Any, new_gpu: Any, driver: NvmlDriver) -> None:
     gpu = driver.devices()[0]
     assert driver.capabilities(gpu)[signal("utilization")].available
