@@ -24,6 +24,7 @@ from gpu_profile.join.unmixing.solving.equations import Equations, sized
 from gpu_profile.join.unmixing.solving.rate import Rate
 from gpu_profile.join.unmixing.solving.stamps import StampErrors, Stamps
 from gpu_profile.join.unmixing.solving.unmix import TIMING, Fit
+from gpu_profile.join.unmixing.solving.unseen import UnseenParts
 from gpu_profile.join.unmixing.timing.correction import corrected
 from gpu_profile.join.unmixing.timing.expected import DevicePrior
 from gpu_profile.join.unmixing.timing.timing_search import Search
@@ -69,8 +70,7 @@ class Mixture:
         self.family = SignalFamily(timeline, family, start_ns)
         self.lead = family[0]
         self._reference: Floats = np.zeros(1)  # the rates that weight the probes of the timing
-        #: The mean of each tail probe over the active time of its column.
-        self._tails: Floats = np.zeros((1, 0))
+        self._tails: Floats = np.zeros((1, 0))  # the mean of each tail probe over the active time of its column
         self.sensor = Sensor()
         self.locked = self.lead in IMMEDIATE
         #: Why rates of this device are not trusted (empty if they are), and the prior of the sensor's timing, if any.
@@ -85,7 +85,7 @@ class Mixture:
         self._targeted: Targets | None = None  # cached: every region requests it
         self._attributed_ns = 0  # the activity before this time is unknown
         self._stamps, self._origin_ns = stamps, start_ns
-        self._shares, self._equations = Shares(), Equations()
+        self._shares, self._equations, self._unseen = Shares(), Equations(), UnseenParts()
         #: The equations as of the last time the timing was beyond doubt. They survive a new search.
         self._settled = Equations()
         self._watch, self._waiting, self._kept = ResidualWatch(), list[Windows](), list[Windows]()
@@ -179,6 +179,7 @@ class Mixture:
 
     def _add(self, windows: Windows, active: ActiveTime, columns: int) -> None:
         self._fits.clear()  # each takes as much memory as all equations
+        self._unseen.add(windows.ends, active, columns)
         rows = self._rows(windows, active, columns, self.sensor, self._equations.probes, self._reference)
         for shares, values, probes in rows:
             self.period.add(shares, values)
@@ -240,6 +241,7 @@ class Mixture:
         self._equations.refer(self._solutions(first, fit), first.seen)
         for each in rows:
             self._equations.add(*each)
+        self._unseen.renew(self.lead, (self.sensor, *self._candidates), windows.ends, active, columns)
         others = (self._rates(rival, windows, active, columns) for rival in best.alternatives)
         self.others = [rates for rates in others if rates]
         if self._expected is not None:
@@ -280,6 +282,7 @@ class Mixture:
     def _settle(self, fit: Fit) -> None:
         """Keep the current equations, whatever the next search finds."""
         self._settled = self._equations.without_probes(fit.precision)
+        self._unseen.settle()
 
     def forget(self, before_ns: int) -> None:
         """Drop windows from before this time while the timing is searched: their active time takes too much memory."""
@@ -326,13 +329,12 @@ class Mixture:
         share = sized(sized(weights, len(joint)) @ joint, self.columns)
         if not share.any():
             return Rate(0.0, np.inf, 0, "no samples yet")
-        rate = fit.rate(share / share.sum())
+        rate = self._unseen.widened(fit, share / share.sum())
         edge = TIMING if self.sensor.extreme else ""
         doubt = self._expected.doubt(self._effect, unexpected=self.unexpected) if self._expected else edge
-        if reason := self.untrusted or doubt:
+        early = "" if self.timed else f"too few samples ({rate.n})"
+        if reason := self.untrusted or doubt or early:
             return rate._replace(half_width=np.inf, reason=reason)
-        if not self.timed:
-            return rate._replace(half_width=np.inf, reason=f"too few samples ({rate.n})")
         return rate._replace(half_width=rate.half_width + self.family.cut_off)
 
     def _fit(self, signal: Signal) -> Fit:
@@ -348,9 +350,8 @@ class Mixture:
 
     def _errors(self) -> StampErrors | None:
         """The contribution of stamp errors to the equations."""
-        if self.lead in IMMEDIATE or not self.n:
-            return None
-        return self._stamps.errors(self._equations.columns, self.n, 1 / self._length_ns(self.sensor))
+        none = self.lead in IMMEDIATE or not self.n
+        return None if none else self._stamps.errors(self._equations.columns, self.n, 1 / self._length_ns(self.sensor))
 
     def _length_ns(self, sensor: Sensor) -> int:
         """The time over which a reading averages."""
@@ -364,9 +365,8 @@ class Mixture:
 
     def share(self, columns: Sequence[int]) -> Share | None:
         """The part of the lead's measured total that columns together should have; None before they have windows."""
-        if not columns or min(columns) >= self.columns:
-            return None
-        return self._targets().share(columns)
+        none = not columns or min(columns) >= self.columns
+        return None if none else self._targets().share(columns)
 
     def counted(self, columns: Sequence[int]) -> CountedShare:
         """The part of the lead's measured total that columns were given so far. It never decreases."""
@@ -377,8 +377,7 @@ class Mixture:
     def _targets(self) -> Targets:
         """The part of the lead's measured total that each column should have."""
         active_s, measured = self._active_s(), float(self.family.measured[0])
-        windows = self.n + (self.beside.n if self.beside is not None else 0)
-        now = windows, self.family.covered_s, float(active_s[1:].sum())
+        now = self.n + (self.beside.n if self.beside else 0), self.family.covered_s, float(active_s[1:].sum())
         if self._targeted is None or self._targeted.of != now:
             covered_s = self.family.covered(active_s)
             mean, regions = self.family.mean(self.lead) or 0.0, [[0], *self._regions()]
@@ -396,5 +395,6 @@ class Mixture:
         self._shares.merge(column, into)
         self._equations.merge(column, into)
         self._settled.merge(column, into)
+        self._unseen.merge(column, into)
         self._watch.forget()
         self._fits, self._targeted = {}, None

@@ -1,0 +1,114 @@
+"""The parts of executions that no window shows, and how far rates are uncertain because of them. Pure.
+
+A sensor may measure only a part of the time, such as 25 of every 100 ms (Yang et al., "Part-time Power Measurements",
+SC24). Then a loop in step with it shows the same parts of its executions in every window. The mean of the windows is
+the mean of these parts. Nothing reveals the power in the other parts, so only physics bounds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from gpu_profile.catalogue import POWER_SOURCES, Signal
+from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH, Rate, biased
+from gpu_profile.join.unmixing.solving.unmix import LOCK_STEP, Fit
+from gpu_profile.join.unmixing.windows.active_time import ActiveTime
+from gpu_profile.join.unmixing.windows.piece_sums import inside, order_of
+from gpu_profile.join.unmixing.windows.sensor import Sensor
+
+#: An execution is divided into this many equal parts.
+_PARTS: Final = 32
+#: A part is seen if windows show at least this share of the mean part's time. Ours.
+_SEEN: Final = 0.25
+#: Windows of this share of the time between readings miss too little to matter. Ours.
+_WHOLE: Final = 0.9
+
+
+class UnseenParts:
+    """The time of executions in a part-time sensor's windows, by column and by part of the execution.
+
+    Nothing is counted for a sensor that measures all of the time.
+    """
+
+    def __init__(self) -> None:
+        self._sensor: Sensor | None = None
+        #: By column: the ns of each part in windows, the number of window edges in executions, and the ns of these.
+        self._shown: Floats = np.zeros((1, _PARTS + 2))
+        self._settled: Floats = self._shown
+
+    def renew(
+        self, lead: Signal, timings: Sequence[Sensor], stamps: Ints, active: ActiveTime, columns: int
+    ) -> None:  # fmt: skip
+        """Count anew, after the settled windows, the windows of readings at `stamps`, which fit these `timings`.
+
+        The first timing is the best one. The length is the shortest window of all timings, if possible of a known
+        board. A counter is assumed to measure all of the time, unless its readings contradict that.
+        """
+        self._shown, self._sensor = self._settled.copy(), None
+        if lead not in POWER_SOURCES or not timings[0].window_ns or len(stamps) < 2:
+            return
+        some = [each for each in timings if each.length_ns]
+        shortest_ns = min(each.length_ns for each in [each for each in some if each.usual] or some)
+        if shortest_ns < _WHOLE * float(np.median(np.diff(stamps))):
+            self._sensor = timings[0]._replace(window_ns=shortest_ns, smooth=False)
+            self.add(stamps, active, columns)
+
+    def add(self, stamps: Ints, active: ActiveTime, columns: int) -> None:
+        """Count the windows of readings at `stamps`."""
+        if self._sensor is None or not len(stamps):
+            return
+        ends = self._sensor.placed(stamps).moments(stamps)
+        moments = np.concatenate((ends - self._sensor.window_ns, ends))
+        signs = np.repeat((-1.0, 1.0), len(ends))
+        self._shown = _grown(self._shown, columns)
+        self._shown[:columns, :_PARTS] += (active.until(moments, columns) @ signs)[:, None] / _PARTS
+        order = order_of(moments)
+        which, at = inside(active.starts, active.ends, moments[order])
+        since, lengths = moments[order][at] - active.starts[which], active.ends[which] - active.starts[which]
+        # `until` has the elapsed time in equal parts. It belongs to the parts that have elapsed.
+        elapsed = np.clip(since / lengths * _PARTS - np.arange(_PARTS)[:, None], 0.0, 1.0) * lengths - since
+        many = np.bincount(at)[at]
+        moved = np.vstack((elapsed / _PARTS / many * signs[order][at], np.ones(len(at)), lengths))
+        np.add.at(self._shown, np.where(many > 1, active.shared[which], active.alone[which]), moved.T)
+
+    def settle(self) -> None:
+        """Keep the windows so far when the next search finds another timing."""
+        self._settled = self._shown.copy()
+
+    def merge(self, column: int, into: int) -> None:
+        """Merge a column into another, and free it."""
+        self._shown, self._settled = (_grown(each, max(column, into) + 1) for each in (self._shown, self._settled))
+        for shown in (self._shown, self._settled):
+            shown[into] += shown[column]
+            shown[column] = 0.0
+
+    def share(self, weights: Floats) -> float:
+        """The share of a mixture of columns, `weights` that add up to 1, that no window shows.
+
+        Chance leaves out parts of few executions too, but favours none: of `n` executions' time, about `exp(-n)`.
+        """
+        shown = _grown(self._shown, len(weights))[: len(weights)]
+        parts, cuts, lengths = shown[:, :_PARTS], shown[:, _PARTS], shown[:, -1]
+        time = np.maximum(parts.sum(axis=1), 1.0)
+        missing = np.clip(1 - parts * (_PARTS / _SEEN) / time[:, None], 0.0, 1.0).mean(axis=1)
+        by_chance = np.exp(-time * cuts / np.maximum(lengths, 1.0))
+        return float(weights @ np.maximum(0.0, np.where(cuts > 0, missing - by_chance, 0.0)))
+
+    def widened(self, fit: Fit, weights: Floats) -> Rate:
+        """The rate of a mixture of columns, for any possible power in the parts that no window shows."""
+        rate, share = fit.rate(weights), self.share(weights)
+        if not share or rate.reason:
+            return rate
+        half_width = biased(rate.half_width, share * max(rate.value, fit.most - rate.value))
+        reason = "" if half_width <= WIDEST_HALF_WIDTH * max(rate.value, fit.mean) else LOCK_STEP
+        return rate._replace(half_width=half_width, reason=reason)
+
+
+def _grown(shown: Floats, columns: int) -> Floats:
+    """The sums by column, with zeros for further columns."""
+    more = columns - len(shown)
+    return np.pad(shown, ((0, more), (0, 0))) if more > 0 else shown

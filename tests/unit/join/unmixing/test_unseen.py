@@ -1,0 +1,140 @@
+import numpy as np
+import pytest
+
+from gpu_profile.catalogue.signals import ENERGY, POWER_AVERAGE, UTILIZATION
+from gpu_profile.join.unmixing.solving.equations import Equations
+from gpu_profile.join.unmixing.solving.unmix import LOCK_STEP, Fit
+from gpu_profile.join.unmixing.solving.unseen import UnseenParts
+from gpu_profile.join.unmixing.windows.active_time import ActiveTime
+from gpu_profile.join.unmixing.windows.activities import Pieces
+from gpu_profile.join.unmixing.windows.sensor import Sensor
+
+MS = 1_000_000
+#: 25 of every 100 ms, in readings at the ends of their windows.
+PART = Sensor(window_ns=25 * MS)
+STAMPS = np.arange(1, 301) * 100 * MS
+ALONE = np.array([0.0, 1.0])
+
+
+def loop(length_ms: float, columns: tuple[int, ...] = (1,), *, count: int = 0) -> ActiveTime:
+    """Executions of this length, one after the other, of some columns in turn."""
+    edges = np.rint(np.arange((count or round(31_000 / length_ms)) + 1) * length_ms * MS).astype(np.int64)
+    column = np.resize(columns, len(edges) - 1)
+    return ActiveTime.of(Pieces(np.arange(len(column)), edges[:-1], edges[1:]), column, column)
+
+
+def unseen(active: ActiveTime, *timings: Sensor, weights: np.ndarray = ALONE) -> float:
+    parts = UnseenParts()
+    parts.renew(POWER_AVERAGE, timings or (PART,), STAMPS, active, len(weights))
+    return parts.share(weights)
+
+
+@pytest.mark.parametrize(
+    ("length_ms", "share"),
+    [
+        (100.0, 0.75),  # each window shows the last quarter of an execution
+        (50.0, 0.5),
+        (200.0, 0.75),  # two quarters of a quarter
+        (250.0, 0.4),  # half of every fifth, and a part seen in part counts as seen
+        (150.0, 0.45),
+        (75.0, 0.0),  # each third in turn
+        (100.3, 0.0),  # some 90 ms of drift in 30 s, and the 25 ms of a window
+        (7.3, 0.0),
+        (3000.0, 0.0),
+    ],
+)
+def test_the_parts_of_executions_that_no_window_of_a_part_time_sensor_shows_are_counted(
+    length_ms: float, share: float
+) -> None:
+    assert unseen(loop(length_ms)) == pytest.approx(share, abs=0.05)
+
+
+def test_a_loop_of_two_regions_in_step_shows_the_end_of_one_and_nothing_of_the_other() -> None:
+    of_both = np.array([0.0, 0.5, 0.5])
+    assert unseen(loop(50.0, (1, 2)), weights=np.array([0.0, 0.0, 1.0])) == pytest.approx(0.5, abs=0.05)
+    # A region in no window has no equation, and so no rate: its parts are not counted.
+    assert unseen(loop(50.0, (1, 2)), weights=of_both) == pytest.approx(0.25, abs=0.05)
+
+
+def test_a_shorter_window_that_fits_too_counts_and_one_that_no_board_has_does_not() -> None:
+    whole, shorter = Sensor(window_ns=100 * MS), Sensor(window_ns=14 * MS)
+    assert unseen(loop(100.0), whole) == 0.0
+    assert unseen(loop(100.0), whole, PART) == pytest.approx(0.75, abs=0.05)
+    assert unseen(loop(75.0), PART, shorter) == pytest.approx(0.0, abs=0.01)
+
+
+def test_a_smoothing_sensor_shows_two_time_constants() -> None:
+    assert unseen(loop(100.0), Sensor(window_ns=25 * MS, smooth=True)) == pytest.approx(0.5, abs=0.05)
+
+
+def test_a_sensor_that_measures_all_of_the_time_leaves_nothing_unseen_and_nothing_is_counted() -> None:
+    for lead, sensor in ((POWER_AVERAGE, Sensor(window_ns=100 * MS)), (ENERGY, Sensor()), (UTILIZATION, PART)):
+        parts = UnseenParts()
+        parts.renew(lead, (sensor,), STAMPS, loop(100.0), 2)
+        assert parts.share(ALONE) == 0.0
+        assert not parts._shown.any()
+
+
+def test_few_executions_at_random_moments_leave_out_parts_by_chance_alone() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        starts = np.sort(rng.uniform(0, 30_000 * MS, 12).astype(np.int64))
+        some = Pieces(
+            np.arange(12), starts, np.minimum(starts + 100 * MS, np.append(starts[1:], starts[-1] + 100 * MS))
+        )
+        column = np.ones(12, np.int64)
+        assert unseen(ActiveTime.of(some, column, column)) < 0.1
+
+
+def test_overlapping_executions_are_counted_too() -> None:
+    one = loop(100.0)
+    starts, ends = np.repeat(one.starts, 2), np.repeat(one.ends, 2)
+    both = Pieces(np.arange(len(starts)), starts, ends)
+    column = np.resize([1, 2], len(starts))
+    parts = UnseenParts()
+    parts.renew(POWER_AVERAGE, (PART,), STAMPS, ActiveTime.of(both, column, column + 2), 5)
+    assert parts.share(np.array([0.0, 0.0, 0.0, 0.5, 0.5])) == pytest.approx(0.75, abs=0.05)
+
+
+def test_windows_that_were_settled_stay_and_merged_columns_keep_their_time() -> None:
+    parts = UnseenParts()
+    parts.renew(POWER_AVERAGE, (PART,), STAMPS[:150], loop(100.0), 2)
+    parts.settle()
+    # The other quarters are seen later.
+    for quarter in (1, 2, 3):
+        parts.add(STAMPS[150:] - quarter * 25 * MS, loop(100.0), 2)
+    assert parts.share(ALONE) == 0.0
+    parts.renew(POWER_AVERAGE, (PART,), STAMPS[:2], loop(100.0), 2)
+    assert parts.share(ALONE) == pytest.approx(0.75, abs=0.05)
+    parts.merge(1, 3)
+    assert parts.share(np.array([0.0, 0.0, 0.0, 1.0])) == pytest.approx(0.75, abs=0.05)
+    assert parts.share(ALONE) == 0.0
+
+
+def fit_of(most: float) -> Fit:
+    rng = np.random.default_rng(2)
+    equations = Equations(columns=2)
+    shares = rng.uniform(0.2, 1.0, (300, 1)) * [[-1.0, 1.0]] + [[1.0, 0.0]]
+    equations.add(shares, shares @ [50.0, 300.0] + rng.normal(0, 1.0, 300))
+    return Fit(equations, most=most)
+
+
+def test_the_interval_includes_any_possible_power_in_unseen_parts() -> None:
+    fit, parts = fit_of(400.0), UnseenParts()
+    assert parts.widened(fit, ALONE) == fit.rate(ALONE)
+    # A sixteenth is unseen: each execution begins 94 ms before the next window, and lasts 100 ms.
+    for moved in range(0, 94, 5):
+        parts._sensor = PART
+        parts.add(STAMPS + min(moved, 68) * MS + 25 * MS, loop(100.0), 2)
+    share = parts.share(ALONE)
+    assert 0.03 < share < 0.1
+    rate = parts.widened(fit, ALONE)
+    assert rate.reason == ""
+    assert rate.value == fit.rate(ALONE).value
+    assert rate.half_width == pytest.approx(share * rate.value, rel=0.1)
+
+
+def test_a_rate_is_refused_if_most_of_the_executions_is_unseen() -> None:
+    parts = UnseenParts()
+    parts.renew(POWER_AVERAGE, (PART,), STAMPS, loop(100.0), 2)
+    assert parts.widened(fit_of(700.0), ALONE).reason == LOCK_STEP
