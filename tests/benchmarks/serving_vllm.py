@@ -78,7 +78,7 @@ def vllm_messages(
     logger = ServingStatLogger(CONFIG)
     reported = vllm_stats(run, old=old, estimates=estimates)
     for place, (stats, arrival_ns) in enumerate(zip(reported, arrivals, strict=True)):
-        body = {"version": 1, "worker_id": "v1", "dp_rank": 0, "wall_time": 0.0}
+        body = {"version": 1, "worker_id": "v1", "dp_rank": 0, "wall_time": 0.0, "estimated": True}
         yield (
             arrival_ns,
             [b"", place.to_bytes(8, "big"), msgpack.encode(body | {"scheduled_requests": logger.scheduled(*stats)})],

@@ -120,8 +120,8 @@ class PassSender:
     def send(
         self, wall_ns: int, scheduled: dict[str, int] | Sequence[BatchedRequest], ended: tuple[str, ...] = ()
     ) -> None:
-        """Report an iteration of this duration that ends now, 0 if it was not measured: `scheduled_requests`, or the
-        requests."""
+        """Report an iteration of this duration that ends now, 0 if it was not measured: an estimate of
+        `scheduled_requests`, or the requests."""
         if len(self._waiting) < _MOST_WAITING:
             self._waiting.append((perf_counter_ns(), wall_ns, scheduled, ended))
         else:
@@ -158,7 +158,7 @@ class PassSender:
         if self._stages > 1:
             fields["stages"] = self._stages
         if isinstance(scheduled, dict):
-            fields["scheduled_requests"] = scheduled
+            fields |= {"scheduled_requests": scheduled, "estimated": True}
         elif scheduled:
             prefills = [each for each in scheduled if each.phase is RequestPhase.PREFILL]
             decodes = [each for each in scheduled if each.phase is RequestPhase.DECODE]

@@ -4,7 +4,8 @@ A message has three frames: a topic, a sequence number of 8 bytes, big-endian, a
 SGLang's `python/sglang/srt/observability/forward_pass_metrics.py` (48ccb9a), Dynamo's
 `components/src/dynamo/common/forward_pass_metrics.py` (327e70f), and vLLM's proposal, which adds `version`, 1. Fields
 that are absent have the value 0 there. `gpu_profile.serving.Engine` adds `requests`, `ended`, and `age`, the time in s
-since the iteration's end. vLLM's plug-in adds `stages`, those of its pipeline.
+since the iteration's end. vLLM's plug-in adds `stages`, those of its pipeline, and `estimated`, as vLLM's statistics do
+not have the sums over prefills.
 
 Messages come from other processes. A message that is not as defined is refused with a reason, and costs bounded memory.
 """
@@ -104,6 +105,6 @@ def decoded(frames: Sequence[bytes]) -> ForwardPass:
     made: ForwardPass = types.ForwardPass(
         message.worker_id, message.dp_rank, int.from_bytes(sequence, "big"), wall_s if wall_s > 0 else 0.0, prefills,
         tokens, variance if variance > 0 else 0.0, stored, decodes, context, requests, message.ended,
-        age_s if age_s > 0 else 0.0, message.stages or 1,
+        age_s if age_s > 0 else 0.0, message.stages or 1, message.estimated,
     )  # fmt: skip
     return made

@@ -16,7 +16,8 @@ import numpy as np
 from gpu_profile.serving.streams.decoding import DecodeFit, Decoding
 from gpu_profile.serving.streams.pass_parts import PassBatch, prefill_work
 from gpu_profile.serving.streams.pass_times import TimedPasses
-from gpu_profile.serving.streams.prefill import Chunk, Prefilling
+from gpu_profile.serving.streams.prefill import Prefilling
+from gpu_profile.serving.streams.prompt_shares import Chunk
 from gpu_profile.serving.streams.request_spans import ServedRequest
 from gpu_profile.serving.streams.workers import WorkerRole
 from gpu_profile.serving.work import BatchedRequest, RequestPhase

@@ -49,6 +49,7 @@ class PassMessage(Struct, gc=False):
     ended: tuple[Name, ...] = ()
     age: Seconds = 0.0
     stages: Rank = 1
+    estimated: bool = False
 
 
 class ForwardPass(Struct, gc=False):
@@ -57,6 +58,7 @@ class ForwardPass(Struct, gc=False):
     `prefill_kv` are the tokens before the computed ones, `decode_kv` the tokens that requests in decode read. A
     `decode_kv` of 0 with requests in decode was not reported. `length_variance` is that of the prompts' lengths.
     `age_s` is the time from the iteration's end to the sending, 0 if it is not reported.
+    `estimated`: the sums over prefills are not exact.
     `requests` is None if the engine does not report them; `ended` names requests that have ended.
 
     No tuple: the collector of garbage would look at each one that waits.
@@ -76,6 +78,7 @@ class ForwardPass(Struct, gc=False):
     ended: tuple[str, ...] = ()
     age_s: float = 0.0
     stages: int = 1
+    estimated: bool = False
 
     @property
     def idle(self) -> bool:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 #: Further prompts that may be in an iteration instead of the first ones, and the most prompts of one that is searched.
 _SPARE, _MOST = 3, 10
 #: Engines may round the tokens of a prompt up to whole pages of the cache, of so many tokens at most.
-_PAGE = 64
+PAGE = 64
 #: The most ways to cut a prompt that are tried.
 _MOST_CUTS = 64
 
@@ -62,7 +62,7 @@ def packed(prompts: Sequence[PromptState], sums: PassSums, after: PassSums | Non
         if sum(prompts[i].whole for i in chosen) - sum(left) == sums.stored:
             if not over:
                 return Packed(chosen, tuple(left))
-            if 0 < over < _PAGE * sums.prompts and (rounded is None or over < rounded[0]):
+            if 0 < over < PAGE * sums.prompts and (rounded is None or over < rounded[0]):
                 rounded = over, Packed(chosen, tuple(left))
             if sums.full and over < 0:
                 cuts += _cuts(prompts, chosen, -over)

@@ -8,12 +8,12 @@ belongs to the next request in order.
 from __future__ import annotations
 
 from bisect import bisect_left, insort_right
-from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gpu_profile.serving.streams.packing import PassSums, PromptState, packed
+from gpu_profile.serving.streams.packing import PAGE, PassSums, PromptState, packed
+from gpu_profile.serving.streams.prompt_shares import Chunk, Prompt, PromptShare, chunks_of
 from gpu_profile.serving.streams.request_spans import ServedRequest
 
 if TYPE_CHECKING:
@@ -32,46 +32,12 @@ _NEW, _MOST_TENANTS = 0.05, 1000
 _ANSWERS_NS: Final = (-20_000_000, 1_000_000_000)
 #: A position after all others.
 _NEVER: Final = 2**62
-#: The most requests that wait for their prefill to leave.
-_MOST: Final = 20_000
+#: The most requests that wait for their prefill to leave, and more tokens than a prompt has.
+_MOST, _MOST_TOKENS = 20_000, 10**12
 
 
-@dataclass(slots=True)
-class _Prompt:
-    """A request's prompt: the iteration that ended it, the tokens computed so far, which may be off by `unsure`, and
-    its cached tokens."""
-
-    number: int
-    request: ServedRequest
-    at: int
-    computed: int
-    cached: int | None
-    unsure: int = 0
-
-    @property
-    def left(self) -> int:
-        """The most tokens that it still has to compute."""
-        return max(0, self.request.prompt - (self.cached or 0) - self.computed)
-
-
-def _order(prompt: _Prompt) -> tuple[int, int]:
+def _order(prompt: Prompt) -> tuple[int, int]:
     return prompt.at, prompt.request.scheduled_ns
-
-
-class Chunk(NamedTuple):
-    """The part of a prompt in one iteration: tokens that it computes, after `context` others. The tokens may be off by
-    `unsure`, and its tenant's by `tenant_unsure` beside the same of the tenant's other chunks."""
-
-    prompt: _Prompt
-    tokens: int
-    context: int
-    unsure: int = 0
-    tenant_unsure: int = 0
-
-    @property
-    def number(self) -> int:
-        """The request's number."""
-        return self.prompt.number
 
 
 class _PrefillPass(NamedTuple):
@@ -100,9 +66,11 @@ class Prefilling:
         self._passes: list[_PrefillPass] = []
         #: The most tokens of an iteration, before and in the latest ones, and the number of these.
         self._most_before, self._most, self._seen = 0, 0, 0
+        #: Iterations report the exact number of stored tokens before the computed ones.
+        self._stores = False
         #: The result of `_full_until` for later calls, as thousands of iterations may wait. None: to be computed.
         self._not_full: int | None = None
-        self._prompts: list[_Prompt] = []
+        self._prompts: list[Prompt] = []
         #: By tenant: the usual share of a prompt that is computed.
         self._computed: dict[object, float] = {}
 
@@ -113,7 +81,10 @@ class Prefilling:
         else:
             tokens, size = message.prefill_tokens, message.prefill_tokens + message.decodes
             self._passes.append(_PrefillPass(at, start_ns, end_ns, size, message.prefills, tokens, message.prefill_kv))
-            self._most = max(self._most, size)
+            self._most, self._stores = (
+                max(self._most, size),
+                self._stores or (message.prefill_kv > 0 and not message.estimated),
+            )
         self._not_full = None
         self._seen += 1
         if self._seen == _LATEST:
@@ -146,7 +117,7 @@ class Prefilling:
 
     def put(self, number: int, request: ServedRequest, at: int) -> None:
         """Add a request. Its prefill ended with the iteration at this position."""
-        prompt = _Prompt(number, request, at, 0, request.cached)
+        prompt = Prompt(number, request, at, 0, request.cached)
         packed_before, self._packs = self._packs, self._apart and request.cached is not None
         if packed_before and not self._packs:
             # Their order was that of the requests' spans.
@@ -154,12 +125,12 @@ class Prefilling:
         insort_right(self._prompts, prompt, key=_order)
         del self._prompts[:-_MOST]
 
-    def _ending(self, at: int) -> list[_Prompt]:
+    def _ending(self, at: int) -> list[Prompt]:
         """The prompts that the iteration at a position ended."""
         low, high = (bisect_left(self._prompts, each, key=_POSITION) for each in (at, at + 1))
         return self._prompts[low:high]
 
-    def _learn(self, prompt: _Prompt) -> None:
+    def _learn(self, prompt: Prompt) -> None:
         """Learn the share of a tenant's prompts that is computed, from one with clear tokens."""
         tenant = prompt.request.tenant
         before = self._computed.pop(tenant, None)
@@ -168,7 +139,7 @@ class Prefilling:
         if len(self._computed) > _MOST_TENANTS:
             del self._computed[next(iter(self._computed))]
 
-    def _left(self, prompt: _Prompt, at: int) -> int:
+    def _left(self, prompt: Prompt, at: int) -> int:
         """The most tokens of a prompt in the iteration at a position. Tokens of later
         iterations that are its alone are not among them."""
         alone = (each.tokens for each in self._between(at, prompt.at + 1) if each.prompts == 1)
@@ -191,12 +162,12 @@ class Prefilling:
             self._prompts[:n] = sorted(self._prompts[:n], key=_order)
 
     @staticmethod
-    def _surplus(some: list[_Prompt], tokens: int) -> _Prompt:
+    def _surplus(some: list[Prompt], tokens: int) -> Prompt:
         """The one of several prompts that is not in an iteration with these tokens, else the last one."""
         whole = sum(prompt.left for prompt in some)
         return next((prompt for prompt in some if whole - prompt.left == tokens), some[-1])
 
-    def _continuing(self, here: _PrefillPass, tokens: int) -> list[_Prompt]:
+    def _continuing(self, here: _PrefillPass, tokens: int) -> list[Prompt]:
         """The prompts that may have a part of the remaining tokens of an iteration, and end later: the likeliest first.
 
         A prompt is cut where the iteration is full, so that it takes all of the rest. A request is scheduled before
@@ -265,24 +236,85 @@ class Prefilling:
                 tokens, context = tokens - computed, context - prompt.cached - prompt.computed
         others = [prompt for prompt in ending if prompt.cached is None]
         missing = here.prompts - len(ending)
-        more = self._continuing(here, tokens)[:missing] if missing > 0 else []
-        if others or any(prompt.cached is None for prompt in more):
-            some = [(prompt, self._left(prompt, at)) for prompt in (*others, *more)]
-            expected = [most * self._computed.get(prompt.request.tenant, 1.0) for prompt, most in some]
-            complete = len(ending) + len(more) == here.prompts
-            divided = _divided(tokens, some, expected, complete=complete)
-            return result + _shared(some, at, divided, context, complete=complete)
-        for prompt in more:
+        more = self._continuing(here, tokens) if missing > 0 else []
+        if others or any(prompt.cached is None for prompt in more[:missing]):
+            return result + self._uncertain(here._replace(tokens=tokens, stored=context), others, more, missing)
+        for prompt in more[:missing]:
             if (computed := min(self._left(prompt, at), tokens)) > 0:
                 result.append(Chunk(prompt, computed, (prompt.cached or 0) + prompt.computed))
                 tokens -= computed
         return result
+
+    def _uncertain(self, rest: _PrefillPass, ending: list[Prompt], more: list[Prompt], missing: int) -> list[Chunk]:
+        """The parts of prompts if some do not report their cached tokens. `rest` has the sums without those of other
+        prompts. `missing` prompts have a part and end later: `more` may be these.
+
+        The tokens up to the end of a prompt's last part are its length. So the sums give the tokens up to the end of
+        the part of a prompt that goes on, and contradict a wrong one.
+        """
+        until = rest.tokens + rest.stored - sum(prompt.request.prompt for prompt in ending)
+        rounded, certain = (PAGE - 1) * len(ending), self._stores and missing == 1
+        # Below 0, an earlier part of another prompt was wrong.
+        before = rest.stored if self._stores and rest.stored >= 0 else _MOST_TOKENS
+        clear = not self._stores or (not missing and 0 <= until <= rounded)
+        if certain:
+            fit = [prompt for prompt in more if self._goes_on(prompt, rest.at, until - rounded, until)]
+            clear = certain = len(fit) == 1 and not self._has_rivals(fit[0])
+            # If none fits, its span was lost, or the stamp of one is off by an iteration.
+            more = fit or [prompt for prompt in more if not self._is_sure(prompt.at)]
+        some = [PromptShare.until(prompt.request.prompt, prompt, rest.tokens, before) for prompt in ending]
+        for prompt in more[:missing]:
+            if certain:
+                some.append(PromptShare.until(until, prompt, rest.tokens, before))
+            else:
+                some.append(PromptShare(prompt, int(clear), self._left(prompt, rest.at), None))
+        usual = [self._computed.get(share.prompt.request.tenant, 1.0) for share in some]
+        whole, clear = len(some) == len(ending) + missing, clear and rest.stored >= 0
+        result = chunks_of(some, usual, rest.tokens, rest.stored, whole=whole, clear=clear)
+        if missing or clear or not self._stores:
+            return result
+        # The stamp of one is off by an iteration, so that it has its tokens elsewhere.
+        return [chunk._replace(unsure=chunk.prompt.request.prompt) for chunk in result]
+
+    def _goes_on(self, prompt: Prompt, at: int, low: int, high: int) -> bool:
+        """True if the sums of later iterations allow that `low` to `high` tokens of a prompt, cached or computed, were
+        there after the iteration at a position."""
+        if high <= (prompt.cached or 0) + prompt.computed - prompt.unsure:
+            return False
+        for each in self._between(at, prompt.at + 1):
+            if each.size is None:
+                return True
+            alone = each.prompts == 1
+            low, high = max(low, each.stored if alone else 0), min(high, each.stored)
+            if low > high:
+                return False
+            low, high = low + (each.tokens if alone else 1), high + each.tokens
+        return low - PAGE < prompt.request.prompt <= high
+
+    def _has_rivals(self, prompt: Prompt) -> bool:
+        """True if the span of a prompt was lost that may have the place of one that goes on after the first iteration:
+        the next iteration with several prompts has one more than spans. At most its last prompt is cut."""
+        for each in self._between(self._passes[0].at, prompt.at + 1):
+            if each.size is None:
+                return True
+            if each.prompts > 1:
+                return each.prompts > len(self._ending(each.at)) + self._is_full(each.size)
+        return False
+
+    def _is_sure(self, at: int) -> bool:
+        """True if the prompts that end in the iteration at a position have all of its tokens."""
+        some = self._ending(at)
+        whole = sum(each.tokens + each.stored for each in self._between(at - 1, at + 1) if each.prompts == len(some))
+        return 0 <= whole - sum(prompt.request.prompt for prompt in some) < PAGE * len(some)
 
     def leave(self, at: int, chunks: list[Chunk]) -> None:
         """The iteration at a position has left, with these parts of prompts."""
         if not self._passes or self._passes[0].at > at:
             return
         for chunk in chunks:
+            if chunk.clear and chunk.prompt.cached is None:
+                # All later parts follow from the sum, however unsure the first one is.
+                chunk.prompt.cached = chunk.context - chunk.prompt.computed
             chunk.prompt.computed += chunk.tokens
             chunk.prompt.unsure += chunk.unsure
             if chunk.prompt.at == at and not chunk.prompt.unsure:
@@ -293,51 +325,3 @@ class Prefilling:
             del self._prompts[: bisect_left(self._prompts, at + 1, key=_POSITION)]
         self._unsure = not chunks
         del self._passes[: bisect_left(self._passes, at + 1, key=_AT)]
-
-
-def _divided(tokens: int, some: list[tuple[_Prompt, int]], expected: list[float], *, complete: bool) -> list[int]:
-    """The tokens of prompts with the most tokens that each may have, in proportion to the expected ones. `complete`:
-    all of the tokens are theirs."""
-    left, rest, computed = sum(expected), tokens, []
-    for (_, most), each in zip(some, expected, strict=True):
-        computed.append(min(most, round(rest * each / left) if left else 0))
-        rest, left = rest - computed[-1], left - each
-    for place, (_, most) in enumerate(some):
-        part = min(most - computed[place], rest)
-        computed[place], rest = computed[place] + part, rest - part
-    # If they have too few left, an earlier iteration got too many. No prompt has more tokens than its length.
-    computed[0] += min(rest, some[0][0].request.prompt - computed[0]) if complete else 0
-    return computed
-
-
-def _shared(
-    some: list[tuple[_Prompt, int]], at: int, computed: list[int], context: int, *, complete: bool
-) -> list[Chunk]:  # fmt: skip
-    """The parts of prompts in the iteration at a position, if some of them do not report their cached tokens.
-    `complete`: it has no other prompts."""
-    result: list[Chunk] = []
-    seen: set[object] = set()
-    for place, (prompt, _) in enumerate(some):
-        tenant = prompt.request.tenant
-        mine = [each.request.tenant == tenant for each, _ in some]
-        of_tenant = 0 if tenant in seen else _unsure(some, computed, mine, complete=complete)
-        seen.add(tenant)
-        unsure = _unsure(some, computed, [each is prompt for each, _ in some], complete=complete)
-        # A prompt that ends here has all its other tokens already. One that goes on has the context that remains.
-        before = prompt.request.prompt - computed[place]
-        if prompt.at > at:
-            before = min(before, max(0, context))
-        result.append(Chunk(prompt, computed[place], before, unsure, of_tenant))
-        context -= before
-    return result
-
-
-def _unsure(some: list[tuple[_Prompt, int]], computed: list[int], mine: list[bool], *, complete: bool) -> int:
-    """By how many tokens the sum over some prompts may be off: each prompt has at least one. Where earlier parts are
-    unsure, so are the tokens that are left of a prompt. Prompts without a span may have any tokens."""
-    tokens, own = sum(computed), sum(each for each, of in zip(computed, mine, strict=True) if of)
-    most = sum(each + prompt.unsure for (prompt, each), of in zip(some, mine, strict=True) if of)
-    others = sum(each + prompt.unsure for prompt, each in some) - most
-    high = min(most, tokens - (len(some) - sum(mine)))
-    low = max(sum(mine), tokens - others) if complete else sum(mine)
-    return max(0, high - own, own - low)
