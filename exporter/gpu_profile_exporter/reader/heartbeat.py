@@ -62,7 +62,7 @@ class Heartbeat:
         """Publish that no call is in progress."""
         self._words[_SINCE] = 0
 
-    def now(self, blocked: Callable[[], bool] = bool) -> CallInProgress | None:
+    def now(self, blocked: Callable[[], bool] = lambda: False) -> CallInProgress | None:
         """The call in progress. None if there is none.
 
         It is slow above half its limit, and above a fifth if `blocked()`: its process waits, and not for a CPU.

@@ -32,8 +32,10 @@ _NEW, _MOST_TENANTS = 0.05, 1000
 _ANSWERS_NS: Final = (-20_000_000, 1_000_000_000)
 #: A position after all others.
 _NEVER: Final = 2**62
-#: The most requests that wait for their prefill to leave, and more tokens than a prompt has.
-_MOST, _MOST_TOKENS = 20_000, 10**12
+#: The most requests that wait for their prefill to leave.
+_MOST: Final = 20_000
+#: More tokens than a prompt has.
+_MOST_TOKENS: Final = 10**12
 
 
 def _order(prompt: Prompt) -> tuple[int, int]:
@@ -81,10 +83,8 @@ class Prefilling:
         else:
             tokens, size = message.prefill_tokens, message.prefill_tokens + message.decodes
             self._passes.append(_PrefillPass(at, start_ns, end_ns, size, message.prefills, tokens, message.prefill_kv))
-            self._most, self._stores = (
-                max(self._most, size),
-                self._stores or (message.prefill_kv > 0 and not message.estimated),
-            )
+            self._most = max(self._most, size)
+            self._stores |= message.prefill_kv > 0 and not message.estimated
         self._not_full = None
         self._seen += 1
         if self._seen == _LATEST:

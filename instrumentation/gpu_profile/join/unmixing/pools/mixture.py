@@ -17,6 +17,7 @@ from gpu_profile.catalogue import POWER_SOURCES, Kind, Signal
 from gpu_profile.history.timeline import Floats, Timeline
 from gpu_profile.join.unmixing.pools.family import IMMEDIATE, SignalFamily
 from gpu_profile.join.unmixing.pools.period_sums import PeriodSums
+from gpu_profile.join.unmixing.pools.schedule import SearchSchedule
 from gpu_profile.join.unmixing.pools.shares import CountedShare, Share, Shares, Targets, drawn, targets
 from gpu_profile.join.unmixing.pools.watch import ResidualWatch
 from gpu_profile.join.unmixing.solving.design import Design, Rows, Windows
@@ -34,18 +35,9 @@ from gpu_profile.join.unmixing.windows.probes import Probe, ProbeKind, choose, s
 from gpu_profile.join.unmixing.windows.sensor import Sensor
 from gpu_profile.units import NS_PER_S
 
-#: Number of windows after which a timing is locked: 30 or 100 s at 10 Hz. The smaller one needs readings in step with
-#: the sensor, no rivals, and a lag with at most this standard deviation.
+#: A timing is sure if readings are in step with the sensor, no rivals fit, and its lag has at most this standard
+#: deviation.
 _SURE_LAG_MS: Final = 0.2
-LOCK_AT: Final = 300
-LOCK_UNSURE_AT: Final = 1000
-#: The search is repeated when the number of windows has grown by this factor, and once more at the end. A search makes
-#: many fits. Rivals that few windows could not rule out remain candidates.
-_GROWTH: Final = 4.0
-_GROWTH_AT_LAST: Final = 1.25
-#: Least number of windows per column for a search, and for the one at the end. Before the first, no rate is given.
-_LEAST_PER_COLUMN: Final = 8
-_LEAST_AT_LAST: Final = 3
 #: Once the timing is locked, windows of this much time are added together: the cost is hardly more than for one.
 PATIENCE_NS: Final = 5 * NS_PER_S
 #: While stamps may be early, readings wait this long, until the activity after them has been recorded.
@@ -70,7 +62,8 @@ class Mixture:
         self.family = SignalFamily(timeline, family, start_ns)
         self.lead = family[0]
         self._reference: Floats = np.zeros(1)  # the rates that weight the probes of the timing
-        self._tails: Floats = np.zeros((1, 0))  # the mean of each tail probe over the active time of its column
+        #: The mean of each tail probe over the active time of its column.
+        self._tails: Floats = np.zeros((1, 0))
         self.sensor = Sensor()
         self.locked = self.lead in IMMEDIATE
         #: Why rates of this device are not trusted (empty if they are), and the prior of the sensor's timing, if any.
@@ -89,7 +82,7 @@ class Mixture:
         #: The equations as of the last time the timing was beyond doubt. They survive a new search.
         self._settled = Equations()
         self._watch, self._waiting, self._kept = ResidualWatch(), list[Windows](), list[Windows]()
-        self._judged_n = self._searched_n = self.searches = 0
+        self._schedule, self.searches = SearchSchedule(), 0
         #: The timings that the latest search could not rule out, and by column each signal's rates under its rivals.
         self._candidates: tuple[Sensor, ...] = ()
         self.others: list[list[Floats]] = []
@@ -160,7 +153,7 @@ class Mixture:
             self._unlock()
         if not self.locked:
             self._kept += fresh
-            self._searched_n += sum(len(windows.ends) for windows in fresh)
+            self._schedule.add(sum(len(windows.ends) for windows in fresh))
         if not self._search(active, columns, final=final) and fresh:
             self._add(Windows.joined(fresh), active, columns)
         if self.timed and not self.others and self.lead not in IMMEDIATE:
@@ -207,13 +200,10 @@ class Mixture:
         """Search for the timing if enough windows were added. True if the equations were built anew."""
         if self.locked:
             return False
-        n = sum(len(w.ends) for w in self._kept)
-        least = columns * (_LEAST_AT_LAST if final else _LEAST_PER_COLUMN)
-        enough = self._searched_n >= max(self._judged_n * (_GROWTH_AT_LAST if final else _GROWTH), least)
-        last = self._searched_n >= LOCK_UNSURE_AT
-        if columns == 1 or n < least or not (enough or last):
+        if not self._schedule.due(sum(len(w.ends) for w in self._kept), columns, final=final):
             return False
-        self._judged_n, self.searches = self._searched_n, self.searches + 1
+        self._schedule.searched()
+        self.searches += 1
         windows, active = Windows.joined(self._kept), active.tabled(columns)
         self._expected = self._expected and self._expected.beside(exact=self._stamps.exact)
         self._prior = self._expected and self._expected.prior
@@ -248,7 +238,7 @@ class Mixture:
             evidence = windows, self._fit(self.lead), self._effect
             self.unexpected = self._expected.contradicted(self._candidates, *evidence, before=self._contradicted)
         sure = best.sensor.in_step and not best.alternatives and fit.uncertainty(ProbeKind.LAG) <= _SURE_LAG_MS
-        if last or (sure and self._searched_n >= LOCK_AT):
+        if self._schedule.locks(sure=sure):
             self.lock()
         return True
 
@@ -276,8 +266,8 @@ class Mixture:
 
     def _unlock(self) -> None:
         """Search for the timing again, in future windows."""
-        self.locked, self._judged_n, self._searched_n = False, 0, 0
-        self._contradicted = self.unexpected
+        self.locked, self._contradicted = False, self.unexpected
+        self._schedule.restart()
 
     def _settle(self, fit: Fit) -> None:
         """Keep the current equations, whatever the next search finds."""
@@ -300,7 +290,8 @@ class Mixture:
         self._attributed_ns = since_ns
         self._kept, self._waiting = [], []
         # No search can use the dropped windows, but their equations under the current timing remain.
-        self._judged_n, self._searched_n, self._contradicted = 0, 0, self.unexpected
+        self._schedule.restart()
+        self._contradicted = self.unexpected
         self._settle(self._solved(start=self._watch.variances))
 
     def _near(self, probes: Floats, shares: Floats, values: Floats) -> npt.NDArray[np.bool_]:
@@ -332,9 +323,10 @@ class Mixture:
         rate = self._unseen.widened(fit, share / share.sum())
         edge = TIMING if self.sensor.extreme else ""
         doubt = self._expected.doubt(self._effect, unexpected=self.unexpected) if self._expected else edge
-        early = "" if self.timed else f"too few samples ({rate.n})"
-        if reason := self.untrusted or doubt or early:
+        if reason := self.untrusted or doubt:
             return rate._replace(half_width=np.inf, reason=reason)
+        if not self.timed:
+            return rate._replace(half_width=np.inf, reason=f"too few samples ({rate.n})")
         return rate._replace(half_width=rate.half_width + self.family.cut_off)
 
     def _fit(self, signal: Signal) -> Fit:
@@ -350,8 +342,9 @@ class Mixture:
 
     def _errors(self) -> StampErrors | None:
         """The contribution of stamp errors to the equations."""
-        none = self.lead in IMMEDIATE or not self.n
-        return None if none else self._stamps.errors(self._equations.columns, self.n, 1 / self._length_ns(self.sensor))
+        if self.lead in IMMEDIATE or not self.n:
+            return None
+        return self._stamps.errors(self._equations.columns, self.n, 1 / self._length_ns(self.sensor))
 
     def _length_ns(self, sensor: Sensor) -> int:
         """The time over which a reading averages."""
@@ -365,8 +358,9 @@ class Mixture:
 
     def share(self, columns: Sequence[int]) -> Share | None:
         """The part of the lead's measured total that columns together should have; None before they have windows."""
-        none = not columns or min(columns) >= self.columns
-        return None if none else self._targets().share(columns)
+        if not columns or min(columns) >= self.columns:
+            return None
+        return self._targets().share(columns)
 
     def counted(self, columns: Sequence[int]) -> CountedShare:
         """The part of the lead's measured total that columns were given so far. It never decreases."""
@@ -377,7 +371,8 @@ class Mixture:
     def _targets(self) -> Targets:
         """The part of the lead's measured total that each column should have."""
         active_s, measured = self._active_s(), float(self.family.measured[0])
-        now = self.n + (self.beside.n if self.beside else 0), self.family.covered_s, float(active_s[1:].sum())
+        windows = self.n + (self.beside.n if self.beside is not None else 0)
+        now = windows, self.family.covered_s, float(active_s[1:].sum())
         if self._targeted is None or self._targeted.of != now:
             covered_s = self.family.covered(active_s)
             mean, regions = self.family.mean(self.lead) or 0.0, [[0], *self._regions()]

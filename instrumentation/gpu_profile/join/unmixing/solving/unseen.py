@@ -40,9 +40,7 @@ class UnseenParts:
         self._shown: Floats = np.zeros((1, _PARTS + 2))
         self._settled: Floats = self._shown
 
-    def renew(
-        self, lead: Signal, timings: Sequence[Sensor], stamps: Ints, active: ActiveTime, columns: int
-    ) -> None:  # fmt: skip
+    def renew(self, lead: Signal, timings: Sequence[Sensor], stamps: Ints, active: ActiveTime, columns: int) -> None:
         """Count anew, after the settled windows, the windows of readings at `stamps`, which fit these `timings`.
 
         The first timing is the best one. The length is the shortest window of all timings, if possible of a known
@@ -52,7 +50,8 @@ class UnseenParts:
         if lead not in POWER_SOURCES or not timings[0].window_ns or len(stamps) < 2:
             return
         some = [each for each in timings if each.length_ns]
-        shortest_ns = min(each.length_ns for each in [each for each in some if each.usual] or some)
+        usual = [each for each in some if each.usual]
+        shortest_ns = min(each.length_ns for each in usual or some)
         if shortest_ns < _WHOLE * float(np.median(np.diff(stamps))):
             self._sensor = timings[0]._replace(window_ns=shortest_ns, smooth=False)
             self.add(stamps, active, columns)
