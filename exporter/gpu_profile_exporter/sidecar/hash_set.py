@@ -34,7 +34,8 @@ class HashSet:
         self._others = set[int]()
 
     def overlaps(self, hashes: Hashes) -> bool:
-        """Whether any of these was added. A hash of 0 counts as added."""
+        """Whether any of these was added. A hash of 0 counts as 1, because 0 is an empty place."""
+        hashes = np.maximum(hashes, 1)
         present = self._table[hashes >> self._shift]
         if (present == hashes).any():
             return True
@@ -43,6 +44,7 @@ class HashSet:
     def add(self, hashes: Hashes) -> None:
         """Add these."""
         self._n += len(hashes)
+        hashes = np.maximum(hashes, 1)
         if self._n * _SPARSE > len(self._table):
             others = np.fromiter(self._others, np.uint64, len(self._others))
             hashes = np.concatenate((self._table[self._table != 0], others, hashes))

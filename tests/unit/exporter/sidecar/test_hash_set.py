@@ -1,6 +1,7 @@
 """Sets of hashes against Python's own sets."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,16 @@ def test_hashes_overlap_exactly_if_one_of_them_was_added(requests: list[list[int
         model.update(request)
         assert made.overlaps(column[-1:])
     assert len(made) == sum(map(len, requests))
+
+
+@pytest.mark.parametrize("requests", [[[5, 0]], [[0, 5]], [[0], [5]], [[5], [0]]])
+def test_a_hash_of_zero_hides_no_other_hash_and_is_found(requests: list[list[int]]) -> None:
+    made = HashSet()
+    assert not made.overlaps(np.array([0, 5], np.uint64))
+    for request in requests:
+        made.add(np.array(request, np.uint64))
+    assert made.overlaps(np.array([5], np.uint64))
+    assert made.overlaps(np.array([0], np.uint64))
 
 
 def test_a_set_that_grows_keeps_all_hashes() -> None:
