@@ -11,7 +11,7 @@ import numpy as np
 
 from gpu_profile.history.timeline import Ints
 from gpu_profile.regions.execution import Execution
-from gpu_profile_exporter.sidecar.hash_set import HashSet
+from gpu_profile_exporter.sidecar.hash_set import Hashes, HashSet
 
 #: Most levels of spans in the search for a parent execution.
 _MOST_DEEP: Final = 64
@@ -41,7 +41,7 @@ class RecentSpans:
         self.first = first
         self.executions: list[Execution] = []
         self.starts, self.ends = array("q"), array("q")
-        #: The hashes of spans that arrived many at once. `expected`: how many may come.
+        #: The hashes of the keys in `queue`. `expected`: how many may come.
         self.hashes = HashSet(expected)
         #: The number of a row by the key of its span, without the rows in `queue`.
         self.numbers: dict[bytes, int] = {}
@@ -53,9 +53,10 @@ class RecentSpans:
 
     def settle(self) -> None:
         """Move the keys in `queue` to `numbers`."""
-        for first, keys in self.queue:
+        # Before the dictionary grows, which reuses their memory.
+        queue, self.queue, self.hashes = self.queue, [], HashSet()
+        for first, keys in queue:
             self.numbers.update(zip(np.frombuffer(keys, f"V{_KEY}").tolist(), count(first), strict=False))
-        self.queue = []
 
     def find(self, span: bytes) -> int | None:
         """The number of the row of a span, or None."""
@@ -78,6 +79,8 @@ class Ancestry:
         self.recent = self._before = RecentSpans(0)
         #: Levels of nested executions in an execution, itself included, by its `id`.
         self._heights: dict[int, int] = {}
+        #: The spans that arrived last, and their hashes.
+        self._hashed: tuple[Sequence[bytes], Hashes] | None = None
         #: Executions with a parent or a child, and with times, by the number of their row.
         self.nested: list[tuple[int, Execution]] = []
 
@@ -103,21 +106,24 @@ class Ancestry:
     def arrive(self, spans: Sequence[bytes]) -> Set[bytes]:
         """The spans that arrived recently, with or without an execution: nearly always none.
 
-        `add` or `skip` must follow for each of `spans`.
+        `add` or `skip` must follow for each of `spans`, which do not change until then.
         """
         both = self.recent, self._before
-        many = len(spans) >= _FEW
-        if many or any(each.queue for each in both):
-            hashes = np.fromiter(map(hash, spans), np.int64, len(spans)).view(np.uint64)
+        if any(each.queue for each in both):
+            hashes = self._hashes(spans)
             for each in both:
                 if each.queue and each.hashes.overlaps(hashes):
                     each.settle()
-            if many:
-                self.recent.hashes.add(hashes)
         present = [keys.keys() for each in both for keys in (each.numbers, each.skipped) if keys]
         if all(keys.isdisjoint(spans) for keys in present):
             return frozenset()
         return {span for span in spans if any(span in keys for keys in present)}
+
+    def _hashes(self, spans: Sequence[bytes]) -> Hashes:
+        """The hashes of spans, computed once if all that arrived are added together, as nearly always."""
+        if self._hashed is None or self._hashed[0] is not spans:
+            self._hashed = spans, np.fromiter(map(hash, spans), np.int64, len(spans)).view(np.uint64)
+        return self._hashed[1]
 
     def add(
         self,
@@ -138,6 +144,8 @@ class Ancestry:
         every = _all_have_ids(spans, keys)
         if every and len(spans) >= _FEW:
             recent.queue.append((first, keys))
+            recent.hashes.add(self._hashes(spans))
+            self._hashed = None
         else:
             recent.numbers.update(zip(spans, numbers, strict=True))
             for span in () if every else spans:

@@ -185,6 +185,22 @@ def test_a_parent_that_came_among_many_is_found() -> None:
     assert [number for number, _ in ancestry.nested] == [40]
 
 
+def test_spans_that_are_skipped_or_looked_up_leave_no_hashes() -> None:
+    ancestry = Ancestry(keep_ns=SECOND)
+    times = np.zeros(5_000, np.int64)
+    skipped, looked_up = keys_of([*range(1, 5_001)]), keys_of([*range(5_001, 10_001)])
+    ancestry.arrive(skipped)
+    for span in skipped:
+        ancestry.skip(span, b"")
+    assert len(ancestry.recent.hashes) == 0
+    ancestry.arrive(looked_up)
+    ancestry.add(looked_up, [b""] * 5_000, [Execution("a")] * 5_000, times, times)
+    assert len(ancestry.recent.hashes) == 5_000
+    assert ancestry.find(looked_up[4_000]) == 4_000
+    assert len(ancestry.recent.hashes) == 0
+    assert ancestry.arrive(looked_up) == set(looked_up)
+
+
 @pytest.mark.parametrize("span_id", [b"", bytes(8)])
 def test_many_spans_without_an_id_are_not_taken_for_one_another(span_id: bytes) -> None:
     ancestry = Ancestry(keep_ns=SECOND)
