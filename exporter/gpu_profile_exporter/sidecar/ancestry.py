@@ -141,8 +141,9 @@ class Ancestry:
         recent.starts.frombytes(starts.tobytes())
         recent.ends.frombytes(ends.tobytes())
         keys = b"".join(spans)
-        every = _all_have_ids(spans, keys)
-        if every and len(spans) >= _FEW:
+        every, children = _all_have_ids(spans, keys), any(parents)
+        # To look up one parent would take all keys out of the queue at once.
+        if every and not children and len(spans) >= _FEW:
             recent.queue.append((first, keys))
             recent.hashes.add(self._hashes(spans))
             self._hashed = None
@@ -155,7 +156,7 @@ class Ancestry:
             for number, span in zip(numbers, spans, strict=True):
                 for inside in recent.waiting.pop(span, ()):
                     self._set_parent(inside, number)
-        if any(parents):
+        if children:
             for number, parent in zip(numbers, parents, strict=True):
                 if parent:
                     self._find_parent(number, parent)

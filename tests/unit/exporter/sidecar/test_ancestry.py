@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_profile.regions.execution import Execution
-from gpu_profile_exporter.sidecar.ancestry import MOST_NESTED, Ancestry
+from gpu_profile_exporter.sidecar.ancestry import MOST_NESTED, Ancestry, RecentSpans
 
 SECOND = 1_000_000_000
 TRACE = bytes(range(16))
@@ -199,6 +199,17 @@ def test_spans_that_are_skipped_or_looked_up_leave_no_hashes() -> None:
     assert ancestry.find(looked_up[4_000]) == 4_000
     assert len(ancestry.recent.hashes) == 0
     assert ancestry.arrive(looked_up) == set(looked_up)
+
+
+def test_many_spans_with_a_parent_among_them_never_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = list[RecentSpans]()
+    monkeypatch.setattr(RecentSpans, "settle", moved.append)
+    ancestry, spans, times = Ancestry(keep_ns=SECOND), keys_of([*range(1, 100)]), np.arange(1, 100)
+    assert not ancestry.arrive(spans)
+    ancestry.add(spans, [b""] * 98 + spans[:1], [Execution("a")] * 99, times, times + 1)
+    assert not moved
+    assert [number for number, _ in ancestry.nested] == [98, 0]
+    assert ancestry.find(spans[50]) == 50
 
 
 @pytest.mark.parametrize("span_id", [b"", bytes(8)])
