@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -94,6 +96,20 @@ def test_overlapping_executions_are_counted_too() -> None:
     parts = UnseenParts()
     parts.renew(POWER_AVERAGE, (PART,), STAMPS, ActiveTime.of(both, column, column + 2), 5)
     assert parts.share(np.array([0.0, 0.0, 0.0, 0.5, 0.5])) == pytest.approx(0.75, abs=0.05)
+
+
+def test_many_executions_at_once_take_little_memory() -> None:
+    edges = np.arange(500) * MS
+    many = Pieces(np.arange(500), edges, edges + 31_000 * MS)
+    column, parts = np.resize([1, 2], 500), UnseenParts()
+    active = ActiveTime.of(many, column, column + 2)
+    tracemalloc.start()
+    try:
+        parts.renew(POWER_AVERAGE, (PART,), STAMPS, active, 5)
+        assert tracemalloc.get_traced_memory()[1] < 60e6
+    finally:
+        tracemalloc.stop()
+    assert parts._shown[:, :-2].sum() == pytest.approx(300 * 25 * MS)
 
 
 def test_windows_that_were_settled_stay_and_merged_columns_keep_their_time() -> None:

@@ -26,6 +26,8 @@ _PARTS: Final = 32
 _SEEN: Final = 0.25
 #: Windows of this share of the time between readings miss too little to matter. Ours.
 _WHOLE: Final = 0.9
+#: Executions around window edges that are counted at once, to limit the memory.
+_AT_ONCE: Final = 16_384
 
 
 class UnseenParts:
@@ -67,12 +69,15 @@ class UnseenParts:
         self._shown[:columns, :_PARTS] += (active.until(moments, columns) @ signs)[:, None] / _PARTS
         order = order_of(moments)
         which, at = inside(active.starts, active.ends, moments[order])
-        since, lengths = moments[order][at] - active.starts[which], active.ends[which] - active.starts[which]
-        # `until` has the elapsed time in equal parts. It belongs to the parts that have elapsed.
-        elapsed = np.clip(since / lengths * _PARTS - np.arange(_PARTS)[:, None], 0.0, 1.0) * lengths - since
-        many = np.bincount(at)[at]
-        moved = np.vstack((elapsed / _PARTS / many * signs[order][at], np.ones(len(at)), lengths))
-        np.add.at(self._shown, np.where(many > 1, active.shared[which], active.alone[which]), moved.T)
+        moments, signs, many = moments[order], signs[order], np.bincount(at)
+        for i in range(0, len(at), _AT_ONCE):
+            piece, place = which[i : i + _AT_ONCE], at[i : i + _AT_ONCE]
+            since, lengths = moments[place] - active.starts[piece], active.ends[piece] - active.starts[piece]
+            # `until` has the elapsed time in equal parts. It belongs to the parts that have elapsed.
+            elapsed = np.clip(since / lengths * _PARTS - np.arange(_PARTS)[:, None], 0.0, 1.0) * lengths - since
+            moved = np.vstack((elapsed / _PARTS / many[place] * signs[place], np.ones(len(place)), lengths))
+            column = np.where(many[place] > 1, active.shared[piece], active.alone[piece])
+            np.add.at(self._shown, column, moved.T)
 
     def settle(self) -> None:
         """Keep the windows so far when the next search finds another timing."""
