@@ -77,6 +77,12 @@ def test_a_sensor_that_measures_all_of_the_time_leaves_nothing_unseen_and_nothin
         assert not parts._shown.any()
 
 
+def test_a_reader_that_is_faster_than_the_sensor_sees_no_more() -> None:
+    parts, often = UnseenParts(), np.arange(1, 1501) * 20 * MS
+    parts.renew(POWER_AVERAGE, (PART._replace(period_ns=100 * MS),), often, loop(100.0), 2)
+    assert parts.share(ALONE) == pytest.approx(0.75, abs=0.05)
+
+
 def test_few_executions_at_random_moments_leave_out_parts_by_chance_alone() -> None:
     rng = np.random.default_rng(1)
     for _ in range(20):

@@ -54,7 +54,8 @@ class UnseenParts:
         some = [each for each in timings if each.length_ns]
         usual = [each for each in some if each.usual]
         shortest_ns = min(each.length_ns for each in usual or some)
-        if shortest_ns < _WHOLE * float(np.median(np.diff(stamps))):
+        # A reader that is faster than the sensor gets each window several times.
+        if shortest_ns < _WHOLE * max(timings[0].period_ns, float(np.median(np.diff(stamps)))):
             self._sensor = timings[0]._replace(window_ns=shortest_ns, smooth=False)
             self.add(stamps, active, columns)
 
