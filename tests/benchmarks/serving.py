@@ -99,7 +99,7 @@ def judge(case: Case, run: ServingRun, seed: int) -> Judged:
         readings = readings._replace(joules=readings.joules + case.foreign_w * worked_s)
     account = EngineAccount(lambda request: run.requests[request].tenant, case.physics.devices)
     began = time.process_time()
-    share_out(account, run, readings, _lost(run, case.lost, seed))
+    share_out(account, run, readings, _lost(run, case.lost, seed), spans=True)
     spent_s = time.process_time() - began
     lag_ns = account.model.lag.ns
     first_ns, last_ns = int(readings.times[0]) - lag_ns, int(readings.times[-1]) - lag_ns
@@ -299,7 +299,7 @@ def _row(case: Case, some: list[Judged]) -> Row:
         f"{np.median(np.concatenate([each.others[name][1] for each in some])):.0%}"
         for name in RULES
     )
-    ok = covers >= 0.88 and not beyond and all(each.conserved for each in some)
+    ok = covers >= 0.88 and not beyond and request_beyond <= 0.01 and all(each.conserved for each in some)
     if case.exact:
         ok &= bool(given.all()) and error <= 0.02 and request_error <= 0.05
     elif not case.may_refuse:

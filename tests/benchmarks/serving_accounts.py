@@ -11,12 +11,21 @@ from gpu_profile.serving.simulated import ServingRun
 from gpu_profile.serving.work import Iterations
 
 _BATCH_NS: Final = 5_000_000_000
+_NEVER: Final = 2**62
 
 
-def share_out(account: EngineAccount, run: ServingRun, readings: CounterReadings, lost: Iterations | None) -> None:
+def share_out(
+    account: EngineAccount, run: ServingRun, readings: CounterReadings, lost: Iterations | None, *, spans: bool = False
+) -> None:
     """Feed an account as its data arrive: iterations and readings of 5 s at a time. `lost` are iterations that never
-    arrive."""
+    arrive. `spans`: the tokens of requests arrive with their ends."""
     iterations, at, read = run.iterations, 0, 0
+    first_ns, last_ns = np.full(len(run.requests), _NEVER), np.full(len(run.requests), _NEVER)
+    np.minimum.at(first_ns, iterations.parts.request, iterations.starts[iterations.parts.iteration])
+    complete = np.array([spans and request.end_s == request.end_s for request in run.requests])
+    last_ns[complete] = 0
+    np.maximum.at(last_ns, iterations.parts.request, iterations.ends[iterations.parts.iteration])
+    ended = np.zeros(len(run.requests), bool)
     gone = set() if lost is None else set(lost.starts.tolist())
     for until_ns in range(run.start_ns + _BATCH_NS, int(iterations.ends[-1]) + _BATCH_NS, _BATCH_NS):
         to = int(np.searchsorted(iterations.ends, until_ns, side="right"))
@@ -31,6 +40,9 @@ def share_out(account: EngineAccount, run: ServingRun, readings: CounterReadings
         account.read(CounterReadings(readings.times[read:to_read], readings.joules[read:to_read]))
         complete_ns = int(iterations.ends[to - 1]) if to else run.start_ns
         account.settle(complete_ns)
+        for number in np.flatnonzero((last_ns < account.shared_until_ns) & ~ended).tolist():
+            request, ended[number] = run.requests[number], True
+            account.ended(number, (request.prompt - request.cached, request.output - 1), int(first_ns[number]))
         at, read = to, to_read
 
 
