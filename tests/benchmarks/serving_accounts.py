@@ -11,7 +11,6 @@ from gpu_profile.serving.simulated import ServingRun
 from gpu_profile.serving.work import Iterations
 
 _BATCH_NS: Final = 5_000_000_000
-_NEVER: Final = 2**62
 
 
 def share_out(
@@ -20,12 +19,7 @@ def share_out(
     """Feed an account as its data arrive: iterations and readings of 5 s at a time. `lost` are iterations that never
     arrive. `spans`: the tokens of requests arrive with their ends."""
     iterations, at, read = run.iterations, 0, 0
-    first_ns, last_ns = np.full(len(run.requests), _NEVER), np.full(len(run.requests), _NEVER)
-    np.minimum.at(first_ns, iterations.parts.request, iterations.starts[iterations.parts.iteration])
-    complete = np.array([spans and request.end_s == request.end_s for request in run.requests])
-    last_ns[complete] = 0
-    np.maximum.at(last_ns, iterations.parts.request, iterations.ends[iterations.parts.iteration])
-    ended = np.zeros(len(run.requests), bool)
+    ends = _ends(run) if spans else []
     gone = set() if lost is None else set(lost.starts.tolist())
     for until_ns in range(run.start_ns + _BATCH_NS, int(iterations.ends[-1]) + _BATCH_NS, _BATCH_NS):
         to = int(np.searchsorted(iterations.ends, until_ns, side="right"))
@@ -40,9 +34,9 @@ def share_out(
         account.read(CounterReadings(readings.times[read:to_read], readings.joules[read:to_read]))
         complete_ns = int(iterations.ends[to - 1]) if to else run.start_ns
         account.settle(complete_ns)
-        for number in np.flatnonzero((last_ns < account.shared_until_ns) & ~ended).tolist():
-            request, ended[number] = run.requests[number], True
-            account.ended(number, (request.prompt - request.cached, request.output - 1), int(first_ns[number]))
+        while ends and ends[-1][0] < account.shared_until_ns:
+            _, number, tokens, first_ns = ends.pop()
+            account.ended(number, tokens, first_ns)
         at, read = to, to_read
 
 
@@ -54,3 +48,18 @@ def where(some: Iterations, kept: Any) -> Iterations:
         work=some.parts.work[rows],
     )  # fmt: skip
     return Iterations(some.starts[kept], some.ends[kept], some.work[kept], parts)
+
+
+def _ends(run: ServingRun) -> list[tuple[int, int, tuple[int, int], int]]:
+    """The requests that ended, latest first: the end in ns, the number, the tokens by phase, and the start in ns."""
+    parts, starts, ends = run.iterations.parts, run.iterations.starts, run.iterations.ends
+    first_ns, last_ns = np.full(len(run.requests), starts[-1]), np.zeros(len(run.requests), np.int64)
+    np.minimum.at(first_ns, parts.request, starts[parts.iteration])
+    np.maximum.at(last_ns, parts.request, ends[parts.iteration])
+    numbered = enumerate(zip(run.requests, first_ns.tolist(), last_ns.tolist(), strict=True))
+    some = [
+        (end_ns, number, (request.prompt - request.cached, request.output - 1), start_ns)
+        for number, (request, start_ns, end_ns) in numbered
+        if request.end_s == request.end_s
+    ]
+    return sorted(some, reverse=True)
