@@ -17,8 +17,7 @@ from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import ENERGY, POWER_AVERAGE, POWER_LIMIT
 from gpu_profile.history.timeline import Floats, Ints, Timeline
 from gpu_profile.join.unmixing.pools.pooling import Pool
-from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH
-from gpu_profile.join.unmixing.solving.unmix import Z95
+from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH, Z95
 from gpu_profile.join.unmixing.windows.activities import DeviceExecution
 from gpu_profile.units import NS_PER_S
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from laboratory.programs import Program, Region, Stamps
+from laboratory.programs import Program, Region, Stamps, Unmarked
 from laboratory.recordings import Case
 from laboratory.sensors import COUNTER, GPM, POWER, UTILIZATION, Sensor
 
@@ -47,5 +47,17 @@ FOUND: Final[Mapping[str, Case]] = {
         55, (replace(COUNTER, window_ms=67.8), GPM), 45.0,
         Region("a", 10.36, 432.9, varies=0.02), Region("b", 6.44, 592.6), Region("c", 20.9, 367.1, duty=0.7),
         loop_ms=88.4, gap_ms=(0.5, 0.5), stamps=Stamps((0.0, 0.0)),
+    ),
+    # Their time looked like idle time, so a wrong timing explained the windows, with nearly equal rates.
+    "loop of 11.3 ms, 2 % of executions unmarked": _case(
+        0, (COUNTER,), 30.0,
+        Region("a", 3.5, 270.0, duty=0.9), Region("b", 2.7, 620.0), Region("c", 4.2, 350.0, duty=0.4),
+        jitter=0.04, gap_ms=(0.3, 0.3), unmarked=Unmarked(0.02),
+    ),
+    # The same with the board's mean power. The usual timing of its sensor was not tried at all.
+    "loop of 11.3 ms, 3 % of executions unmarked, mean power": _case(
+        1, (POWER,), 30.0,
+        Region("a", 3.5, 270.0, duty=0.9), Region("b", 2.7, 620.0), Region("c", 4.2, 350.0, duty=0.4),
+        jitter=0.04, gap_ms=(0.3, 0.3), unmarked=Unmarked(0.03),
     ),
 }  # fmt: skip

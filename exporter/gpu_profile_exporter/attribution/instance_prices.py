@@ -23,8 +23,8 @@ import numpy as np
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.solving.least_squares import nnls
-from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH
-from gpu_profile.join.unmixing.solving.unmix import WINDOWS_PER_RATE, Z95, t95
+from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH, Z95, t95
+from gpu_profile.join.unmixing.solving.unmix import WINDOWS_PER_RATE
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.attribution.instance_windows import ACTIVITIES, REFUSED, EnergyParts, PowerWindow
 

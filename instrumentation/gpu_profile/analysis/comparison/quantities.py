@@ -20,7 +20,7 @@ from gpu_profile.analysis.chance import (
 )
 from gpu_profile.analysis.runs import Runs
 from gpu_profile.history.timeline import Floats
-from gpu_profile.join.unmixing.solving.unmix import Z95
+from gpu_profile.join.unmixing.solving.rate import Z95
 from gpu_profile.units import NS_PER_S
 
 #: The compared quantities and their units (1: a share). `x/item` is x per unit of work.

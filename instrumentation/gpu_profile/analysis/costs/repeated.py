@@ -24,7 +24,7 @@ from gpu_profile.analysis.comparison.differences import Comparison, Pair, differ
 from gpu_profile.analysis.comparison.quantities import CallEstimate
 from gpu_profile.analysis.costs.run import DECODE, GPU_TIME, PARTS, PREFILL, REQUESTS, RunCosts
 from gpu_profile.history.timeline import Floats
-from gpu_profile.join.unmixing.solving.unmix import Z95
+from gpu_profile.join.unmixing.solving.rate import Z95
 from gpu_profile.report.table import signed
 
 #: Runs of both sides together that an interval needs: four degrees of freedom.

@@ -9,8 +9,7 @@ import numpy as np
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.solving.equations import Equations
-from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH
-from gpu_profile.join.unmixing.solving.unmix import Z95
+from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH, Z95
 from gpu_profile.serving.pricing.prices import LITTLE, DurationModel, Prices, enough, solution_of
 from gpu_profile.serving.pricing.seen_work import SeenWork
 from gpu_profile.serving.pricing.terms import DURATION, EACH, TERMS, Terms, gradients_of, scales_of, terms_of, values_of

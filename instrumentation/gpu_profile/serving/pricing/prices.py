@@ -9,8 +9,9 @@ import numpy as np
 
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.solving.equations import Equations
+from gpu_profile.join.unmixing.solving.rate import Z95, t95
 from gpu_profile.join.unmixing.solving.shrinkage import shrink, shrink_without
-from gpu_profile.join.unmixing.solving.unmix import WINDOWS_PER_RATE, Z95, t95
+from gpu_profile.join.unmixing.solving.unmix import WINDOWS_PER_RATE
 from gpu_profile.serving.pricing.seen_work import SeenWork
 from gpu_profile.serving.pricing.terms import DURATION, GROUPS, TERMS
 

@@ -281,7 +281,7 @@ def test_timings_whose_rates_may_vary_are_tried_together_as_each_is_alone(
     assert [trial.sensor for trial in together] == [*every, every[0]]
     monkeypatch.setattr(likelihood, "_TRIED", 1)
     alone = [search._trial(each, 150) for each in every]
-    for name in ("score", "left", "noise", "explained", "lag_ms"):
+    for name in ("score", "left", "noise", "lag_ms"):
         found, wanted = ([getattr(trial, name) for trial in some] for some in (together, alone))
         assert found[:-1] == pytest.approx(wanted, rel=1e-6, abs=1e-6), name
         assert found[-1] == found[0]

@@ -9,9 +9,9 @@ import pytest
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.solving.equations import Equations
-from gpu_profile.join.unmixing.solving.rate import Rate, biased, not_yet
+from gpu_profile.join.unmixing.solving.rate import Z95, Rate, biased, not_yet
 from gpu_profile.join.unmixing.solving.stamps import StampErrors
-from gpu_profile.join.unmixing.solving.unmix import LOCK_STEP, ROUNDED, Z95, Fit
+from gpu_profile.join.unmixing.solving.unmix import LOCK_STEP, ROUNDED, Fit
 from gpu_profile.join.unmixing.windows.probes import Probe, ProbeKind
 
 WINDOW_MS = 100.0

@@ -249,14 +249,15 @@ class Mixture:
         return self._settled.with_probes(choose(active_s, lengths, window=sensor.window_ns > 0))
 
     def _rates(self, sensor: Sensor, windows: Windows, active: ActiveTime, columns: int) -> list[Floats]:
-        """Every signal's rates and steady rates by column under another timing; empty if it leaves all windows out."""
+        """Every signal's rates `if_unmarked` and steady rates by column under another timing; empty without windows."""
         equations = self._renewed(active, columns, sensor)
         for each in self._rows(windows, active, columns, sensor, equations.probes, self._reference):
             equations.add(*each)
         if not equations.n:
             return []
-        fits = [self._solved(equations, i, effect=self._effect) for i in range(len(self.signals))]
-        return [np.array([fit.rates, np.clip(fit.steady, 0.0, self.family.most)]) for fit in fits]
+        errors = self._stamps.errors(equations.columns, equations.n, 1 / self._length_ns(sensor)).by_unmarked
+        fits = [self._solved(equations, i, effect=self._effect, errors=errors) for i in range(len(self.signals))]
+        return [np.array([fit.if_unmarked, np.clip(fit.steady, 0.0, self.family.most)]) for fit in fits]
 
     def lock(self) -> None:
         """Keep the timing from now on, and drop the windows."""
@@ -332,9 +333,8 @@ class Mixture:
     def _fit(self, signal: Signal) -> Fit:
         output = self.signals.index(signal)
         if (fit := self._fits.get(output)) is None:
-            others = [rates[output] for rates in self.others]
             fit = self._fits[output] = self._solved(
-                output=output, errors=self._errors(), others=others,
+                output=output, errors=self._errors(), others=[rates[output] for rates in self.others],
                 start=self._watch.variances, effect=self._effect, idle="steady" if signal in POWER_SOURCES else "none",
                 step=0.0 if signal.kind is Kind.COUNTER else signal.base(1),
             )  # fmt: skip

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 
 from gpu_profile.history.timeline import Floats
-from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH, Rate, not_yet
-from gpu_profile.join.unmixing.solving.unmix import LOCK_STEP, WINDOWS_PER_RATE, Z95
+from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH, Z95, Rate, not_yet
+from gpu_profile.join.unmixing.solving.unmix import LOCK_STEP, WINDOWS_PER_RATE
 
 #: Directions with less than this share of the largest are rounding. A mixture is undetermined if more than `_OUTSIDE`
 #: of it lies there.

@@ -9,6 +9,10 @@ from typing import Final, Literal, NamedTuple
 WIDEST_HALF_WIDTH: Final = 0.25
 #: How much longer a run must be, below each factor. Beyond the last one, no length is suggested.
 _ORDERS: Final = ((4.0, "a few times"), (30.0, "of the order of 10 times"), (100.0, "of the order of 100 times"))
+#: 97.5 % quantile of the normal distribution: half-widths are those of 95 % intervals.
+Z95: Final = 1.959964
+#: 97.5 % quantiles of Student's t, for 1 to 15 degrees of freedom.
+_T95: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 #: The 95 % quantile of the normal distribution as a share of its 97.5 % quantile.
 _ONE_SIDE: Final = 0.839
 
@@ -46,3 +50,8 @@ def biased(half_width: float, bias: float) -> float:
     this size. Both are not as bad as possible together: chance misses on the side of the bias alone (Imbens and Manski,
     Econometrica 72 (2004), 1845). Right to 3 %."""
     return max(math.hypot(half_width, bias), bias + _ONE_SIDE * half_width)
+
+
+def t95(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t."""
+    return _T95[min(max(freedom, 1), len(_T95)) - 1]

@@ -24,7 +24,8 @@ import numpy as np
 
 from gpu_profile.catalogue import Signal
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.join.unmixing.solving.equations import Equations
+from gpu_profile.join.unmixing.solving.equations import Equations, sized
+from gpu_profile.join.unmixing.solving.unmarked import UnmarkedExecutions
 from gpu_profile.join.unmixing.windows.activities import Activities, Pieces
 from gpu_profile.join.unmixing.windows.piece_sums import Columns
 
@@ -44,7 +45,7 @@ _SHARED_NS: Final = 400_000
 _USUAL_NS: Final = 1_000_000
 #: Executions of a region that its variance of lengths needs.
 _FEWEST: Final = 20
-#: After `_MANY` executions, only one slice of time in `_EVERY` is evaluated.
+#: After `_MANY` executions, only one slice of time in `_EVERY` is evaluated, and one in `_EVERY`² for unmarked ones.
 _MANY: Final = 3_000
 _EVERY: Final = 4
 #: Stamps are judged by the regions with the smallest variances that make up this share of the active time.
@@ -63,7 +64,8 @@ class StampErrors(NamedTuple):
     columns]`, summed over the windows. `least` and `likely` are the smallest and the most likely share of it, by the
     stamps alone. `allowed` is the largest share that the windows of all sensors allow. `shared[a, b]` is the share of
     all time that may count for `a` instead of `b` because a region's stamps are late by the same time, and
-    `overlapping[a, b]` the share in which both ran and that may count for `a` alone."""
+    `overlapping[a, b]` the share in which both ran and that may count for `a` alone. `unmarked` are the squares of the
+    shares that executions without a mark have, by column, summed over the windows too."""
 
     most: Floats
     least: float = 0.0
@@ -71,6 +73,24 @@ class StampErrors(NamedTuple):
     allowed: float = 1.0
     shared: Floats = np.zeros((0, 0))
     overlapping: Floats = np.zeros((0, 0))
+    unmarked: Floats = np.zeros(1)
+
+    def by_stamps(self, rates: Floats) -> float:
+        """The largest sum of the squares of the windows' errors by stamp errors under these rates."""
+        return self.allowed * float(rates @ self.most @ rates)
+
+    def by_pauses(self, rates: Floats, *, steady: bool = True) -> float:
+        """The sum of the squares of the windows' errors by executions without a mark under these rates. Only a `steady`
+        rate outside regions is not that of these executions."""
+        if (whole := float(self.unmarked.sum())) <= 0:
+            return 0.0
+        outside = rates[0] if steady else rates @ self.unmarked / whole
+        return float(self.unmarked @ (rates - outside) ** 2)
+
+    @property
+    def by_unmarked(self) -> StampErrors:
+        """Only the contribution of executions without a mark."""
+        return StampErrors(np.zeros_like(self.most), unmarked=self.unmarked)
 
     def moved(self, weights: Floats, rates: Floats, active: Floats) -> float:
         """How far the rate of a mixture of columns may be off because a region's stamps are late by the same time.
@@ -113,6 +133,7 @@ class Stamps:
         self._allowed: dict[Signal, tuple[int, float]] = {}
         #: Executions that ended, and the number of them with stamps of the device.
         self.counted = self.marked = 0
+        self._unmarked = UnmarkedExecutions()
 
     @property
     def exact(self) -> bool:
@@ -153,6 +174,8 @@ class Stamps:
         self._follows += _pairs(before[directly], after[directly], count)
         self._follows[:, 0] += np.bincount(before[~directly], minlength=count)
         self._follows[0] += np.bincount(after[~directly], minlength=count)
+        if not self._slices % _EVERY**2 or self._lengths[0].sum() <= _MANY:
+            self._unmarked.take(pauses[~directly], lengths, own, end_ns - start_ns)
 
     def _take_edges(self, pieces: Pieces, columns: Columns, between: tuple[int, int]) -> None:
         start_ns, end_ns = between
@@ -240,10 +263,11 @@ class Stamps:
             return StampErrors(np.zeros((columns, columns)))
         both, beside = (_mutual(counts, columns) for counts in (self._follows, self._overlaps))
         variance = self.variance
+        unmarked = sized(self._unmarked.squares, columns) * (windows * kernel)
         # Time that a stamp error adds to one region is taken from its neighbour.
         most = (np.diag(both.sum(axis=0)) - both) * (variance * windows * kernel / self.elapsed_ns)
         if variance <= 0:
-            return StampErrors(most)
+            return StampErrors(most, unmarked=unmarked)
         low, likely, _ = self._by_edges()
         allowed = min((most for _, most in self._allowed.values()), default=math.inf)
         likely = 0.5 * variance if likely is None else likely
@@ -251,7 +275,8 @@ class Stamps:
         # The device's own stamps have no lateness in common. Half of the difference lies at each of a region's edges.
         late_ns = 0.0 if self.exact else min(_SHARED_NS, _SHARED * math.sqrt(min(variance, allowed)))
         shared, overlapping = (part * (late_ns / 2 / self.elapsed_ns) for part in (both - beside, beside))
-        return StampErrors(most, min(1.0, low / variance), min(1.0, likely / variance), fits, shared, overlapping)
+        least, likely = min(1.0, low / variance), min(1.0, likely / variance)
+        return StampErrors(most, least, likely, fits, shared, overlapping, unmarked)
 
     def merge(self, column: int, into: int) -> None:
         """Merge a column into another."""
@@ -260,6 +285,7 @@ class Stamps:
                 counts[into] += counts[column]
                 counts[:, into] += counts[:, column]
                 counts[column] = counts[:, column] = 0.0
+            self._unmarked.merge(column, into)
             self._lengths[:, column] = 0.0
 
 

@@ -109,3 +109,16 @@ class _Axes(NamedTuple):
     def of(cls, axes: Floats, scale: Floats) -> _Axes:
         """Axes of equations whose columns were scaled by `scale`."""
         return cls(axes, np.linalg.qr(axes * scale[:, None])[0] if axes.size else axes)
+
+
+def changed(gram: Floats, moment: Floats, square: float, rates: Floats, unmarked: Floats) -> Floats:
+    """By how much executions without a mark change the `rates` that solve the equations at most. `unmarked` as in
+    `StampErrors`, the other arguments as in `largest`."""
+    result, used = np.zeros(len(rates)), np.flatnonzero(np.diag(gram) > 0)
+    if not unmarked.any():
+        return result
+    # A pause shows that there was an execution. Each region has the shares of its own instead of the mean of all.
+    errors = np.diag(unmarked) - np.outer(unmarked, unmarked / unmarked.sum())
+    wrong = largest(gram, moment, square, errors) * errors[np.ix_(used, used)]
+    result[used] = np.linalg.lstsq(gram[np.ix_(used, used)] - wrong, wrong @ rates[used], rcond=None)[0]
+    return result

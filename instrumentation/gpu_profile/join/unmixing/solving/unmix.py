@@ -22,16 +22,12 @@ import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.solving.equations import Equations
-from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH, Rate, biased, not_yet
+from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH, Z95, Rate, biased, not_yet, t95
 from gpu_profile.join.unmixing.solving.shrinkage import CERTAIN, Posterior, omitted, shrink, shrink_without
 from gpu_profile.join.unmixing.solving.stamps import StampErrors
-from gpu_profile.join.unmixing.solving.undetermined import Undetermined
+from gpu_profile.join.unmixing.solving.undetermined import Undetermined, changed
 from gpu_profile.join.unmixing.windows.probes import Prior, ProbeGroup, ProbeKind, groups_of
 
-#: 97.5 % quantile of the normal distribution: half-widths are those of 95 % intervals.
-Z95: Final = 1.959964
-#: 97.5 % quantiles of Student's t, for 1 to 15 degrees of freedom.
-_T95: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 _LEAST_WIDTH: Final = 0.003  #: no half-width is below this share of its rate
 #: Half-widths are never judged against less than this share of the highest possible rate.
 _NOTHING: Final = 0.005
@@ -53,6 +49,7 @@ _BOUND: Final = 2
 LOCK_STEP: Final = "not identifiable: the regions run in lock-step with the sensor's window"
 TIMING: Final = "not identifiable: several timings of the sensor fit"
 STAMPED: Final = "not identifiable: it is too short for stamps that may be late"
+UNMARKED: Final = "not identifiable: executions without a mark may be of several regions"
 ROUNDED: Final = "not identifiable: its readings hardly differ by more than their rounding"
 #: Rounding to a step leaves a variance of step²/12 if readings differ enough for the rounding to average out.
 #: A residual below this share of step²/12 shows that it does not average out.
@@ -133,6 +130,7 @@ class Fit:
         if explained > _TOO_MUCH:
             errors, explained = errors._replace(least=0.0, likely=0.5), 0.0
         self._open = Undetermined(self._gram, self._moment, square, errors, ceilings, self.most)
+        self._unmarked = changed(self._gram, self._moment, square, steady, errors.unmarked)
         called_for = gram
         if explained > _MOSTLY:
             # Errors of stamps are no evidence that rates vary.
@@ -220,6 +218,11 @@ class Fit:
     def rates(self) -> Floats:
         """The rates by column, within physics."""
         return np.clip(self._means @ self.solution, 0.0, self.most)
+
+    @property
+    def if_unmarked(self) -> Floats:
+        """The rates by column, within physics, if executions without a mark have the largest effect on them."""
+        return np.clip(self._means @ self.solution + self._unmarked, 0.0, self.most)
 
     def correction(self, kind: ProbeKind) -> float:
         """The correction, in ms, that the coefficient of a probe of the timing asks for; 0 without such a probe."""
@@ -314,6 +317,7 @@ class Fit:
         shift = float(self._open.unsure @ weights)
         widths[LOCK_STEP] = shift + opened
         widths[STAMPED] = self._errors.moved(weights, self.rates, self._shares)
+        widths[UNMARKED] = abs(float(self._unmarked @ weights))
         widths[TIMING] = widths.get(TIMING, 0.0) + max(0.0, self._apart(weights, 0) - shift)
         return widths
 
@@ -390,8 +394,3 @@ class Fit:
         rate = (low + high) / 2
         half_width = max((high - low) / 2 + noise + self._apart(weights, 1), _LEAST_WIDTH * rate)
         return None if self._too_wide(rate, half_width) else Rate(rate, half_width, n, "", "overlap")
-
-
-def t95(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t."""
-    return _T95[min(max(freedom, 1), len(_T95)) - 1]

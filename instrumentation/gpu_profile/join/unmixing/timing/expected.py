@@ -14,7 +14,8 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.signals import POWER, signal
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.solving.design import Windows
-from gpu_profile.join.unmixing.solving.unmix import LOCK_STEP, Z95, Fit
+from gpu_profile.join.unmixing.solving.rate import Z95
+from gpu_profile.join.unmixing.solving.unmix import LOCK_STEP, Fit
 from gpu_profile.join.unmixing.timing.timings import STEP_NS
 from gpu_profile.join.unmixing.windows.probes import Prior, ProbeKind
 from gpu_profile.join.unmixing.windows.sensor import GUARD_NS, Sensor

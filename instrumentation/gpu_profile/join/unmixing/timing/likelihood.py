@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import repeat
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from gpu_profile.join.unmixing.solving.shrinkage import CERTAIN, shrink
 from gpu_profile.join.unmixing.solving.stamps import StampErrors
 from gpu_profile.join.unmixing.timing.expected import SensorPrior
 from gpu_profile.join.unmixing.timing.timings import LONGEST_LAG_NS, shapes
+from gpu_profile.join.unmixing.timing.trials import Trial, is_late
 from gpu_profile.join.unmixing.windows.active_time import ActiveTime
 from gpu_profile.join.unmixing.windows.pauses import yield_to_program
 from gpu_profile.join.unmixing.windows.probes import Probe, ProbeKind, choose, groups_of
@@ -43,22 +44,14 @@ _MANY_PIECES: Final = 4000
 _CELL_NS: Final = 500_000
 _CELLS_PER_PIECE: Final = 3
 _MOST_CELLS: Final = 1_000_000
-#: A timing is a rival of the best one if independent windows do not rule it out. Excess error up to this share of the
-#: part that varying rates explain is excused: the model of variation is approximate, and no number of windows averages
-#: out its error.
-_MISFIT: Final = 0.05
-#: ... and up to this multiple of the part that they explain under the best timing: steady rates leave nothing to
-#: approximate.
-_LIKE_BEST: Final = 4.0
 #: A difference of this share of the variance does not separate two distant timings: programs and sensors differ from
 #: the model by as much, and no number of windows averages that out.
 _DISCREPANCY: Final = 0.002
 #: The initial penalty of a sensor with renewals that also has a lag, or a period other than the nominal one. A counter
 #: that measures a part of each period has it too.
 _STRANGE: Final = 20.0
-#: ... and that of a window unlike any board's, or of a lag above all boards' known lags.
+#: ... and that of a window unlike any board's, or of a lag above all boards' known lags (`trials`).
 _UNUSUAL: Final = 20.0
-_LATE_NS: Final = 200_000_000
 UNKNOWN: Final = 2  #: unknowns of a timing: its lag and its phase
 _COMPARED: Final = 64  #: two timings are compared at this number of readings
 #: Windows times timings that are tried at once, because of the memory they need, and with varying rates.
@@ -78,46 +71,6 @@ _ROUNDS: Final = 2
 _RIDGE: Final = 1e-12  #: a share of the strongest column that keeps equations solvable if they lack a column
 
 
-class Trial(NamedTuple):
-    """The evidence of `n` windows on a timing, with varying rates modelled by `probes` probes: its score, and the mean
-    squared errors with steady rates (`left`) and with varying ones (`noise`). Stamp errors may cause `explained` of
-    them. `lag_ms` is the error of the lag."""
-
-    sensor: Sensor
-    n: int
-    probes: int
-    score: float
-    left: float
-    noise: float
-    explained: float
-    lag_ms: float
-
-    def beside(self, best: Trial, allowed: float = 0.0) -> float:
-        """The score relative to the best trial's. The model of varying rates counts as approximate, and `allowed` of
-        the mean squared error is excused."""
-        misfit = min(_MISFIT * (self.left - self.noise), _LIKE_BEST * (best.left - best.noise))
-        approximate = max(best.noise, self.noise - misfit - allowed)
-        return self.score - self.n * max(0.0, math.log(self.noise / approximate))
-
-
-def is_late(sensor: Sensor) -> bool:
-    """Whether readings are older than any board's."""
-    return sensor.lag_ns + sensor.period_ns // 2 > _LATE_NS
-
-
-class Best(NamedTuple):
-    """The best score, whether its timing is late, and the windows' design effect."""
-
-    score: float
-    late: bool
-    effect: float
-
-    def near(self, score: float, *, late: bool) -> bool:
-        """Whether another score is not certainly worse. Windows that repeat each other weigh less. But in a loop that
-        they repeat with, a lag of one more turn always fits equally well, and no board has such a lag."""
-        return score - self.score < (CERTAIN if late and not self.late else CERTAIN * self.effect)
-
-
 class Likelihood:
     """The evidence of `windows` of one family on timings of its sensor. `lead` is the family's first signal.
 
@@ -131,8 +84,7 @@ class Likelihood:
     ) -> None:  # fmt: skip
         self.lead = lead
         self.windows = windows
-        self.columns = columns
-        self.most = most
+        self.columns, self.most = columns, most
         self._reach_ns = LONGEST_LAG_NS + max(shape.reach_ns for shape in shapes(lead)) + 2 * lead.refresh_ns
         self._pieces = active.tabled(columns)
         self._active = self._coarse()
@@ -197,8 +149,10 @@ class Likelihood:
         """
         median, outliers = min(map(self._median_residual, sensors))
         if 0 < outliers <= _FEW:
-            own, outliers = self._median_residual(best)
-            own = math.sqrt(max(median**2, own**2 - _MEDIAN_SQUARE * self._explained(best, self.rates(best))))
+            (own, outliers), rates = self._median_residual(best), self.rates(best)
+            own = math.sqrt(
+                max(median**2, own**2 - _MEDIAN_SQUARE * (self._explained(best, rates) + self._by_pauses(best, rates)))
+            )
             n, certain, gain = len(self.windows.ends), CERTAIN * self._repeated(best), math.log(own / median)
             if gain > _MEDIANS * math.sqrt(certain / n) or (0 < outliers <= _FEW and n * gain > certain):
                 self._limit = _CLIP * median
@@ -285,9 +239,14 @@ class Likelihood:
 
     def _explained(self, sensor: Sensor, rates: Floats) -> float:
         """The largest mean squared error that stamp errors cause under a timing with these rates."""
-        length_ns = sensor.length_ns or float((self.windows.ends - self.windows.starts).mean())
-        most = self._stamp_errors.most * self._stamp_errors.allowed
-        return float(rates @ most @ rates) / max(1.0, length_ns)
+        return self._stamp_errors.by_stamps(rates) / self._length_ns(sensor)
+
+    def _by_pauses(self, sensor: Sensor, rates: Floats, *, steady: bool = True) -> float:
+        """The mean squared error by executions without a mark under a timing with these rates."""
+        return self._stamp_errors.by_pauses(rates, steady=steady) / self._length_ns(sensor)
+
+    def _length_ns(self, sensor: Sensor) -> float:
+        return max(1.0, sensor.length_ns or float((self.windows.ends - self.windows.starts).mean()))
 
     def _in_parts(self, sensor: Sensor) -> bool:
         """Whether a counter counts a part of each period for all of it."""
@@ -308,12 +267,18 @@ class Likelihood:
     def _beside(self, sensor: Sensor, left: float, best: tuple[Sensor, float], allowed: float = 0.0) -> float:
         """The score of a timing with error `left` relative to `best`, a timing with its error. `allowed` and the effect
         of stamp errors are excused."""
-        excused = left - allowed - self._excused(sensor, best[0]) * self._explained(sensor, self.rates(sensor))
+        rates, by_pauses = self.rates(sensor), self._by_pauses(best[0], self.rates(best[0]))
+        excused = left - allowed - self._excused(sensor, best[0]) * self._explained(sensor, rates)
+        # Executions without a mark cause no more than they may have caused under the best timing.
+        excused -= self._by_pauses(sensor, rates) * min(1.0, best[1] / max(by_pauses, 1e-300))
         return self._score(sensor, min(left, max(best[1], excused)))
 
     def _beside_if_rates_vary(self, one: Trial, best: Trial, allowed: float = 0.0) -> float:
         """The same for timings with varying rates."""
-        return one.beside(best, allowed + self._excused(one.sensor, best.sensor) * one.explained)
+        by_stamps = self._excused(one.sensor, best.sensor) * self._explained(one.sensor, one.steady)
+        own, other = (self._by_pauses(each.sensor, each.steady, steady=False) for each in (best, one))
+        by_pauses = other * min(1.0, best.noise / max(own, 1e-300))
+        return one.beside(best, allowed + by_stamps + by_pauses)
 
     def _errors(self, sensor: Sensor) -> tuple[Floats, Ints]:
         """The windows' residuals from steady rates under a timing, and the group of similar windows of each."""
@@ -380,13 +345,13 @@ class Likelihood:
                 score=fit.evidence + self._against(sensor),
                 left=self._left(fitted, rates, n),
                 noise=fit.noise,
-                explained=self._explained(sensor, rates),
+                steady=rates,
                 lag_ms=float(fit.solution[lag]),
             )
 
     def _lengths(self, sensor: Sensor) -> Floats:
         """Typical lengths of executions by column, as shares of a reading's averaging time."""
-        return self._typical_ns / (sensor.length_ns or float((self.windows.ends - self.windows.starts).mean()))
+        return self._typical_ns / self._length_ns(sensor)
 
     @cached_property
     def _typical_ns(self) -> Floats:

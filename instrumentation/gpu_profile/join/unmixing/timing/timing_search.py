@@ -16,7 +16,7 @@ from gpu_profile.join.unmixing.solving.design import Windows, design_effect
 from gpu_profile.join.unmixing.solving.shrinkage import CERTAIN
 from gpu_profile.join.unmixing.solving.unmix import WINDOWS_PER_RATE
 from gpu_profile.join.unmixing.timing.expected import SensorPrior
-from gpu_profile.join.unmixing.timing.likelihood import UNKNOWN, Best, Likelihood, Trial, is_late
+from gpu_profile.join.unmixing.timing.likelihood import UNKNOWN, Likelihood
 from gpu_profile.join.unmixing.timing.scan import Scan
 from gpu_profile.join.unmixing.timing.timings import (
     JITTERS_NS,
@@ -34,6 +34,7 @@ from gpu_profile.join.unmixing.timing.timings import (
     stepping,
     stretching,
 )
+from gpu_profile.join.unmixing.timing.trials import Best, Trial, is_late
 from gpu_profile.join.unmixing.windows.sensor import FINE_STEPS_NS, IN_STEP, NEAR_STEP, Sensor, in_step
 
 #: Number of the newest windows on which the coarse grid is tried.
@@ -165,12 +166,9 @@ class Search(Likelihood):
         return self._others(best.sensor, likely, partial(self._if_rates_vary, best), reference)
 
     def _others(
-        self,
-        best: Sensor,
-        likely: Sequence[Sensor],
-        judge: Callable[[Iterator[Sensor]], Iterator[float]],
+        self, best: Sensor, likely: Sequence[Sensor], judge: Callable[[Iterator[Sensor]], Iterator[float]],
         reference: Best,
-    ) -> tuple[Sensor, ...]:
+    ) -> tuple[Sensor, ...]:  # fmt: skip
         apart = [best]
         for sensor in likely:
             if all(self._apart(sensor, other) for other in apart):
@@ -330,10 +328,12 @@ class Search(Likelihood):
         return [each for each in sensors if abs(each.period_ns - nominal) * span > STEP_NS * nominal]
 
     def _any_phase(self, best: Sensor) -> list[Sensor]:
-        """Renewals at any phase, without a lag, if readings determine the phase: repeating windows may fit any."""
-        if not best.period_ns or best.in_step or best.follows:
+        """Renewals at any phase without a lag, if readings determine it, or executions without a mark may hide it."""
+        hidden = self._by_pauses(best, self.rates(best)) > self._discrepancy
+        if not best.period_ns or (best.in_step and not hidden) or best.follows:
             return []
-        some = renewing([self._usual(best)], self.lead)
+        usual = self._usual(best)
+        some = renewing([usual, usual._replace(window_ns=0, smooth=False)] if hidden else [usual], self.lead)
         return [each._replace(blur_ns=best.blur_ns) for each in some if not each.lag_ns]
 
     def _usual(self, sensor: Sensor) -> Sensor:

@@ -1,0 +1,132 @@
+"""Executions without a mark, by the pauses that look like them, and their effect on the equations. Pure.
+
+A program may run a region's work without the region, in another path of its code. The time of such an execution counts
+as outside all regions. Its pause shows by its length that there was one. The region remains open if several have
+executions of this length. So the share of each of these in the window has an error: its possible time minus the mean
+possible time of all of them. As with errors of stamps, least squares takes that for information (`stamps`): that the
+rates of these regions are equal. It matters where the shares hardly vary otherwise, as in a loop.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+
+from gpu_profile.history.timeline import Floats, Ints
+
+#: Pauses are counted by length in this many classes per factor of two, from the resolution of clocks to 16 s.
+_PER_OCTAVE: Final = 8
+_CLASSES: Final = 24 * _PER_OCTAVE
+_LEAST_NS: Final = 1_000.0
+_LOGS: Final[Floats] = math.log(_LEAST_NS) + math.log(2) / _PER_OCTAVE * np.arange(0.5, _CLASSES)
+_LENGTHS: Final[Floats] = np.exp(_LOGS)
+#: Cube roots of lengths with a gamma distribution are nearly normal (Wilson and Hilferty, PNAS 17 (1931), 684).
+_ROOTS: Final[Floats] = np.cbrt(_LENGTHS)
+_POWERS: Final[Floats] = np.stack((_ROOTS**0, _ROOTS, _ROOTS**2))
+#: The variance of a logarithm within a class.
+_WITHIN: Final = (math.log(2) / _PER_OCTAVE) ** 2 / 12
+#: The density of logarithms of pauses of any length. All densities lack a normal one's factor 1/√2π.
+_ANY: Final = math.sqrt(2 * math.pi) / (_LOGS[-1] - _LOGS[0])
+#: The share of pauses with an execution, and that of pauses of any length, before the first of the rounds.
+_EXPECTED: Final = 0.05
+_ROUNDS: Final = 30
+#: An execution's length is within this many standard deviations of its region's mean length.
+_FARTHEST: Final = 3.0
+#: The standard deviation of a normal distribution as a share of the distance between its quartiles.
+_BY_QUARTILES: Final = 0.7413
+#: Pauses are evaluated again when their number has grown by this factor.
+_GROWTH: Final = 1.25
+
+
+class UnmarkedExecutions:
+    """Pauses that contain an execution without a mark, and the errors of the shares of the regions that it may be of.
+
+    A pause is an ordinary one, an execution between two usual ones, or of any length. The logarithms of the lengths of
+    a region's executions are normal, and so are the cube roots of ordinary pauses. Expectation maximisation over all
+    pauses gives the parameters of the latter and the three shares. So pauses that any smooth distribution explains are
+    no executions: waits of a host, pauses at a loop's end.
+    """
+
+    def __init__(self) -> None:
+        #: By column: the number of executions, and the sums of their lengths' logarithms and of the squares.
+        self._executions: Floats = np.zeros((3, 1))
+        self._pauses: Floats = np.zeros(_CLASSES)
+        #: By column: the expected sum of the squares of its missing executions' lengths per time, in ns.
+        self._squares: Floats = np.zeros(1)
+        self._evaluated, self._elapsed_ns = 0.0, 0
+        #: The expected number of executions without a mark, as of the last evaluation.
+        self.count = 0.0
+
+    def take(self, pauses: Ints, lengths: Floats, columns: Ints, elapsed_ns: int) -> None:
+        """Add a slice of time: its pauses, and the lengths of its executions in ns with the column of each."""
+        self._elapsed_ns += elapsed_ns
+        count = max(self._executions.shape[1], int(columns.max(initial=0)) + 1)
+        self._executions = np.pad(self._executions, ((0, 0), (0, count - self._executions.shape[1])))
+        logs = np.log(np.maximum(lengths, _LEAST_NS))
+        self._executions += [np.bincount(columns, weights, count) for weights in (None, logs, logs**2)]
+        octaves = np.log2(np.maximum(pauses, _LEAST_NS) / _LEAST_NS)
+        classes = np.minimum((_PER_OCTAVE * octaves).astype(np.int64), _CLASSES - 1)
+        self._pauses += np.bincount(classes, minlength=_CLASSES)
+
+    @property
+    def squares(self) -> Floats:
+        """By column: the expected sum of the squares of its missing executions' lengths per time, in ns."""
+        if self._pauses.sum() > _GROWTH * self._evaluated:
+            self._evaluate()
+        return self._squares
+
+    def _evaluate(self) -> None:
+        n, executions = self._pauses, self._executions[0]
+        self._evaluated = float(n.sum())
+        low, usual, high = _LENGTHS[n.cumsum().searchsorted(np.array((0.25, 0.5, 0.75)) * self._evaluated)]
+        regions = np.flatnonzero(executions > 1)
+        likely = self._with_executions(regions, usual, _BY_QUARTILES * (high - low))
+        either, chances = likely.sum(axis=1), np.zeros((2, _CLASSES))
+        # Pauses longer than any execution are no sample of the ordinary ones.
+        sampled = np.where(np.maximum(high, _LENGTHS[either > 0].max(initial=0.0)) < _LENGTHS, 0.0, n)
+        densities, shares = np.stack((either, np.full(_CLASSES, _ANY))), np.full(2, _EXPECTED)
+        for _ in range(_ROUNDS):
+            mean, variance = _moments(_POWERS @ (sampled * (1 - chances.sum(axis=0))))
+            variance += _WITHIN * mean**2 / 9
+            ordinary = np.exp(-((_ROOTS - mean) ** 2) / (2 * variance)) / math.sqrt(variance) * _ROOTS / 3
+            parts = shares[:, None] * densities
+            chances = parts / np.maximum(parts.sum(axis=0) + (1 - shares.sum()) * ordinary, 1e-300)
+            shares = chances @ n / self._evaluated
+        self.count, inside = float(n @ chances[0]), np.maximum(_LENGTHS - 2 * usual, 0.0)
+        self._squares = np.zeros(len(executions))
+        squares = n * chances[0] * inside**2 / np.maximum(either, 1e-300)
+        self._squares[regions] = squares @ likely / max(1, self._elapsed_ns)
+
+    def _with_executions(self, regions: Ints, usual_ns: float, spread_ns: float) -> Floats:
+        """The densities of logarithms of pauses with an execution of each region, each times its share of executions.
+
+        The others in such a pause are usual: `usual_ns` with standard deviation `spread_ns`. The sum is log-normal with
+        the right mean and variance."""
+        n = self._executions[0, regions]
+        means, variances = _moments(self._executions[:, regions])
+        lengths = np.exp(means + (variances + _WITHIN) / 2)
+        sums = lengths + 2 * usual_ns
+        variances = np.log1p((lengths**2 * np.expm1(variances + _WITHIN) + 2 * spread_ns**2) / sums**2) + _WITHIN
+        far = (_LOGS[:, None] - np.log(sums) + variances / 2) ** 2 / variances
+        # An execution between two pauses makes none that is shorter than the usual one.
+        possible = (far < _FARTHEST**2) & (usual_ns < _LENGTHS)[:, None]
+        densities: Floats = possible * np.exp(-far / 2) / np.sqrt(variances) * n / max(1.0, float(n.sum()))
+        return densities
+
+    def merge(self, column: int, into: int) -> None:
+        """Merge a column into another."""
+        if max(column, into) < len(self._squares):
+            self._squares[into] += self._squares[column]
+            self._squares[column] = 0.0
+        if column < self._executions.shape[1]:
+            self._executions[:, column] = 0.0
+
+
+def _moments(sums: Floats) -> tuple[Floats, Floats]:
+    """Means and variances by the numbers of values, their sums, and the sums of squares."""
+    n, total, squares = sums
+    least = np.maximum(n, 1e-300)
+    means = total / least
+    return means, np.maximum(0.0, squares / least - means**2)

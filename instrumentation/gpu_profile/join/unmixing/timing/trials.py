@@ -1,0 +1,60 @@
+"""The evidence of windows on a timing of the sensor, and its comparison with the best one. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+from gpu_profile.history.timeline import Floats
+from gpu_profile.join.unmixing.solving.shrinkage import CERTAIN
+from gpu_profile.join.unmixing.windows.sensor import Sensor
+
+#: A timing is a rival of the best one if independent windows do not rule it out. Excess error up to this share of the
+#: part that varying rates explain is excused: the model of variation is approximate, and no number of windows averages
+#: out its error.
+_MISFIT: Final = 0.05
+#: ... and up to this multiple of the part that they explain under the best timing: steady rates leave nothing to
+#: approximate.
+_LIKE_BEST: Final = 4.0
+#: No board is known to give older readings.
+_LATE_NS: Final = 200_000_000
+
+
+class Trial(NamedTuple):
+    """The evidence of `n` windows on a timing, with varying rates modelled by `probes` probes: its score, and the mean
+    squared errors with steady rates (`left`) and with varying ones (`noise`). `steady` are the steady rates.
+    `lag_ms` is the error of the lag."""
+
+    sensor: Sensor
+    n: int
+    probes: int
+    score: float
+    left: float
+    noise: float
+    steady: Floats
+    lag_ms: float
+
+    def beside(self, best: Trial, allowed: float = 0.0) -> float:
+        """The score relative to the best trial's. The model of varying rates counts as approximate, and `allowed` of
+        the mean squared error is excused."""
+        misfit = min(_MISFIT * (self.left - self.noise), _LIKE_BEST * (best.left - best.noise))
+        approximate = max(best.noise, self.noise - misfit - allowed)
+        return self.score - self.n * max(0.0, math.log(self.noise / approximate))
+
+
+def is_late(sensor: Sensor) -> bool:
+    """Whether readings are older than any board's."""
+    return sensor.lag_ns + sensor.period_ns // 2 > _LATE_NS
+
+
+class Best(NamedTuple):
+    """The best score, whether its timing is late, and the windows' design effect."""
+
+    score: float
+    late: bool
+    effect: float
+
+    def near(self, score: float, *, late: bool) -> bool:
+        """Whether another score is not certainly worse. Windows that repeat each other weigh less. But in a loop that
+        they repeat with, a lag of one more turn always fits equally well, and no board has such a lag."""
+        return score - self.score < (CERTAIN if late and not self.late else CERTAIN * self.effect)

@@ -1,0 +1,116 @@
+"""Executions without a mark, as pauses show them: in one program of known lengths, with and without such executions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.join.unmixing.solving.stamps import StampErrors
+from gpu_profile.join.unmixing.solving.undetermined import changed
+from gpu_profile.join.unmixing.solving.unmarked import UnmarkedExecutions
+
+MS = 1_000_000
+TYPICAL_MS = np.array([3.5, 2.7, 12.0])
+N = 6_000
+
+
+def ran(seed: int, share: float, gap_ms: float = 0.4) -> tuple[Ints, Ints, Ints, np.ndarray]:
+    """Starts, ends and columns of all executions, in a fixed order, and the marked ones."""
+    rng = np.random.default_rng(seed)
+    own = np.arange(N) % len(TYPICAL_MS)
+    lengths = TYPICAL_MS[own] * rng.uniform(0.9, 1.1, N) * MS
+    ends = np.cumsum(lengths + rng.uniform(0, gap_ms, N) * MS)
+    return (ends - lengths).astype(np.int64), ends.astype(np.int64), own + 1, rng.random(N) >= share
+
+
+def taken(seed: int, share: float, gap_ms: float = 0.4) -> UnmarkedExecutions:
+    starts, ends, columns, marked = (part[:] for part in ran(seed, share, gap_ms))
+    starts, ends, columns = starts[marked], ends[marked], columns[marked]
+    result = UnmarkedExecutions()
+    for at in range(0, len(starts), 100):
+        part = slice(at, at + 100)
+        own = (ends - starts)[part].astype(np.float64)
+        result.take(starts[part][1:] - ends[part][:-1], own, columns[part], int(ends[part][-1] - starts[part][0]))
+    assert result.squares.any() or not share
+    return result
+
+
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.1])
+def test_pauses_of_the_length_of_an_execution_are_counted(share: float) -> None:
+    _, _, _, marked = ran(1, share)
+    alone = np.count_nonzero(marked[:-2] & ~marked[1:-1] & marked[2:])  # a pause of two in a row is too long for one
+    assert taken(1, share).count == pytest.approx(alone, rel=0.05)
+
+
+@pytest.mark.parametrize("gap_ms", [0.0, 0.4, 2.0, 8.0])
+def test_ordinary_pauses_are_no_executions(gap_ms: float) -> None:
+    assert taken(2, 0.0, gap_ms).count < 0.01 * N
+
+
+def test_waits_of_a_program_are_no_executions() -> None:
+    """Waits of 5 to 30 ms between executions of 2 to 16 ms, as of a host that prepares work, have lengths in common
+    with the executions. A loop with pauses of 1 µs waits 30 ms at its end, as long as some region lasted at first."""
+    rng, starved, looping = np.random.default_rng(5), UnmarkedExecutions(), UnmarkedExecutions()
+    for _ in range(20):
+        lengths, columns = 2 * MS * 8 ** rng.random(20), rng.integers(1, 4, 20)
+        starved.take(rng.uniform(5 * MS, 30 * MS, 20).astype(np.int64), lengths, columns, 500 * MS)
+        kinds = np.arange(30) % 6
+        waits = np.where(kinds == 5, rng.uniform(29 * MS, 31 * MS, 30), 1_000.0)
+        # The first execution of a region lasts longer.
+        lengths = np.array([12.6, 16.0, 7.9, 16.2, 2.4, 15.9])[kinds] * MS * rng.uniform(0.99, 1.01, 30)
+        lengths[:5] *= 4 if not looping.squares.any() else 1
+        looping.take(waits.astype(np.int64), lengths, kinds + 1, 500 * MS)
+    for unmarked in (starved, looping):
+        unmarked.squares  # noqa: B018
+        assert unmarked.count < 1
+
+
+def test_merged_columns_have_both_shares() -> None:
+    unmarked = taken(3, 0.05)
+    before = unmarked.squares.copy()
+    unmarked.merge(3, 1)
+    assert unmarked.squares.tolist() == [0.0, before[1] + before[3], before[2], 0.0]
+
+
+def shares_of(seed: int, share: float) -> tuple[Floats, Floats]:
+    """By window of 100 ms: the share of each column by the marks, and the power by all executions: 100, 250, 600 and
+    350 W."""
+    starts, ends, columns, marked = ran(seed, share)
+    edges = np.arange(0, int(ends[-1]), 100 * MS)
+
+    def active(which: np.ndarray) -> Floats:
+        shares = np.zeros((len(edges) - 1, len(TYPICAL_MS) + 1))
+        for column in range(1, shares.shape[1]):
+            own = which & (columns == column)
+            at = np.stack((starts[own], ends[own])).T.ravel()
+            passed = np.cumsum(np.stack((np.zeros(own.sum()), (ends - starts)[own])).T.ravel())
+            shares[:, column] = np.diff(np.interp(edges, at, passed)) / (100 * MS)
+        shares[:, 0] = 1 - shares[:, 1:].sum(axis=1)
+        return shares
+
+    return active(marked), active(np.ones(N, bool)) @ np.array([100.0, 250.0, 600.0, 350.0])
+
+
+def test_the_rates_may_be_as_far_off_as_unmarked_executions_make_them() -> None:
+    """In a loop the shares hardly vary, and least squares draws the rates to their mean."""
+    share = 0.08
+    shares, power = shares_of(4, share)
+    # The time with work outside regions draws as much as they do, and idle time hardly occurs.
+    gram, moment, square = shares.T @ shares, shares.T @ power, float(power @ power)
+    rates = np.linalg.solve(gram, moment).astype(np.float64)
+    squares = taken(4, share).squares * (len(shares) / (100 * MS))
+    change = changed(gram, moment, square, rates, squares)
+    assert 600 - rates[2] > 20
+    assert change[2] > (600 - rates[2]) / 2
+    assert not changed(gram, moment, square, rates, 0 * squares).any()
+
+
+def test_the_errors_of_windows_follow_from_the_differences_of_rates() -> None:
+    errors = StampErrors(np.zeros((3, 3)), unmarked=np.array([0.0, 2.0, 1.0]))
+    rates = np.array([100.0, 400.0, 400.0])
+    assert errors.by_pauses(rates) == pytest.approx(3 * 300**2)
+    # With a rate of their own outside regions, equal regions cause no error.
+    assert errors.by_pauses(rates, steady=False) == pytest.approx(0.0)
+    assert errors.by_unmarked.by_pauses(rates) == errors.by_pauses(rates)
+    assert StampErrors(np.zeros((3, 3))).by_pauses(rates) == 0.0
