@@ -68,9 +68,31 @@ def test_waits_of_a_program_are_no_executions() -> None:
 
 def test_merged_columns_have_both_shares() -> None:
     unmarked = taken(3, 0.05)
-    before = unmarked.squares.copy()
+    before, shares = unmarked.squares.copy(), unmarked.shares.copy()
     unmarked.merge(3, 1)
     assert unmarked.squares.tolist() == [0.0, before[1] + before[3], before[2], 0.0]
+    assert unmarked.shares.tolist() == [0.0, shares[1] + shares[3], shares[2], 0.0]
+
+
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.1])
+def test_the_time_of_missing_executions_is_a_share_of_the_pauses(share: float) -> None:
+    starts, ends, columns, marked = ran(1, share)
+    alone = np.flatnonzero(marked[:-2] & ~marked[1:-1] & marked[2:]) + 1
+    missing_ns = np.bincount(columns[alone], (ends - starts)[alone], 4)
+    pauses_ns = ends[-1] - (ends - starts)[marked].sum()
+    assert taken(1, share).shares == pytest.approx(missing_ns / pauses_ns, rel=0.1)
+
+
+def test_no_more_executions_are_missing_than_the_power_outside_regions_allows() -> None:
+    """If executions without a mark are half of the time outside regions, a quarter of 300 W and of 500 W each are
+    200 W. At 50 W with an error of 25 W, at most three in eight of them are executions."""
+    errors = StampErrors(np.zeros((3, 3)), unmarked=np.ones(3), pausing=np.array([0.0, 0.25, 0.25]))
+    rates = np.array([50.0, 300.0, 500.0])
+    assert errors.possible(rates) == pytest.approx(0.25)
+    assert errors.possible(rates, 25.0) == pytest.approx(0.375)
+    assert errors.by_unmarked.possible(rates) == errors.possible(rates)
+    assert errors.possible(np.array([250.0, 300.0, 500.0])) == 1.0
+    assert StampErrors(np.zeros((3, 3))).possible(rates) == 1.0
 
 
 def shares_of(seed: int, share: float) -> tuple[Floats, Floats]:

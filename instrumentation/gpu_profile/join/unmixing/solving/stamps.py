@@ -65,7 +65,8 @@ class StampErrors(NamedTuple):
     stamps alone. `allowed` is the largest share that the windows of all sensors allow. `shared[a, b]` is the share of
     all time that may count for `a` instead of `b` because a region's stamps are late by the same time, and
     `overlapping[a, b]` the share in which both ran and that may count for `a` alone. `unmarked` are the squares of the
-    shares that executions without a mark have, by column, summed over the windows too."""
+    shares that executions without a mark have, by column, summed over the windows too. `pausing` are the shares of the
+    time outside regions that they have, by column."""
 
     most: Floats
     least: float = 0.0
@@ -74,6 +75,7 @@ class StampErrors(NamedTuple):
     shared: Floats = np.zeros((0, 0))
     overlapping: Floats = np.zeros((0, 0))
     unmarked: Floats = np.zeros(1)
+    pausing: Floats = np.zeros(1)
 
     def by_stamps(self, rates: Floats) -> float:
         """The largest sum of the squares of the windows' errors by stamp errors under these rates."""
@@ -87,10 +89,17 @@ class StampErrors(NamedTuple):
         outside = rates[0] if steady else rates @ self.unmarked / whole
         return float(self.unmarked @ (rates - outside) ** 2)
 
+    def possible(self, rates: Floats, doubt: float = 0.0) -> float:
+        """The largest share of the executions without a mark that these rates allow. The rate outside regions, which
+        `doubt` may exceed, includes their work: where a program only waits, it is that of an idle device."""
+        if not self.pausing.any():
+            return 1.0
+        return min(1.0, (max(0.0, float(rates[0])) + doubt) / max(float(self.pausing @ np.maximum(rates, 0.0)), 1e-300))
+
     @property
     def by_unmarked(self) -> StampErrors:
         """Only the contribution of executions without a mark."""
-        return StampErrors(np.zeros_like(self.most), unmarked=self.unmarked)
+        return StampErrors(np.zeros_like(self.most), unmarked=self.unmarked, pausing=self.pausing)
 
     def moved(self, weights: Floats, rates: Floats, active: Floats) -> float:
         """How far the rate of a mixture of columns may be off because a region's stamps are late by the same time.
@@ -264,10 +273,11 @@ class Stamps:
         both, beside = (_mutual(counts, columns) for counts in (self._follows, self._overlaps))
         variance = self.variance
         unmarked = sized(self._unmarked.squares, columns) * (windows * kernel)
+        pausing = sized(self._unmarked.shares, columns)
         # Time that a stamp error adds to one region is taken from its neighbour.
         most = (np.diag(both.sum(axis=0)) - both) * (variance * windows * kernel / self.elapsed_ns)
         if variance <= 0:
-            return StampErrors(most, unmarked=unmarked)
+            return StampErrors(most, unmarked=unmarked, pausing=pausing)
         low, likely, _ = self._by_edges()
         allowed = min((most for _, most in self._allowed.values()), default=math.inf)
         likely = 0.5 * variance if likely is None else likely
@@ -276,7 +286,7 @@ class Stamps:
         late_ns = 0.0 if self.exact else min(_SHARED_NS, _SHARED * math.sqrt(min(variance, allowed)))
         shared, overlapping = (part * (late_ns / 2 / self.elapsed_ns) for part in (both - beside, beside))
         least, likely = min(1.0, low / variance), min(1.0, likely / variance)
-        return StampErrors(most, least, likely, fits, shared, overlapping, unmarked)
+        return StampErrors(most, least, likely, fits, shared, overlapping, unmarked, pausing)
 
     def merge(self, column: int, into: int) -> None:
         """Merge a column into another."""

@@ -52,9 +52,11 @@ class UnmarkedExecutions:
     def __init__(self) -> None:
         #: By column: the number of executions, and the sums of their lengths' logarithms and of the squares.
         self._executions: Floats = np.zeros((3, 1))
-        self._pauses: Floats = np.zeros(_CLASSES)
+        self._pauses = np.zeros(_CLASSES, np.uint32)
         #: By column: the expected sum of the squares of its missing executions' lengths per time, in ns.
         self._squares: Floats = np.zeros(1)
+        #: By column: the expected time of its missing executions, as a share of the time of all pauses.
+        self.shares: Floats = np.zeros(1)
         self._evaluated, self._elapsed_ns = 0.0, 0
         #: The expected number of executions without a mark, as of the last evaluation.
         self.count = 0.0
@@ -68,7 +70,7 @@ class UnmarkedExecutions:
         self._executions += [np.bincount(columns, weights, count) for weights in (None, logs, logs**2)]
         octaves = np.log2(np.maximum(pauses, _LEAST_NS) / _LEAST_NS)
         classes = np.minimum((_PER_OCTAVE * octaves).astype(np.int64), _CLASSES - 1)
-        self._pauses += np.bincount(classes, minlength=_CLASSES)
+        self._pauses += np.bincount(classes, minlength=_CLASSES).astype(np.uint32)
 
     @property
     def squares(self) -> Floats:
@@ -78,7 +80,7 @@ class UnmarkedExecutions:
         return self._squares
 
     def _evaluate(self) -> None:
-        n, executions = self._pauses, self._executions[0]
+        n, executions = self._pauses.astype(np.float64), self._executions[0]
         self._evaluated = float(n.sum())
         low, usual, high = _LENGTHS[n.cumsum().searchsorted(np.array((0.25, 0.5, 0.75)) * self._evaluated)]
         regions = np.flatnonzero(executions > 1)
@@ -95,9 +97,10 @@ class UnmarkedExecutions:
             chances = parts / np.maximum(parts.sum(axis=0) + (1 - shares.sum()) * ordinary, 1e-300)
             shares = chances @ n / self._evaluated
         self.count, inside = float(n @ chances[0]), np.maximum(_LENGTHS - 2 * usual, 0.0)
-        self._squares = np.zeros(len(executions))
-        squares = n * chances[0] * inside**2 / np.maximum(either, 1e-300)
-        self._squares[regions] = squares @ likely / max(1, self._elapsed_ns)
+        self._squares, self.shares = np.zeros((2, len(executions)))
+        times = n * chances[0] * inside / np.maximum(either, 1e-300)
+        self._squares[regions] = (times * inside) @ likely / max(1, self._elapsed_ns)
+        self.shares[regions] = times @ likely / float(n @ _LENGTHS)
 
     def _with_executions(self, regions: Ints, usual_ns: float, spread_ns: float) -> Floats:
         """The densities of logarithms of pauses with an execution of each region, each times its share of executions.
@@ -118,8 +121,9 @@ class UnmarkedExecutions:
     def merge(self, column: int, into: int) -> None:
         """Merge a column into another."""
         if max(column, into) < len(self._squares):
-            self._squares[into] += self._squares[column]
-            self._squares[column] = 0.0
+            for sums in (self._squares, self.shares):
+                sums[into] += sums[column]
+                sums[column] = 0.0
         if column < self._executions.shape[1]:
             self._executions[:, column] = 0.0
 

@@ -150,9 +150,8 @@ class Likelihood:
         median, outliers = min(map(self._median_residual, sensors))
         if 0 < outliers <= _FEW:
             (own, outliers), rates = self._median_residual(best), self.rates(best)
-            own = math.sqrt(
-                max(median**2, own**2 - _MEDIAN_SQUARE * (self._explained(best, rates) + self._by_pauses(best, rates)))
-            )
+            explained = self._explained(best, rates) + self._hidden(best)
+            own = math.sqrt(max(median**2, own**2 - _MEDIAN_SQUARE * explained))
             n, certain, gain = len(self.windows.ends), CERTAIN * self._repeated(best), math.log(own / median)
             if gain > _MEDIANS * math.sqrt(certain / n) or (0 < outliers <= _FEW and n * gain > certain):
                 self._limit = _CLIP * median
@@ -245,6 +244,16 @@ class Likelihood:
         """The mean squared error by executions without a mark under a timing with these rates."""
         return self._stamp_errors.by_pauses(rates, steady=steady) / self._length_ns(sensor)
 
+    def _hidden(self, sensor: Sensor) -> float:
+        """The mean squared error by the possible executions without a mark under a timing."""
+        rates = self.rates(sensor)
+        return self._stamp_errors.possible(rates) * self._by_pauses(sensor, rates)
+
+    def _unmarked(self, best: Sensor, rates: Floats, left: float, *, steady: bool = True) -> float:
+        """The share of executions without a mark that the best timing, with these rates and this error, allows."""
+        by_pauses = self._by_pauses(best, rates, steady=steady)
+        return min(self._stamp_errors.possible(rates), left / max(by_pauses, 1e-300))
+
     def _length_ns(self, sensor: Sensor) -> float:
         return max(1.0, sensor.length_ns or float((self.windows.ends - self.windows.starts).mean()))
 
@@ -267,17 +276,16 @@ class Likelihood:
     def _beside(self, sensor: Sensor, left: float, best: tuple[Sensor, float], allowed: float = 0.0) -> float:
         """The score of a timing with error `left` relative to `best`, a timing with its error. `allowed` and the effect
         of stamp errors are excused."""
-        rates, by_pauses = self.rates(sensor), self._by_pauses(best[0], self.rates(best[0]))
+        rates, share = self.rates(sensor), self._unmarked(best[0], self.rates(best[0]), best[1])
         excused = left - allowed - self._excused(sensor, best[0]) * self._explained(sensor, rates)
-        # Executions without a mark cause no more than they may have caused under the best timing.
-        excused -= self._by_pauses(sensor, rates) * min(1.0, best[1] / max(by_pauses, 1e-300))
+        excused -= share * self._by_pauses(sensor, rates)
         return self._score(sensor, min(left, max(best[1], excused)))
 
     def _beside_if_rates_vary(self, one: Trial, best: Trial, allowed: float = 0.0) -> float:
         """The same for timings with varying rates."""
         by_stamps = self._excused(one.sensor, best.sensor) * self._explained(one.sensor, one.steady)
-        own, other = (self._by_pauses(each.sensor, each.steady, steady=False) for each in (best, one))
-        by_pauses = other * min(1.0, best.noise / max(own, 1e-300))
+        share = self._unmarked(best.sensor, best.steady, best.noise, steady=False)
+        by_pauses = share * self._by_pauses(one.sensor, one.steady, steady=False)
         return one.beside(best, allowed + by_stamps + by_pauses)
 
     def _errors(self, sensor: Sensor) -> tuple[Floats, Ints]:

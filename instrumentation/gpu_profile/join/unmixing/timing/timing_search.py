@@ -329,7 +329,7 @@ class Search(Likelihood):
 
     def _any_phase(self, best: Sensor) -> list[Sensor]:
         """Renewals at any phase without a lag, if readings determine it, or executions without a mark may hide it."""
-        hidden = self._by_pauses(best, self.rates(best)) > self._discrepancy
+        hidden = self._hidden(best) > self._discrepancy
         if not best.period_ns or (best.in_step and not hidden) or best.follows:
             return []
         usual = self._usual(best)
