@@ -99,6 +99,38 @@ def test_stamps_that_are_rarely_very_late_count_in_full(seed: int) -> None:
     assert errors_ms(stamps)[1] == pytest.approx(0.64, rel=0.25)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_stretches_between_the_executions_inside_another_one_are_no_executions(seed: int) -> None:
+    """Their lengths follow from their place: the first and the last one within a request differ from the others, and
+    each is always beside the same region. That is no error of stamps."""
+    rng = np.random.default_rng(seed)
+    requests, typical = 800, np.array([2.0, 6.0, 4.0]) * MS
+    lengths = np.tile(typical, (requests, 1)) * rng.uniform(0.95, 1.05, (requests, 3))
+    lengths *= np.where(rng.random(lengths.shape) < 0.01, 10.0, 1.0)
+    # The time of a request before the first execution inside, between two of them, and after the last one.
+    between = np.array([3.0, 0.2, 0.2, 1.0]) * MS * rng.uniform(0.95, 1.05, (requests, 4))
+    inside = between[:, :3].cumsum(axis=1) + lengths.cumsum(axis=1)
+    begins = np.concatenate(([0.0], (inside[:, -1] + between[:, -1]).cumsum()))
+    ends = (begins[:-1, None] + inside).ravel()
+    starts = (ends - lengths.ravel()).astype(np.int64)
+    stamps = Stamps()
+    around = np.repeat(np.arange(requests), 3)
+    every = Activities(
+        np.concatenate((begins[:-1].astype(np.int64), starts)),
+        np.concatenate((begins[1:].astype(np.int64) - 50_000, ends.astype(np.int64))),
+        np.concatenate((np.full(requests, -1), around)),
+        np.concatenate((np.ones(requests, np.int64), np.tile([2, 3, 4], requests))),
+    )
+    for at in range(0, int(begins[-1]), SLICE_NS):
+        cut = every.during(at, at + SLICE_NS)
+        found = pieces(cut)
+        stamps.take(cut, found, cut.columns[found.owners], 5, (at, at + SLICE_NS))
+    least, likely, most = errors_ms(stamps)
+    assert least == 0.0
+    assert likely < 0.1
+    assert most < 0.3
+
+
 def bounded(stamps: Stamps, lead: Signal, noise: float, n: int) -> None:
     """A family's windows of 100 ms: three columns whose shares vary by a tenth, rates 100 to 500 and such noise."""
     rng = np.random.default_rng(n)

@@ -214,7 +214,9 @@ class Stamps:
         spread = (varied[columns] + square / count - (whole_ns / count) ** 2)[other]
         # Slow changes, such as clocks, cancel in differences of executions soon after each other. Consecutive ones
         # would be each other's neighbours; an execution and the next but one have no stretch in common.
-        pair = own[2:] == own[:-2]
+        # Stretches between the executions inside another one are no executions: their lengths follow from their place.
+        whole = np.bincount(pieces.owners)[pieces.owners[stamped]] == 1
+        pair = (own[2:] == own[:-2]) & whole[2:] & whole[:-2]
         weights = pair / (varied[own[2:] % len(n)] * (spread[2:] + spread[:-2]))
         products = (length[2:] - length[:-2]) * (beside[2:] - beside[:-2]) * weights
         sums = np.array((np.sign(weights), weights, products, products**2))
