@@ -38,9 +38,9 @@ _LONGEST_NS: Final = 20_000_000
 _SURE: Final = 2.0
 #: A lateness that is uniform from 0 on has a mean of this many standard deviations; an exponential one has 1, and one
 #: that is ten times as long once in 20 times has 0.6. The means at a region's starts and at its ends differ by no more,
-#: and by no more than half of the range of a host's lateness, 0.2 to 1 ms.
+#: and by no more than the range of a host's lateness, 0.2 to 1 ms.
 _SHARED: Final = math.sqrt(3)
-_SHARED_NS: Final = 400_000
+_SHARED_NS: Final = 800_000
 #: Less variation of a region's lengths than this standard deviation does not make it better evidence on stamps.
 _USUAL_NS: Final = 1_000_000
 #: Executions of a region that its variance of lengths needs.
@@ -242,7 +242,7 @@ class Stamps:
         p, n = len(equations.probes), equations.n
         before, _ = self._allowed.get(lead, (0, 0.0))
         spare = n - equations.columns
-        if before <= n < _GROWTH * before or n < _WINDOWS_PER_UNKNOWN * len(equations.total) or spare <= 0:
+        if before <= n < _GROWTH * before or n < _WINDOWS_PER_UNKNOWN * equations.columns or spare <= 0:
             return
         variance, square = self.variance, float(equations.square[0])
         most = self.errors(equations.columns, n, kernel).most
@@ -254,16 +254,23 @@ class Stamps:
     @property
     def variance(self) -> float:
         """The largest variance that the error of a stamp may have, in ns²; 0 before there are enough executions."""
+        by_length = self._by_lengths()
+        if by_length is None:
+            return 0.0
+        return max(float(BEST_NS) ** 2, min(float(HOST_NS) ** 2, by_length, self._by_edges()[2]))
+
+    def _by_lengths(self) -> float | None:
+        """The largest mean of the variances at starts and at ends by the lengths of executions, in ns². None without
+        enough executions."""
         n, total, squares = self._lengths
         enough = n >= _FEWEST
         if not enough.any():
-            return 0.0
+            return None
         n, total, squares = n[enough], total[enough], squares[enough]
         variances = np.maximum(0.0, squares / n - (total / n) ** 2) / 2
         order = np.argsort(variances)
         reached = np.cumsum(total[order]) / max(float(total.sum()), 1e-300)
-        by_length = float(variances[order][np.searchsorted(reached, _QUARTILE)])
-        return max(float(BEST_NS) ** 2, min(float(HOST_NS) ** 2, by_length, self._by_edges()[2]))
+        return float(variances[order][np.searchsorted(reached, _QUARTILE)])
 
     def errors(self, columns: int, windows: int, kernel: float) -> StampErrors:
         """The contribution of stamp errors to the shares of `windows` windows.
@@ -280,12 +287,14 @@ class Stamps:
         most = (np.diag(both.sum(axis=0)) - both) * (variance * windows * kernel / self.elapsed_ns)
         if variance <= 0:
             return StampErrors(most, unmarked=unmarked, pausing=pausing)
-        low, likely, _ = self._by_edges()
+        low, likely, high = self._by_edges()
         allowed = min((most for _, most in self._allowed.values()), default=math.inf)
         likely = 0.5 * variance if likely is None else likely
         fits = min(1.0, allowed / variance)
+        # Lengths and windows bound the mean of the variances at starts and at ends. The larger one is at most twice it.
+        scatter = max(float(BEST_NS) ** 2, min(high, 2 * allowed, 2 * (self._by_lengths() or 0.0)))
         # The device's own stamps have no lateness in common. Half of the difference lies at each of a region's edges.
-        late_ns = 0.0 if self.exact else min(_SHARED_NS, _SHARED * math.sqrt(min(variance, allowed)))
+        late_ns = 0.0 if self.exact else min(_SHARED_NS, _SHARED * math.sqrt(scatter))
         shared, overlapping = (part * (late_ns / 2 / self.elapsed_ns) for part in (both - beside, beside))
         least, likely = min(1.0, low / variance), min(1.0, likely / variance)
         return StampErrors(most, least, likely, fits, shared, overlapping, unmarked, pausing)
