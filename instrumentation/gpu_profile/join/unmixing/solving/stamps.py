@@ -254,10 +254,7 @@ class Stamps:
     @property
     def variance(self) -> float:
         """The largest variance that the error of a stamp may have, in ns²; 0 before there are enough executions."""
-        by_length = self._by_lengths()
-        if by_length is None:
-            return 0.0
-        return max(float(BEST_NS) ** 2, min(float(HOST_NS) ** 2, by_length, self._by_edges()[2]))
+        return _largest(self._by_lengths(), self._by_edges()[2])
 
     def _by_lengths(self) -> float | None:
         """The largest mean of the variances at starts and at ends by the lengths of executions, in ns². None without
@@ -280,19 +277,19 @@ class Stamps:
         if not self.elapsed_ns:
             return StampErrors(np.zeros((columns, columns)))
         both, beside = (_mutual(counts, columns) for counts in (self._follows, self._overlaps))
-        variance = self.variance
+        by_length, (low, likely, high) = self._by_lengths(), self._by_edges()
+        variance = _largest(by_length, high)
         unmarked = sized(self._unmarked.squares, columns) * (windows * kernel)
         pausing = sized(self._unmarked.shares, columns)
         # Time that a stamp error adds to one region is taken from its neighbour.
         most = (np.diag(both.sum(axis=0)) - both) * (variance * windows * kernel / self.elapsed_ns)
-        if variance <= 0:
+        if by_length is None:
             return StampErrors(most, unmarked=unmarked, pausing=pausing)
-        low, likely, high = self._by_edges()
         allowed = min((most for _, most in self._allowed.values()), default=math.inf)
         likely = 0.5 * variance if likely is None else likely
         fits = min(1.0, allowed / variance)
         # Lengths and windows bound the mean of the variances at starts and at ends. The larger one is at most twice it.
-        scatter = max(float(BEST_NS) ** 2, min(high, 2 * allowed, 2 * (self._by_lengths() or 0.0)))
+        scatter = max(float(BEST_NS) ** 2, min(high, 2 * allowed, 2 * by_length))
         # The device's own stamps have no lateness in common. Half of the difference lies at each of a region's edges.
         late_ns = 0.0 if self.exact else min(_SHARED_NS, _SHARED * math.sqrt(scatter))
         shared, overlapping = (part * (late_ns / 2 / self.elapsed_ns) for part in (both - beside, beside))
@@ -308,6 +305,13 @@ class Stamps:
                 counts[column] = counts[:, column] = 0.0
             self._unmarked.merge(column, into)
             self._lengths[:, column] = 0.0
+
+
+def _largest(by_length: float | None, by_edges: float) -> float:
+    """The largest variance of a stamp's error by both bounds, in ns²; 0 without enough executions."""
+    if by_length is None:
+        return 0.0
+    return max(float(BEST_NS) ** 2, min(float(HOST_NS) ** 2, by_length, by_edges))
 
 
 def _pairs(before: Ints, after: Ints, count: int) -> Floats:
