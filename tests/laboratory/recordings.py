@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
@@ -33,12 +33,18 @@ DEVICE: Final = Device("GPU-laboratory", index=0, name="Laboratory H200")
 
 @dataclass(frozen=True)
 class Case:
-    """A program, its sensors, the length of the recording, and the seed of all random choices."""
+    """A program, its sensors, the length of the recording, the seed of all random choices, and the board's name."""
 
     program: Program
     sensors: tuple[Sensor, ...]
     seconds: float
     seed: int
+    board: str = DEVICE.name
+
+    @property
+    def gpu(self) -> Device:
+        """The device with the board's name."""
+        return replace(DEVICE, name=self.board)
 
     def run(self) -> Run:
         """The device's curves, the sensors' readings, and the executions' stamps."""
@@ -140,7 +146,7 @@ def samples_of(readings: Iterable[tuple[Sensor, Signal, Quantity, Readings]]) ->
 def record(run: Run, directory: Path) -> Path:
     """Write the recording. Returns the file's path."""
     with RecordingWriter(directory, now_ns=lambda: T0, driver="laboratory") as writer:
-        writer.device(DEVICE)
+        writer.device(run.case.gpu)
         writer.samples(DEVICE.uuid, samples_of(run.readings))
         for span in spans_of(run):
             writer.span(span)
@@ -180,16 +186,17 @@ def _answers(summary: RegionSummary) -> dict[tuple[str, str], Answer]:
 def replayed(run: Run) -> Answers:
     """The answers of a live session that gets the same samples and executions in slices of half a second."""
     samples = samples_of(run.readings)
-    timeline = Timeline(DEVICE, [signal for _, signal, _, _ in run.readings], capacity=6000)
+    device = run.case.gpu
+    timeline = Timeline(device, [signal for _, signal, _, _ in run.readings], capacity=6000)
     clock = FakeClock(T0)
     sampler = SimpleNamespace(
-        states={DEVICE.uuid: SimpleNamespace(device=DEVICE)},
+        states={DEVICE.uuid: SimpleNamespace(device=device)},
         stats=SimpleNamespace(turned_ns=1),
         driver=None,
         timeline=lambda _: timeline,
         relist_devices=lambda: None,
     )
-    placement = SimpleNamespace(version=0, has=lambda _: True, of=lambda _: (DEVICE,), add=lambda _: False)
+    placement = SimpleNamespace(version=0, has=lambda _: True, of=lambda _: (device,), add=lambda _: False)
     joiner = Joiner(cast("Any", sampler), cast("Any", placement), clock, DEFAULT_THRESHOLDS, Counter())
     executions: dict[str, tuple[Execution, SpanRecord]] = {}
     for span in sorted(spans_of(run), key=lambda span: (span.start_ns, -span.end_ns)):

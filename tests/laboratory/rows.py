@@ -135,14 +135,17 @@ def _sampled(seed: int, *, other: bool = False, **options: Any) -> Case:
     return _case(seed, sensors=(*SAMPLED[:-1], sampled), stamps=stamps, **options)
 
 
-def _gapless(seed: int) -> Case:
-    """Executions of one region without pauses, in and out of step with a sensor that measures 25 of every 100 ms."""
+def _gapless(seed: int, sensors: tuple[Sensor, ...]) -> Case:
+    """Executions of one region without pauses, in and out of step with a sensor that measures a part of 100 ms.
+
+    Nothing is known of the board.
+    """
     rng = np.random.default_rng([seed, 25, 100])
     profiles: tuple[Profile, ...] = get_args(Profile)[1:]
     region = Region("r0", 50.0, float(rng.uniform(200, 600)), profile=profiles[seed % len(profiles)], varies=0.02)
-    loop_ms = (100.0, 75.0, 200.0, 100.3, 120.0, 50.0, 250.0, 160.0)[seed % 8]
+    loop_ms = (100.0, 75.0, 200.0, 100.3, 120.0, 50.0, 250.0, 160.0, 90.0, 110.0, 66.0, 130.0)[seed % 12]
     made = Program((region,), fixed=True, loop_ms=loop_ms, gap_ms=(0.0, 0.0))
-    return Case(made, _power(window_ms=25.0), 45.0, seed)
+    return Case(made, sensors, 45.0, seed, "Laboratory")
 
 
 def _found(name: str, seed: int) -> Case:
@@ -238,7 +241,19 @@ ROWS: Final[tuple[Row, ...]] = (
     _row("more: late stamps, random order", stamps=LATE),
     *(_loop(f"more: loop of {loop:g} ms, work in a part of its regions", loop, **_PARTS) for loop in (75.0, 110.0)),
     Row("more: loops of 40 to 210 ms, each of another length, work in a part", "violated", _drawn_loop),
-    Row("more: loops without pauses, power over 25 ms renewed each 100 ms", "violated", _gapless),
+    Row(
+        "more: loops without pauses, power over 25 ms renewed each 100 ms",
+        "violated",
+        partial(_gapless, sensors=_power(window_ms=25.0)),
+    ),
+    *(
+        Row(
+            f"more: loops without pauses, counter measures {part:g} of each 100 ms",
+            "violated",
+            partial(_gapless, sensors=_counter(window_ms=part)),
+        )
+        for part in (25.0, 50.0)
+    ),
     _row("H200: GPM alone", sensors=H200[:2]),
     _row("H200: GPM and utilisation", sensors=H200),
     _row("H200: GPM and utilisation, pauses", sensors=H200, gap_ms=(5.0, 30.0)),

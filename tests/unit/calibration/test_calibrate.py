@@ -134,6 +134,7 @@ def test_what_is_kept_is_found_again_for_this_gpu_and_this_driver_alone(bench: B
     energy = known.sensors[rows.ENERGY].sensor
     assert (energy.period_ns / 1e6, energy.lag_ns / 1e6) == pytest.approx((100.0, PUBLISHED_MS), abs=0.2)
     assert known.untrusted == ""
+    assert known.whole
     # Under another driver, what holds for such boards.
     other = sensor_priors(bench.device, version + "1").sensors
     assert other == DevicePrior.of_board(bench.device.name).sensors

@@ -40,7 +40,7 @@ def sensor_priors(device: Device, driver_version: str) -> DevicePrior:
     if content is None:
         return usual
     own = DevicePrior.of(content)
-    return DevicePrior({**usual.sensors, **own.sensors}, own.untrusted)
+    return DevicePrior({**usual.sensors, **own.sensors}, own.untrusted, usual.measured)
 
 
 def unexpected(device: Device, signal: Signal) -> str:

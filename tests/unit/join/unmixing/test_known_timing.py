@@ -137,6 +137,16 @@ def test_where_nothing_is_known_of_them_they_are_not_taken_in(known: DevicePrior
     assert rows.POWER not in pool.pooled("r0").rates
 
 
+def test_a_counter_measures_all_of_the_time_if_its_calibration_or_its_board_says_so() -> None:
+    response = {"period_ms": (100.0, 0.1), "lag_ms": (5.0, 1.0)}
+    whole = SensorPrior.of(rows.ENERGY, {**response, "window_ms": (0.0, 0.0), "shape": "interval"})
+    part = SensorPrior.of(rows.ENERGY, {**response, "window_ms": (25.0, 1.0), "shape": "mean"})
+    assert H200.whole
+    assert not DevicePrior.of_board("NVIDIA A100-SXM4-80GB").whole
+    assert DevicePrior({rows.ENERGY: whole}).whole
+    assert not DevicePrior({**H200.sensors, rows.ENERGY: part}, measured=True).whole
+
+
 def test_live_and_analysed_are_equal_to_the_last_window_where_utilisation_comes_later_than_gpm() -> None:
     """At the end, those whose numbers a better source makes are not waited for, in a program and in an analysis."""
     made = program(1, fixed=True, jitter=0.05, stamps=Stamps((0.2, 0.5)))

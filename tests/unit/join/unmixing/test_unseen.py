@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from gpu_profile.catalogue.signals import ENERGY, POWER_AVERAGE, UTILIZATION
+from gpu_profile.join.unmixing.solving.design import Windows
 from gpu_profile.join.unmixing.solving.equations import Equations
 from gpu_profile.join.unmixing.solving.unmix import LOCK_STEP, Fit
 from gpu_profile.join.unmixing.solving.unseen import UnseenParts
@@ -12,10 +13,17 @@ from gpu_profile.join.unmixing.windows.activities import Pieces
 from gpu_profile.join.unmixing.windows.sensor import Sensor
 
 MS = 1_000_000
+#: A counter with renewals every 100 ms that measures all of the time.
+COUNTER = Sensor(period_ns=100 * MS, phase_ns=50 * MS, lag_ns=-50 * MS, in_step=True)
 #: 25 of every 100 ms, in readings at the ends of their windows.
 PART = Sensor(window_ns=25 * MS)
 STAMPS = np.arange(1, 301) * 100 * MS
 ALONE = np.array([0.0, 1.0])
+
+
+def read(stamps: np.ndarray) -> Windows:
+    """The windows between readings at `stamps`, the first of which follows another one at once."""
+    return Windows(np.concatenate((stamps[:1] - MS, stamps[:-1])), stamps, np.ones((len(stamps), 1)))
 
 
 def loop(length_ms: float, columns: tuple[int, ...] = (1,), *, count: int = 0) -> ActiveTime:
@@ -27,7 +35,7 @@ def loop(length_ms: float, columns: tuple[int, ...] = (1,), *, count: int = 0) -
 
 def unseen(active: ActiveTime, *timings: Sensor, weights: np.ndarray = ALONE) -> float:
     parts = UnseenParts()
-    parts.renew(POWER_AVERAGE, timings or (PART,), STAMPS, active, len(weights))
+    parts.renew(POWER_AVERAGE, timings or (PART,), read(STAMPS), active, len(weights))
     return parts.share(weights)
 
 
@@ -70,16 +78,43 @@ def test_a_smoothing_sensor_shows_two_time_constants() -> None:
 
 
 def test_a_sensor_that_measures_all_of_the_time_leaves_nothing_unseen_and_nothing_is_counted() -> None:
-    for lead, sensor in ((POWER_AVERAGE, Sensor(window_ns=100 * MS)), (ENERGY, Sensor()), (UTILIZATION, PART)):
+    for lead, sensor in ((POWER_AVERAGE, Sensor(window_ns=100 * MS)), (ENERGY, COUNTER), (UTILIZATION, PART)):
         parts = UnseenParts()
-        parts.renew(lead, (sensor,), STAMPS, loop(100.0), 2)
+        parts.renew(lead, (sensor,), read(STAMPS), loop(100.0), 2)
         assert parts.share(ALONE) == 0.0
         assert not parts._shown.any()
 
 
+def counted(active: ActiveTime, *timings: Sensor, stamps: np.ndarray = STAMPS, whole: bool = False) -> float:
+    parts = UnseenParts(whole=whole)
+    parts.renew(ENERGY, timings, read(stamps), active, 2)
+    return parts.share(ALONE)
+
+
+def test_a_counter_may_measure_a_part_of_each_period_unless_its_readings_or_its_board_rule_that_out() -> None:
+    part = COUNTER._replace(window_ns=25 * MS)
+    assert counted(loop(100.0), COUNTER, part) == pytest.approx(0.75, abs=0.05)
+    assert counted(loop(100.0), Sensor(), part) == pytest.approx(0.75, abs=0.05)  # a timing without renewals
+    assert counted(loop(100.0), COUNTER, COUNTER._replace(lag_ns=10 * MS)) == 0.0
+    assert counted(loop(100.0), COUNTER, part, whole=True) == 0.0
+    assert counted(loop(100.0), part, COUNTER, whole=True) == pytest.approx(0.75, abs=0.05)
+
+
+@pytest.mark.parametrize("length_ms", [75.0, 100.3, 7.3])
+def test_a_loop_out_of_step_with_a_counter_loses_nothing_whichever_part_it_measures(length_ms: float) -> None:
+    assert counted(loop(length_ms), COUNTER, COUNTER._replace(window_ns=25 * MS)) == pytest.approx(0.0, abs=0.01)
+
+
+def test_growth_over_several_periods_has_a_window_in_each() -> None:
+    part, slow = COUNTER._replace(window_ns=25 * MS), STAMPS[::3]
+    # Windows of the latest periods alone would show one third of an execution.
+    assert counted(loop(150.0), COUNTER, part, stamps=slow) == pytest.approx(0.45, abs=0.05)
+    assert counted(loop(75.0), COUNTER, part, stamps=slow) == pytest.approx(0.0, abs=0.01)
+
+
 def test_a_reader_that_is_faster_than_the_sensor_sees_no_more() -> None:
     parts, often = UnseenParts(), np.arange(1, 1501) * 20 * MS
-    parts.renew(POWER_AVERAGE, (PART._replace(period_ns=100 * MS),), often, loop(100.0), 2)
+    parts.renew(POWER_AVERAGE, (PART._replace(period_ns=100 * MS),), read(often), loop(100.0), 2)
     assert parts.share(ALONE) == pytest.approx(0.75, abs=0.05)
 
 
@@ -100,7 +135,7 @@ def test_overlapping_executions_are_counted_too() -> None:
     both = Pieces(np.arange(len(starts)), starts, ends)
     column = np.resize([1, 2], len(starts))
     parts = UnseenParts()
-    parts.renew(POWER_AVERAGE, (PART,), STAMPS, ActiveTime.of(both, column, column + 2), 5)
+    parts.renew(POWER_AVERAGE, (PART,), read(STAMPS), ActiveTime.of(both, column, column + 2), 5)
     assert parts.share(np.array([0.0, 0.0, 0.0, 0.5, 0.5])) == pytest.approx(0.75, abs=0.05)
 
 
@@ -111,7 +146,7 @@ def test_many_executions_at_once_take_little_memory() -> None:
     active = ActiveTime.of(many, column, column + 2)
     tracemalloc.start()
     try:
-        parts.renew(POWER_AVERAGE, (PART,), STAMPS, active, 5)
+        parts.renew(POWER_AVERAGE, (PART,), read(STAMPS), active, 5)
         assert tracemalloc.get_traced_memory()[1] < 60e6
     finally:
         tracemalloc.stop()
@@ -120,13 +155,13 @@ def test_many_executions_at_once_take_little_memory() -> None:
 
 def test_windows_that_were_settled_stay_and_merged_columns_keep_their_time() -> None:
     parts = UnseenParts()
-    parts.renew(POWER_AVERAGE, (PART,), STAMPS[:150], loop(100.0), 2)
+    parts.renew(POWER_AVERAGE, (PART,), read(STAMPS[:150]), loop(100.0), 2)
     parts.settle()
     # The other quarters are seen later.
     for quarter in (1, 2, 3):
-        parts.add(STAMPS[150:] - quarter * 25 * MS, loop(100.0), 2)
+        parts.add(read(STAMPS[150:] - quarter * 25 * MS), loop(100.0), 2)
     assert parts.share(ALONE) == 0.0
-    parts.renew(POWER_AVERAGE, (PART,), STAMPS[:2], loop(100.0), 2)
+    parts.renew(POWER_AVERAGE, (PART,), read(STAMPS[:2]), loop(100.0), 2)
     assert parts.share(ALONE) == pytest.approx(0.75, abs=0.05)
     parts.merge(1, 3)
     assert parts.share(np.array([0.0, 0.0, 0.0, 1.0])) == pytest.approx(0.75, abs=0.05)
@@ -147,7 +182,7 @@ def test_the_interval_includes_any_possible_power_in_unseen_parts() -> None:
     # A sixteenth is unseen: each execution begins 94 ms before the next window, and lasts 100 ms.
     for moved in range(0, 94, 5):
         parts._sensor = PART
-        parts.add(STAMPS + min(moved, 68) * MS + 25 * MS, loop(100.0), 2)
+        parts.add(read(STAMPS + min(moved, 68) * MS + 25 * MS), loop(100.0), 2)
     share = parts.share(ALONE)
     assert 0.03 < share < 0.1
     rate = parts.widened(fit, ALONE)
@@ -158,5 +193,5 @@ def test_the_interval_includes_any_possible_power_in_unseen_parts() -> None:
 
 def test_a_rate_is_refused_if_most_of_the_executions_is_unseen() -> None:
     parts = UnseenParts()
-    parts.renew(POWER_AVERAGE, (PART,), STAMPS, loop(100.0), 2)
+    parts.renew(POWER_AVERAGE, (PART,), read(STAMPS), loop(100.0), 2)
     assert parts.widened(fit_of(700.0), ALONE).reason == LOCK_STEP

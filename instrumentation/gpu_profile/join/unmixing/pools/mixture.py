@@ -78,7 +78,7 @@ class Mixture:
         self._targeted: Targets | None = None  # cached: every region requests it
         self._attributed_ns = 0  # the activity before this time is unknown
         self._stamps, self._origin_ns = stamps, start_ns
-        self._shares, self._equations, self._unseen = Shares(), Equations(), UnseenParts()
+        self._shares, self._equations, self._unseen = Shares(), Equations(), UnseenParts(whole=prior.whole)
         #: The equations as of the last time the timing was beyond doubt. They survive a new search.
         self._settled = Equations()
         self._watch, self._waiting, self._kept = ResidualWatch(), list[Windows](), list[Windows]()
@@ -172,7 +172,7 @@ class Mixture:
 
     def _add(self, windows: Windows, active: ActiveTime, columns: int) -> None:
         self._fits.clear()  # each takes as much memory as all equations
-        self._unseen.add(windows.ends, active, columns)
+        self._unseen.add(windows, active, columns)
         rows = self._rows(windows, active, columns, self.sensor, self._equations.probes, self._reference)
         for shares, values, probes in rows:
             self.period.add(shares, values)
@@ -231,7 +231,7 @@ class Mixture:
         self._equations.refer(self._solutions(first, fit), first.seen)
         for each in rows:
             self._equations.add(*each)
-        self._unseen.renew(self.lead, (self.sensor, *self._candidates), windows.ends, active, columns)
+        self._unseen.renew(self.lead, (self.sensor, *self._candidates), windows, active, columns)
         others = (self._rates(rival, windows, active, columns) for rival in best.alternatives)
         self.others = [rates for rates in others if rates]
         if self._expected is not None:

@@ -12,8 +12,9 @@ from typing import Final
 
 import numpy as np
 
-from gpu_profile.catalogue import POWER_SOURCES, Signal
-from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.catalogue import POWER_SOURCES, Kind, Signal
+from gpu_profile.history.timeline import Floats
+from gpu_profile.join.unmixing.solving.design import Windows
 from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH, Rate, biased
 from gpu_profile.join.unmixing.solving.unmix import LOCK_STEP, Fit
 from gpu_profile.join.unmixing.windows.active_time import ActiveTime
@@ -26,6 +27,8 @@ _PARTS: Final = 32
 _SEEN: Final = 0.25
 #: Windows of this share of the time between readings miss too little to matter. Ours.
 _WHOLE: Final = 0.9
+#: Of a counter's growth over more periods than this, the last ones count.
+_MOST_PERIODS: Final = 16
 #: Executions around window edges that are counted at once, to limit the memory.
 _AT_ONCE: Final = 16_384
 
@@ -33,38 +36,50 @@ _AT_ONCE: Final = 16_384
 class UnseenParts:
     """The time of executions in a part-time sensor's windows, by column and by part of the execution.
 
-    Nothing is counted for a sensor that measures all of the time.
+    Nothing is counted for a sensor that measures all of the time. `whole`: a counter of this board does, as far as
+    its readings do not contradict that.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, whole: bool = False) -> None:
+        self._whole, self._counts = whole, False
         self._sensor: Sensor | None = None
         #: By column: the ns of each part in windows, the number of window edges in executions, and the ns of these.
         self._shown: Floats = np.zeros((1, _PARTS + 2))
         self._settled: Floats = self._shown
 
-    def renew(self, lead: Signal, timings: Sequence[Sensor], stamps: Ints, active: ActiveTime, columns: int) -> None:
-        """Count anew, after the settled windows, the windows of readings at `stamps`, which fit these `timings`.
+    def renew(
+        self, lead: Signal, timings: Sequence[Sensor], windows: Windows, active: ActiveTime, columns: int
+    ) -> None:
+        """Count anew, after the settled windows, the time in `windows`, which fit these `timings`.
 
         The first timing is the best one. The length is the shortest window of all timings, if possible of a known
-        board. A counter is assumed to measure all of the time, unless its readings contradict that.
+        board. So a counter may measure a part of each period, unless its readings or its board rule that out.
         """
-        self._shown, self._sensor = self._settled.copy(), None
-        if lead not in POWER_SOURCES or not timings[0].window_ns or len(stamps) < 2:
-            return
+        self._shown, self._sensor, self._counts = self._settled.copy(), None, lead.kind is Kind.COUNTER
         some = [each for each in timings if each.length_ns]
-        usual = [each for each in some if each.usual]
-        shortest_ns = min(each.length_ns for each in usual or some)
-        # A reader that is faster than the sensor gets each window several times.
-        if shortest_ns < _WHOLE * max(timings[0].period_ns, float(np.median(np.diff(stamps)))):
-            self._sensor = timings[0]._replace(window_ns=shortest_ns, smooth=False)
-            self.add(stamps, active, columns)
-
-    def add(self, stamps: Ints, active: ActiveTime, columns: int) -> None:
-        """Count the windows of readings at `stamps`."""
-        if self._sensor is None or not len(stamps):
+        ruled_out = self._whole and not timings[0].length_ns
+        if lead not in POWER_SOURCES or ruled_out or not some or len(windows.ends) < 2:
             return
-        ends = self._sensor.placed(stamps).moments(stamps)
-        moments = np.concatenate((ends - self._sensor.window_ns, ends))
+        part = min([each for each in some if each.usual] or some, key=lambda each: each.length_ns)
+        # A reader that is faster than the sensor gets each window several times.
+        if part.length_ns < _WHOLE * max(part.period_ns, float(np.median(np.diff(windows.ends)))):
+            timing = timings[0] if timings[0].period_ns or timings[0].window_ns else part
+            self._sensor = timing._replace(window_ns=part.length_ns, smooth=False)
+            self.add(windows, active, columns)
+
+    def add(self, windows: Windows, active: ActiveTime, columns: int) -> None:
+        """Count the time in these windows."""
+        if self._sensor is None or not len(windows.ends):
+            return
+        sensor = self._sensor.placed(windows.ends)
+        ends = sensor.moments(windows.ends)
+        if self._counts and sensor.period_ns:
+            # A counter's growth over several periods has a window in each of them.
+            periods = np.rint((ends - sensor.moments(windows.starts)) / sensor.period_ns)
+            many = np.clip(periods, 1, _MOST_PERIODS).astype(np.int64)
+            back = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
+            ends = np.repeat(ends, many) - back * sensor.period_ns
+        moments = np.concatenate((ends - sensor.window_ns, ends))
         signs = np.repeat((-1.0, 1.0), len(ends))
         self._shown = _grown(self._shown, columns)
         self._shown[:columns, :_PARTS] += (active.until(moments, columns) @ signs)[:, None] / _PARTS

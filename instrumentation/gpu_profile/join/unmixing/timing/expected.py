@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 
 from gpu_profile.catalogue import Signal
-from gpu_profile.catalogue.signals import POWER, signal
+from gpu_profile.catalogue.signals import ENERGY, POWER, signal
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.solving.design import Windows
 from gpu_profile.join.unmixing.solving.rate import Z95
@@ -149,15 +149,26 @@ class SensorPrior(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DevicePrior:
-    """The priors of one device's sensors, and why its pooled numbers are not trusted (empty if they are)."""
+    """The priors of one device's sensors, and why its pooled numbers are not trusted (empty if they are).
+
+    `measured`: boards of this name were measured. Their energy counters count all of the time.
+    """
 
     sensors: Mapping[Signal, SensorPrior] = field(default_factory=dict)
     untrusted: str = ""
+    measured: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether the energy counter measures all of the time, by its calibration or else by its board."""
+        counter = self.sensors.get(ENERGY)
+        return not counter.sensor.window_ns if counter else self.measured
 
     @classmethod
     def of_board(cls, name: str) -> Self:
         """The priors measured on other boards of this name."""
-        return cls(next((sensors for board, sensors in _BOARDS.items() if re.search(board, name)), {}))
+        sensors = next((sensors for board, sensors in _BOARDS.items() if re.search(board, name)), {})
+        return cls(sensors, measured=bool(sensors))
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Self:
