@@ -5,7 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
+
+#: Changes of a clock's distance to elapsed time below this are no step: neither clock is read at the same moment. Ours.
+_LEAST_STEP_NS: Final = 1_000_000
+#: Readings of both clocks, of which one is quick enough. Ours.
+_TRIES: Final = 5
 
 
 class Waitable(Protocol):
@@ -80,3 +85,48 @@ class SystemClock:
 
 
 SYSTEM_CLOCK: Final = SystemClock()
+
+
+class ClockStep(NamedTuple):
+    """A clock that was set ahead by `ahead_ns`; back if that is negative.
+
+    By the earlier setting it showed no time after `until_ns`, and by the later one none before `since_ns`.
+    """
+
+    until_ns: int
+    since_ns: int
+    ahead_ns: int
+
+
+class StepWatch:
+    """Notices that a clock was set, by its distance to elapsed time. For one thread.
+
+    A suspension of the machine counts as a step ahead: elapsed time does not contain it.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last = self._read()
+
+    def step(self) -> ClockStep | None:
+        """The step since the last call; None without one."""
+        last, now = self._last, self._read()
+        if now is None:
+            return None
+        self._last = now
+        if last is None:
+            return None
+        expected = last[0] + now[1] - last[1]
+        ahead = now[0] - expected
+        return ClockStep(expected, last[0] + ahead, ahead) if abs(ahead) >= _LEAST_STEP_NS else None
+
+    def _read(self) -> tuple[int, int] | None:
+        """Both clocks at one moment; None if this thread was interrupted in between, again and again."""
+        now_ns, elapsed_ns = self._clock.now_ns, self._clock.elapsed_ns
+        before = elapsed_ns()
+        for _ in range(_TRIES):
+            now, after = now_ns(), elapsed_ns()
+            if after - before < _LEAST_STEP_NS // 2:
+                return now, before
+            before = after
+        return None

@@ -1,9 +1,11 @@
 import threading
+from dataclasses import dataclass, field
 
 import pytest
 
-from gpu_profile.clock import SYSTEM_CLOCK, Alarm, Waitable
-from gpu_profile.testing import FakeClock
+from gpu_profile.clock import SYSTEM_CLOCK, Alarm, StepWatch, Waitable
+from gpu_profile.testing import START_NS, FakeClock
+from gpu_profile.units import NS_PER_S
 
 
 @pytest.mark.parametrize("make", [Alarm, threading.Event])
@@ -43,3 +45,56 @@ def test_both_clocks_wait_for_an_alarm(clock: FakeClock) -> None:
     assert clock.wait(alarm, 5)
     assert SYSTEM_CLOCK.wait(alarm, 60)
     assert clock.now_ns() - before == 5_000_000_000
+
+
+@pytest.mark.parametrize("ahead_s", [0.002, 0.1, 3600.0, -0.002, -3600.0])
+def test_a_step_is_noticed_once_with_its_size_and_its_place(ahead_s: float) -> None:
+    clock = FakeClock()
+    watch = StepWatch(clock)
+    clock.advance(5)
+    assert watch.step() is None
+    clock.advance(1)
+    clock.set_forward(ahead_s)
+    clock.advance(2)
+    step = watch.step()
+    assert step is not None
+    assert step.ahead_ns == round(ahead_s * NS_PER_S)
+    assert (step.since_ns, step.until_ns) == (START_NS + 5 * NS_PER_S + step.ahead_ns, START_NS + 8 * NS_PER_S)
+    clock.advance(1)
+    assert watch.step() is None
+
+
+def test_a_clock_that_runs_a_little_fast_takes_no_step() -> None:
+    clock = FakeClock()
+    watch = StepWatch(clock)
+    for _ in range(1000):
+        clock.advance(1)
+        clock.set_forward(0.0005)
+        assert watch.step() is None
+
+
+@dataclass
+class InterruptedClock(FakeClock):
+    """Between two of its readings, some seconds pass."""
+
+    pauses: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def now_ns(self) -> int:
+        if self.pauses:
+            self.advance(self.pauses.pop())
+        return super().now_ns()
+
+
+@pytest.mark.parametrize("interrupted", [1, 4, 12])
+def test_a_thread_that_is_interrupted_between_the_clocks_sees_no_step_and_misses_none(interrupted: int) -> None:
+    clock = InterruptedClock()
+    watch = StepWatch(clock)
+    clock.pauses = [0.05] * interrupted
+    assert [watch.step() for _ in range(3)] == [None] * 3
+    clock.pauses = [0.05] * interrupted
+    clock.set_forward(1.5)
+    steps = [step for _ in range(4) if (step := watch.step()) is not None]
+    assert [step.ahead_ns for step in steps] == [1_500_000_000]

@@ -64,6 +64,9 @@ class Outbox:
         self.values += chain.from_iterable(samples)
         return len(samples)
 
+    def skip(self, ahead_ns: int) -> None:
+        """Does nothing: the receivers of the samples notice themselves that the clock was set."""
+
     def count_dropped(self, totals: Counter[str]) -> None:
         """Does nothing: the supervisor checks the samples and counts those it drops."""
 

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from gpu_profile.catalogue import SIGNALS, signal
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event, ProcessUse, Sample, plain_sample
-from gpu_profile.clock import Clock
+from gpu_profile.clock import Clock, StepWatch
 from gpu_profile.driver import Capability
 from gpu_profile.history.ledger import Ledger
 from gpu_profile.join.spinning import SpinningDetector
 from gpu_profile.sampling.rounds import MOST_EVENTS, SamplerStats
-from gpu_profile.sampling.tracked import TrackedDevice, available
+from gpu_profile.sampling.tracked import TrackedDevice, available, skip_step
 from gpu_profile_exporter.reader.process import ReaderProcess
 from gpu_profile_exporter.reader.settings import HOME
 from gpu_profile_exporter.reader.timeline import NodeTimeline
@@ -75,6 +75,7 @@ class Intake:
         self._detectors: dict[str, SpinningDetector] = {}
         #: The devices that the supervisor has declared lost, because their readers cannot report it.
         self.lost: set[str] = set()
+        self._clock_steps = StepWatch(clock)
 
     @property
     def timeline_settings(self) -> Mapping[str, Any]:
@@ -211,6 +212,7 @@ class Intake:
         samples: dict[str, list[int]],
     ) -> None:
         stats, now = self.stats, time.monotonic()
+        now_ns = self.clock.now_ns() if skip_step(self._clock_steps, self.states.values()) else turned_ns
         stats.turned_ns = turned_ns  # from any reader: the driver as a whole answers
         if process.only is None:
             stats.late_ns = late_ns
@@ -233,9 +235,9 @@ class Intake:
                 self._record_event(Event(uuid, self.clock.now_ns(), "back"))
             signals = map(SIGNALS.__getitem__, values[::4])
             rows = zip(signals, values[1::4], values[2::4], values[3::4], strict=True)
-            taken = state.timeline.append(map(plain_sample, repeat(Sample), rows), turned_ns)
+            taken = state.timeline.append(map(plain_sample, repeat(Sample), rows), now_ns)
             state.samples += taken
-            self._look_for_spinning(state, turned_ns)
+            self._look_for_spinning(state, now_ns)
             stats.samples += taken
 
     def _look_for_spinning(self, state: DeviceReports, now_ns: int) -> None:

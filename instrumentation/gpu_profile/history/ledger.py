@@ -69,6 +69,11 @@ class RowAccumulator:
         """Discard all rows: the clock was set back to `end_ns`."""
         raise NotImplementedError
 
+    def skip(self, ahead_ns: int) -> None:
+        """The clock was set ahead: the next row starts this much after the end of the last one."""
+        if self._last_end is not None:
+            self._last_end += ahead_ns
+
     @property
     def watermark_ns(self) -> int | None:
         """The end of the newest row; None without rows."""
@@ -208,6 +213,11 @@ class SignalTotals(RowAccumulator):
         self.total_covered_ns += end - start
         self._start, self._last_end, self._value = start, end, value
 
+    def skip(self, ahead_ns: int) -> None:
+        """As `RowAccumulator.skip`."""
+        super().skip(ahead_ns)
+        self._start += ahead_ns
+
     def _restart(self, end_ns: int) -> None:  # noqa: ARG002 - there are no rows up to there
         self._last_end = None
 
@@ -241,6 +251,11 @@ class BusyTotal:
         self._first_ns: int | None = None
         self._waits = dict.fromkeys(self._waits)
 
+    def skip(self, ahead_ns: int) -> None:
+        """The clock was set ahead: the last counted rows ended this much later by it."""
+        self.until_ns, self._first_ns = _later(self.until_ns, ahead_ns), _later(self._first_ns, ahead_ns)
+        self._waits = {signal: _later(until_ns, ahead_ns) for signal, until_ns in self._waits.items()}
+
     def expect(self, signal: Signal) -> None:
         """Announce a source that the device should have."""
         self._waits[signal] = None
@@ -258,6 +273,10 @@ class BusyTotal:
             self.masses[signal] = self.masses.get(signal, 0) + mass * (end - new) // (end - start)
             self.covered_ns += end - new
             self.signal, self.until_ns = signal, end
+
+
+def _later(moment: int | None, ahead_ns: int) -> int | None:
+    return None if moment is None else moment + ahead_ns
 
 
 class BusySourceTotals(SignalTotals):
@@ -324,11 +343,16 @@ class ColumnsBySignal(Generic[_A]):
             column = find(signal)
             if column is None:
                 column = self._columns[signal] = self._opened(signal)
-            if end < old_ns and end <= (column.watermark_ns or -FARTHEST):
+            if end < old_ns and end <= (column._last_end or -FARTHEST):
                 column.dropped["late"] += 1
             else:
                 taken += column.append(sample)
         return taken
+
+    def skip(self, ahead_ns: int) -> None:
+        """The clock was set ahead since the last samples: no row covers time that never passed."""
+        for column in self._columns.values():
+            column.skip(ahead_ns)
 
     @property
     def columns(self) -> Mapping[Signal, _A]:
@@ -363,6 +387,11 @@ class Ledger(ColumnsBySignal[SignalTotals]):
     def __init__(self, signals: Iterable[Signal] = ()) -> None:
         self.busy = BusyTotal()
         super().__init__(signals)
+
+    def skip(self, ahead_ns: int) -> None:
+        """As `ColumnsBySignal.skip`."""
+        super().skip(ahead_ns)
+        self.busy.skip(ahead_ns)
 
     def _opened(self, signal: Signal) -> SignalTotals:
         return BusySourceTotals(signal, self.busy) if signal in BUSY_SOURCES else SignalTotals(signal)

@@ -15,10 +15,10 @@ from typing import Final, Generic, TypeVar
 
 from gpu_profile.catalogue import Signal, Tier
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event, Sample
-from gpu_profile.clock import SYSTEM_CLOCK, Clock
+from gpu_profile.clock import SYSTEM_CLOCK, Clock, StepWatch
 from gpu_profile.driver import Capability, Driver, lag_s
 from gpu_profile.errors import DeviceLost, GpuBackendError, GpuProfileError
-from gpu_profile.sampling.tracked import TrackedDevice
+from gpu_profile.sampling.tracked import TrackedDevice, skip_step
 from gpu_profile.units import NS_PER_S, nanoseconds
 
 _log = logging.getLogger("gpu_profile")
@@ -116,7 +116,7 @@ class Rounds(Generic[T]):
         self._retention_s, self._processes = retention_s, processes
         self._gpm_ns, self._drain_ns = nanoseconds(gpm_s), nanoseconds(drain_s)
         self._due: dict[str, int] = {}
-        self._retry_ns = 0
+        self._retry_ns, self._clock_steps = 0, StepWatch(clock)
 
     # ------------------------------------------------------------------ the outside
 
@@ -315,12 +315,12 @@ class Rounds(Generic[T]):
         if not state.up:
             self._mark_back(driver, state, now)
         if samples:
+            now = now_ns() if skip_step(self._clock_steps, self.states.values()) else now
             taken = state.timeline.append(samples, now)
             state.samples += taken
             self.stats.samples += taken
-        if self.sinks:
-            for sink in list(self.sinks):
-                sink(device, samples)
+        for sink in list(self.sinks):
+            sink(device, samples)
         return started
 
     def _mark_back(self, driver: Driver, state: T, now: int) -> None:

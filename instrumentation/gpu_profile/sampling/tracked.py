@@ -9,6 +9,7 @@ from typing import Protocol
 
 from gpu_profile.catalogue import Signal, Tier
 from gpu_profile.catalogue.samples import Device, Event, ProcessUse, Sample
+from gpu_profile.clock import StepWatch
 from gpu_profile.driver import Capability, Driver
 
 
@@ -21,6 +22,10 @@ class SampleSink(Protocol):
 
     def append(self, samples: Sequence[Sample], now_ns: int) -> int:
         """Add samples that were read by `now_ns`, in any order of signals. Returns the number of new ones."""
+        ...
+
+    def skip(self, ahead_ns: int) -> None:
+        """The clock was set ahead by this much since the last samples."""
         ...
 
     def count_dropped(self, totals: Counter[str]) -> None:
@@ -73,3 +78,16 @@ class TrackedDevice:
 def available(capabilities: Mapping[Signal, Capability]) -> list[Signal]:
     """The signals that can be read."""
     return [signal for signal, capability in capabilities.items() if capability.available]
+
+
+def skip_step(clock_steps: StepWatch, states: Iterable[TrackedDevice]) -> bool:
+    """Before samples are added: if the clock was set ahead since the last call, no row covers that time. True if so.
+
+    All samples that were added until now have times by the earlier setting.
+    """
+    step = clock_steps.step()
+    if step is None or step.ahead_ns < 0:
+        return False
+    for state in states:
+        state.timeline.skip(step.ahead_ns)
+    return True

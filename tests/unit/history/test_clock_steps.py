@@ -1,11 +1,14 @@
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from unit.history.columns import MS, T0, THROTTLE, column, reading, window
 
-from gpu_profile.catalogue.samples import Interval
-from gpu_profile.catalogue.signals import UTILIZATION
+from gpu_profile.catalogue.samples import Device, Interval, Sample
+from gpu_profile.catalogue.signals import MEMORY_USED, UTILIZATION
+from gpu_profile.history.ledger import Ledger
 from gpu_profile.history.rows import Cumulative
-from gpu_profile.history.timeline import Column
+from gpu_profile.history.timeline import Column, Timeline
 from gpu_profile.join.reading import read
 from gpu_profile.units import NS_PER_S
 
@@ -97,3 +100,42 @@ def test_after_a_jump_forward_the_gap_is_nobodys_time_for_means_and_keeps_a_coun
     assert seen is not None
     assert seen.resolution > 3000
     assert seen.total == pytest.approx(49_990 / 3599.9 * 1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("ahead", [50 * MS, 3 * NS_PER_S, 3600 * NS_PER_S])
+@pytest.mark.parametrize("make", [lambda: Timeline(Device("GPU-a")), Ledger], ids=["timeline", "ledger"])
+def test_rows_cover_no_time_that_a_clock_was_set_ahead_by(make: Callable[[], Timeline | Ledger], ahead: int) -> None:
+    history = make()
+    for i in range(10):
+        history.append([reading(T0 + i * STEP, 100 * i), window(T0 + (i - 1) * STEP, T0 + i * STEP, 40)])
+        history.append([Sample(MEMORY_USED, T0 + i * STEP, T0 + i * STEP, 7)])
+    covered = {signal: column.total_covered_ns for signal, column in history.columns.items()}
+    busy = history.busy.covered_ns
+    history.skip(ahead)
+    since = T0 + 9 * STEP + ahead
+    for i in range(1, 11):
+        at = since + i * STEP
+        # Drivers without a clock of elapsed time stretch the first window.
+        start = at - STEP - ahead * (i == 1)
+        history.append([reading(at, 900 + 100 * i), window(start, at, 40), Sample(MEMORY_USED, at, at, 7)], at)
+    for signal, held in history.columns.items():
+        assert held.total_covered_ns - covered[signal] == 10 * STEP, signal.key
+        assert held.dropped == {}
+    assert history.busy.covered_ns - busy == 10 * STEP
+    counter = history.columns[THROTTLE]
+    if isinstance(counter, Column):
+        assert counter.integral(since, since + 10 * STEP) == Cumulative(1000, 10 * STEP)
+        assert counter.integral(T0, since) == Cumulative(900, 9 * STEP)
+
+
+def test_samples_from_before_the_step_that_come_after_it_are_late_and_no_clock_that_was_set_back() -> None:
+    held = Timeline(Device("GPU-a"))
+    held.append([reading(T0 + i * STEP, 100 * i) for i in range(10)])
+    ahead = 3600 * NS_PER_S
+    held.skip(ahead)
+    now = T0 + 15 * STEP + ahead
+    held.append([reading(T0 + i * STEP, 100 * i) for i in range(10, 15)], now)
+    held.append([reading(now, 1500)], now)
+    counter = held.columns[THROTTLE]
+    assert counter.dropped == {"late": 5}
+    assert counter.integral(now - 6 * STEP, now) == Cumulative(600, 6 * STEP)

@@ -31,6 +31,9 @@ class Kept:
         self.samples += samples
         return len(self.samples) - before
 
+    def skip(self, ahead_ns: int) -> None:
+        pass
+
     def count_dropped(self, totals: Counter[str]) -> None:
         totals["late"] += 1
 

@@ -224,3 +224,22 @@ def test_a_gpu_that_hung_is_lost_once_and_back_once_whatever_is_heard_of_it_firs
     kept.say(a_round({"GPU-b": energy(2, START_NS + 10**8)}), reader(only=1))
     assert kept.states["GPU-b"].up
     assert [(event.device, event.kind) for event in kept.told] == [("GPU-b", "lost"), ("GPU-b", "back")]
+
+
+@pytest.mark.parametrize("ahead_s", [0.5, 3.0, 3600.0])
+def test_time_that_a_clock_was_set_ahead_by_is_not_measured(kept: Kept, ahead_s: float) -> None:
+    clock = kept.clock
+    assert isinstance(clock, FakeClock)
+    kept.say(about(A, ENERGY, UTILIZATION))
+    for i in range(40):
+        clock.advance(0.1)
+        if i == 20:
+            clock.set_forward(ahead_s)
+        now = clock.now_ns()
+        busy = [(UTILIZATION, now - NS_PER_S // 10, now, 50)]
+        kept.say(a_round({"GPU-a": energy(100 * i, now) + busy}, t_ns=now))
+    timeline = kept.states["GPU-a"].timeline
+    # The row with the step begins at its earliest place.
+    assert timeline.columns[ENERGY].total_covered_ns == 39 * NS_PER_S // 10
+    assert timeline.columns[ENERGY].total_mass == 3900
+    assert timeline.busy.covered_ns == 4 * NS_PER_S
