@@ -67,6 +67,10 @@ class Clock(Protocol):
         """Nanoseconds since an arbitrary moment, which no clock setting changes. Durations are measured with it."""
         ...
 
+    def suspended_ns(self) -> int:
+        """Nanoseconds for which the machine was suspended. They are not in `elapsed_ns`."""
+        ...
+
     def wait(self, event: Waitable, timeout_s: float) -> bool:
         """Wait until `event` is set (True) or `timeout_s` has passed (False)."""
         ...
@@ -79,6 +83,11 @@ class SystemClock:
     now_ns = staticmethod(time.time_ns)
     elapsed_ns = staticmethod(time.monotonic_ns)
 
+    def suspended_ns(self) -> int:
+        """CLOCK_BOOTTIME less CLOCK_MONOTONIC, which is read a little later: the largest of some differences."""
+        clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+        return max(time.clock_gettime_ns(clock) - time.monotonic_ns() for _ in range(_TRIES))
+
     def wait(self, event: Waitable, timeout_s: float) -> bool:
         """Wait until `event` is set (True) or `timeout_s` has passed (False)."""
         return event.wait(max(0.0, timeout_s))
@@ -87,26 +96,49 @@ class SystemClock:
 SYSTEM_CLOCK: Final = SystemClock()
 
 
+class Moment(NamedTuple):
+    """A moment in ns: by a clock, by elapsed time, and how long the machine was suspended until then."""
+
+    now_ns: int
+    elapsed_ns: int
+    suspended_ns: int
+
+    @property
+    def setting_ns(self) -> int:
+        """How far the clock is ahead of the time that passed, suspensions included."""
+        return self.now_ns - self.elapsed_ns - self.suspended_ns
+
+
 class ClockStep(NamedTuple):
-    """A clock that was set ahead by `ahead_ns`; back if that is negative.
+    """A clock that was set between two moments, or a suspension of the machine, which elapsed time does not contain."""
 
-    By the earlier setting it showed no time after `until_ns`, and by the later one none before `since_ns`.
-    """
+    before: Moment
+    after: Moment
 
-    until_ns: int
-    since_ns: int
-    ahead_ns: int
+    @property
+    def ahead_ns(self) -> int:
+        """By how much the clock was set ahead (back, if negative) or the machine was suspended."""
+        return self.after.now_ns - self.before.now_ns - (self.after.elapsed_ns - self.before.elapsed_ns)
+
+    @property
+    def set_ns(self) -> int:
+        """`ahead_ns` without suspensions."""
+        return self.after.setting_ns - self.before.setting_ns
 
 
 class StepWatch:
-    """Notices that a clock was set, by its distance to elapsed time. For one thread.
-
-    A suspension of the machine counts as a step ahead: elapsed time does not contain it.
-    """
+    """Notices that a clock was set, by its distance to elapsed time. For one thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._suspended_ns = clock.suspended_ns()
         self._last = self._read()
+
+    @property
+    def last(self) -> Moment:
+        """The newest moment at which the clock was read."""
+        now_ns, elapsed_ns = self._last or (self._clock.now_ns(), self._clock.elapsed_ns())
+        return Moment(now_ns, elapsed_ns, self._suspended_ns)
 
     def step(self) -> ClockStep | None:
         """The step since the last call; None without one."""
@@ -114,11 +146,11 @@ class StepWatch:
         if now is None:
             return None
         self._last = now
-        if last is None:
+        if last is None or abs(now[0] - last[0] - (now[1] - last[1])) < _LEAST_STEP_NS:
             return None
-        expected = last[0] + now[1] - last[1]
-        ahead = now[0] - expected
-        return ClockStep(expected, last[0] + ahead, ahead) if abs(ahead) >= _LEAST_STEP_NS else None
+        before = Moment(*last, self._suspended_ns)
+        self._suspended_ns = self._clock.suspended_ns()
+        return ClockStep(before, self.last)
 
     def _read(self) -> tuple[int, int] | None:
         """Both clocks at one moment; None if this thread was interrupted in between, again and again."""

@@ -13,11 +13,11 @@ START_NS: Final = 1_767_225_600 * NS_PER_S
 
 
 class FakeClock:
-    """A `Clock` that moves only by `advance`, `wait`, `set_back` and `set_forward`. Threads may share it."""
+    """A `Clock` that moves only by `advance`, `wait`, `suspend`, `set_back` and `set_forward`. Threads may share it."""
 
     def __init__(self, now_ns: int = START_NS) -> None:
         self._now_ns = now_ns
-        self._elapsed_ns = 0
+        self._elapsed_ns = self._suspended_ns = 0
         self._lock = threading.Lock()
 
     def now_ns(self) -> int:
@@ -37,6 +37,17 @@ class FakeClock:
         """Nanoseconds that passed so far, without changes of the clock's setting."""
         with self._lock:
             return self._elapsed_ns
+
+    def suspended_ns(self) -> int:
+        """Nanoseconds of all calls of `suspend`."""
+        with self._lock:
+            return self._suspended_ns
+
+    def suspend(self, seconds: float) -> None:
+        """Pass time while the machine is suspended: `elapsed_ns` does not contain it."""
+        with self._lock:
+            self._now_ns += nanoseconds(seconds)
+            self._suspended_ns += nanoseconds(seconds)
 
     def set_back(self, seconds: float) -> None:
         """Set the clock back, as an administrator does."""

@@ -59,9 +59,24 @@ def test_a_step_is_noticed_once_with_its_size_and_its_place(ahead_s: float) -> N
     step = watch.step()
     assert step is not None
     assert step.ahead_ns == round(ahead_s * NS_PER_S)
-    assert (step.since_ns, step.until_ns) == (START_NS + 5 * NS_PER_S + step.ahead_ns, START_NS + 8 * NS_PER_S)
+    assert (step.before.now_ns, step.after.now_ns) == (START_NS + 5 * NS_PER_S, START_NS + 8 * NS_PER_S + step.ahead_ns)
+    assert step.set_ns == step.ahead_ns
     clock.advance(1)
     assert watch.step() is None
+
+
+def test_a_suspension_is_a_step_and_no_setting() -> None:
+    clock = FakeClock()
+    watch = StepWatch(clock)
+    clock.suspend(60)
+    clock.set_forward(2)
+    step = watch.step()
+    assert step is not None
+    assert (step.ahead_ns, step.set_ns) == (62 * NS_PER_S, 2 * NS_PER_S)
+
+
+def test_the_system_s_suspended_time_is_constant_while_it_runs() -> None:
+    assert SYSTEM_CLOCK.suspended_ns() == pytest.approx(SYSTEM_CLOCK.suspended_ns(), abs=10_000_000)
 
 
 def test_a_clock_that_runs_a_little_fast_takes_no_step() -> None:

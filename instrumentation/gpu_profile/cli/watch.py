@@ -219,7 +219,7 @@ class DeviceWatch:
 
         name, version = live_driver(driver), driver.version
         self.recorder = Recorder(
-            self._directory, now_ns=SYSTEM_CLOCK.now_ns, driver=lambda: (name, version), strict=self._strict
+            self._directory, clock=SYSTEM_CLOCK, driver=lambda: (name, version), strict=self._strict
         )
         self.recorder.open()
 

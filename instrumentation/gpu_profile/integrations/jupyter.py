@@ -236,7 +236,7 @@ def _recorded(directory: Path) -> Iterator[None]:
     """A block in which the process's session is recorded into `directory`."""
     session = process.session()
     driver, devices_of = partial(driver_of, session), session.joiner.devices_of
-    recorder = Recorder(directory, now_ns=session.clock.now_ns, driver=driver, devices_of=devices_of)
+    recorder = Recorder(directory, clock=session.clock, driver=driver, devices_of=devices_of)
     hooks: list[tuple[list[Any], Callable[..., None]]] = [
         (session.sampler.sinks, recorder.take),
         (session.sampler.event_sinks, recorder.take_event),

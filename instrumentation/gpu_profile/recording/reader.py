@@ -21,7 +21,7 @@ from gpu_profile.errors import RecordingError
 from gpu_profile.recording.columns import Block, Column, Columns, decode_blocks, joined, merged
 from gpu_profile.recording.format import HEADER_SIZE, SUFFIX, FileRecord, RecordType, frames, header_problem, inflate
 from gpu_profile.recording.records import ProcessInfo, SpanRecord, from_fields
-from gpu_profile.recording.set_clocks import SetClock, set_clock
+from gpu_profile.recording.set_clocks import SetClock, recorded_clock, set_clock
 
 _T = TypeVar("_T")
 
@@ -75,7 +75,7 @@ def read_recording(directory: str | os.PathLike[str], *, since_ns: int = 0) -> R
 
     Two readers of one sensor add no information. So where several processes sampled the same signal of a device at the
     same time, the readings of the longest stretch count, and the others fill its gaps. Where the clock of a host was
-    set back, its earlier times are moved to its last setting, with a line in `problems`. Files of processes that began
+    set, its earlier times are moved to its last setting, with a line in `problems`. Files of processes that began
     to record before `since_ns` are left out.
 
     RecordingError if the directory does not exist or has no recording, or if a file in it is no recording of a version
@@ -85,7 +85,7 @@ def read_recording(directory: str | os.PathLike[str], *, since_ns: int = 0) -> R
     content = _RecordingContent(since_ns, several=len(paths) > 1)
     for path in paths:
         content.file(path, _bytes(path))
-    content.undo_set_backs()
+    content.undo_settings()
     samples: dict[str, dict[str, Columns]] = {}
     for (device, key), blocks in content.blocks.items():
         samples.setdefault(device, {})[key] = merged([joined(own) for own in blocks.values()])
@@ -251,29 +251,37 @@ class _RecordingContent:
             if path in blocks:
                 self.device_hosts.setdefault(device, process.host)
 
-    def undo_set_backs(self) -> None:
-        """Move the times of hosts whose clocks were set back to the last setting."""
-        for host in dict.fromkeys(process.host for process in self.processes):
-            paths = [path for path, (place, *_) in self.parts.items() if self.processes[place].host == host]
-            polled = [
-                np.concatenate([block.t_end for block in blocks[path]])
-                for (_, key), blocks in self.blocks.items()
-                for path in paths
-                if path in blocks and signal_row(key).kind is not Kind.WINDOW_MEAN
-            ]
-            clock = set_clock(polled)
+    def undo_settings(self) -> None:
+        """Move the times of hosts whose clocks were set to the last setting."""
+        machines: dict[str, list[Path]] = {}
+        for path, (place, *_) in self.parts.items():
+            machines.setdefault(self.processes[place].boot or self.processes[place].host, []).append(path)
+        for paths in machines.values():
+            written = [self.processes[self.parts[path][0]] for path in paths]
+            moments = [moment for process in written for moment in process.moments]
+            clock = recorded_clock(moments) if moments else set_clock(self._polled(paths))
             if clock is None:
                 continue
-            self.problems.append(f"{host}: {clock.text}")
-            own = {device for (device, _), blocks in self.blocks.items() if not blocks.keys().isdisjoint(paths)}
-            # A container has a name of its own, and the clock of the machine that has its GPUs.
-            paths += [path for path in self.parts if path not in paths and self._runs_on(path, own)]
+            self.problems.append(f"{written[0].host}: {clock.text}")
+            if not moments:
+                own = {device for (device, _), blocks in self.blocks.items() if not blocks.keys().isdisjoint(paths)}
+                # A container has a name of its own, and the clock of the machine that has its GPUs.
+                paths += [path for path in self.parts if path not in paths and self._runs_on(path, own)]
             for path in paths:
                 self._set(clock, path)
 
+    def _polled(self, paths: Sequence[Path]) -> list[Column]:
+        """The ends of the polled readings of each signal in each of some files, in the order of writing."""
+        return [
+            np.concatenate([block.t_end for block in blocks[path]])
+            for (_, key), blocks in self.blocks.items()
+            for path in paths
+            if path in blocks and signal_row(key).kind is not Kind.WINDOW_MEAN
+        ]
+
     def _runs_on(self, path: Path, devices: set[str]) -> bool:
         """Whether a file has executions on some of the devices, and no readings of its own."""
-        if any(path in blocks for blocks in self.blocks.values()):
+        if self.processes[self.parts[path][0]].moments or any(path in blocks for blocks in self.blocks.values()):
             return False
         marked = (
             [*span.devices, *(mark.device for mark in span.device_intervals)]

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event
+from gpu_profile.clock import Moment
 from gpu_profile.recording.kernel_stamps import KernelStamps
 
 _T = TypeVar("_T")
@@ -19,7 +20,9 @@ class ProcessInfo:
     """The writer of a file of the recording. `end_ns` is None without an end mark: killed, or still recording.
 
     `rank`, `local_rank` and `world_size` come from its launcher: its place in the whole launch and on its node, both
-    from 0, and the number of processes. None: the launcher set no value.
+    from 0, and the number of processes. None: the launcher set no value. `moments` are readings of the host's clock:
+    the first at the start, then two for each setting of the clock, before and after it. `boot` identifies the machine
+    since its start: processes with the same one have one clock. Older recordings have neither.
     """
 
     version: str
@@ -32,6 +35,8 @@ class ProcessInfo:
     rank: int | None = None
     local_rank: int | None = None
     world_size: int | None = None
+    boot: str = ""
+    moments: tuple[Moment, ...] = ()
 
 
 class DeviceInterval(NamedTuple):
@@ -139,6 +144,10 @@ def _intervals(value: list[tuple[object, object, object, object]]) -> tuple[Devi
     return tuple(DeviceInterval(_text(device), _int(stream), _int(t0), _int(t1)) for device, stream, t0, t1 in value)
 
 
+def _moments(value: list[tuple[object, object, object]]) -> tuple[Moment, ...]:
+    return tuple(Moment(_int(now), _int(elapsed), _int(suspended)) for now, elapsed, suspended in value)
+
+
 def _texts(value: list[object]) -> tuple[str, ...]:
     return tuple(map(_text, value))
 
@@ -153,6 +162,7 @@ _READ: Final[Mapping[str, Callable[[Any], object]]] = {
     "bool": _bool,
     "bool | None": _maybe(_bool),
     "tuple[str, ...]": _texts,
+    "tuple[Moment, ...]": _moments,
     "DeviceKind": DeviceKind,
     "tuple[DeviceInterval, ...]": _intervals,
     "Mapping[str, Any]": dict,

@@ -1,7 +1,8 @@
-"""Moves times from before a clock was set back to the clock's last setting. Pure.
+"""Moves times from before a clock was set to the clock's last setting. Pure.
 
-A sampler reads a signal again and again, so the ends of its readings go back only where the clock was set back. Other
-times of the host are in the order of writing too, apart from a few executions that waited for a profiler.
+Recordings have the moments at which their clocks were set. Older ones show it by the order of readings: a sampler reads
+a signal again and again, so their ends go back only where the clock was set back. Other times of the host are in the
+order of writing too, apart from a few executions that waited for a profiler.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from gpu_profile.clock import Moment
 from gpu_profile.recording.columns import Column
 from gpu_profile.recording.records import SpanRecord
 from gpu_profile.units import NS_PER_S, si
@@ -25,6 +27,8 @@ _AGAIN: Final = 0.5
 _IN_ORDER_NS: Final = 1_000_000
 #: Executions may end this long after the last reading by a setting. Ours.
 _LATER_NS: Final = NS_PER_S
+#: Settings of a clock differ by more than this. Ours.
+_LEAST_NS: Final = 1_000_000
 _EVER: Final = 1 << 62
 #: A way back counts as this many times as long: the order of writing is nearly that of time, and readings are in order.
 _BACK, _NEVER_BACK = 3, 1 << 30
@@ -40,18 +44,23 @@ class ClockSetting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SetClock:
-    """A host's clock that was set back: its settings in their order, and the usual time between two readings in ns."""
+    """A host's clock that was set: its settings in their order.
+
+    `usual_ns` is the usual time between two readings that show the settings; 0 if moments show them.
+    """
 
     settings: Sequence[ClockSetting]
-    usual_ns: int
+    usual_ns: int = 0
 
     @property
     def text(self) -> str:
         """The sizes of the steps, and the change of the times before."""
         by = [earlier.ahead_ns - later.ahead_ns for earlier, later in pairwise(self.settings)]
-        steps = " and ".join(f"{each / NS_PER_S:,.3f} s" for each in by)
-        within = si(self.usual_ns / NS_PER_S, "s", 2)
-        return f"its clock was set back by {steps}: earlier times are as if it had been set before, within {within}"
+        steps = [f"{'back' if each > 0 else 'ahead'} by {abs(each) / NS_PER_S:,.3f} s" for each in by]
+        # The line is short, and most clocks are set once.
+        sizes = " and ".join(steps[:2]) + (f" and {len(by) - 2} times more" if len(by) > 2 else "")
+        within = f", within {si(self.usual_ns / NS_PER_S, 's', 2)}" if self.usual_ns else ""
+        return f"its clock was set {sizes}: earlier times are as if it had been set before{within}"
 
     def ahead(self, ends: Iterable[int], *, polled: bool = False) -> list[int]:
         """How far each end is ahead of the last setting, in ns. The ends are in the order of writing.
@@ -61,37 +70,64 @@ class SetClock:
         and lie within the sampled time.
         """
         written = list(ends)
-        ways = [self._way(written, first, polled=polled) for first in reversed(self.settings)]
+        possible = self._shown(written[0], self._slack_ns(polled=polled)) if written else self.settings
+        ways = [self._way(written, first, polled=polled) for first in reversed(possible)]
         return min(ways, key=lambda way: way[0])[1]
 
     def _way(self, ends: Sequence[int], first: ClockSetting, *, polled: bool) -> tuple[int, list[int]]:
         """The sum of all distances, and how far each end is ahead, if the first one is by a setting."""
         length, before_ns, ahead = 0, ends[0] - first.ahead_ns if ends else 0, list[int]()
-        later_ns, back = (self.usual_ns // 2, _NEVER_BACK) if polled else (_LATER_NS, _BACK)
-        last = self.settings[-1]
+        slack_ns, back = self._slack_ns(polled=polled), _NEVER_BACK if polled else _BACK
         for end in ends:
-            shown = [each for each in self.settings if each.first_ns - later_ns <= end <= each.last_ns + later_ns]
-            gone = [(end - each.ahead_ns - before_ns, each.ahead_ns) for each in shown or [last]]
+            gone = [(end - each.ahead_ns - before_ns, each.ahead_ns) for each in self._shown(end, slack_ns)]
             distance, ahead_ns = min((each if each >= 0 else -back * each, ahead_ns) for each, ahead_ns in gone)
             length += distance
             ahead.append(ahead_ns)
             before_ns = end - ahead_ns
         return length, ahead
 
+    def _slack_ns(self, *, polled: bool) -> int:
+        return (self.usual_ns // 2 if polled else _LATER_NS) if self.usual_ns else 0
+
+    def _shown(self, end_ns: int, slack_ns: int) -> Sequence[ClockSetting]:
+        """The settings by which the clock can have shown this time; the last one if there is none."""
+        shown = [each for each in self.settings if each.first_ns - slack_ns <= end_ns <= each.last_ns + slack_ns]
+        return shown or self.settings[-1:]
+
     def span(self, span: SpanRecord, ahead_ns: int) -> SpanRecord:
         """An execution with an end that is ahead of the last setting. Its start may be by an earlier setting."""
         end_ns = span.end_ns - ahead_ns
-        starts = (
-            span.start_ns - each.ahead_ns
-            for each in self.settings
-            if each.first_ns - self.usual_ns <= span.start_ns <= each.last_ns + _LATER_NS
-        )
-        start_ns = max((start for start in starts if start <= end_ns), default=span.start_ns - ahead_ns)
         marks = tuple(
-            mark._replace(start_ns=mark.start_ns - ahead_ns, end_ns=mark.end_ns - ahead_ns)
+            mark._replace(
+                start_ns=self._start(mark.start_ns, mark.end_ns - ahead_ns, ahead_ns), end_ns=mark.end_ns - ahead_ns
+            )
             for mark in span.device_intervals
         )
+        start_ns = self._start(span.start_ns, end_ns, ahead_ns)
         return span._replace(start_ns=start_ns, end_ns=end_ns, device_intervals=marks)
+
+    def _start(self, shown_ns: int, end_ns: int, ahead_ns: int) -> int:
+        """The latest start by the last setting that the clock can have shown as `shown_ns`, and not after `end_ns`."""
+        starts = (
+            shown_ns - each.ahead_ns
+            for each in self.settings
+            if each.first_ns - self.usual_ns <= shown_ns <= each.last_ns + self._slack_ns(polled=False)
+        )
+        return max((start for start in starts if start <= end_ns), default=shown_ns - ahead_ns)
+
+
+def recorded_clock(moments: Iterable[Moment]) -> SetClock | None:
+    """The clock behind moments that one or more processes of a machine recorded; None if it was not set."""
+    ordered = sorted(set(moments), key=lambda moment: moment.elapsed_ns + moment.suspended_ns)
+    steps = [pair for pair in pairwise(ordered) if abs(pair[1].setting_ns - pair[0].setting_ns) > _LEAST_NS]
+    if not steps:
+        return None
+    # Between two moments, either setting is possible.
+    firsts = [-_EVER, *(before.now_ns + after.setting_ns - before.setting_ns for before, after in steps)]
+    lasts = [*(after.now_ns + before.setting_ns - after.setting_ns for before, after in steps), _EVER]
+    last = steps[-1][1].setting_ns
+    ahead = [*(before.setting_ns - last for before, _ in steps), 0]
+    return SetClock([*map(ClockSetting, firsts, lasts, ahead)])
 
 
 def set_clock(polled: Iterable[Column]) -> SetClock | None:

@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Device, Event, Sample
+from gpu_profile.clock import Clock, StepWatch
 from gpu_profile.errors import RecordingError
 from gpu_profile.recording.columns import encode_blocks
 from gpu_profile.recording.format import MAX_PAYLOAD, SUFFIX, RecordType, frame, header, to_json
@@ -29,6 +30,10 @@ _FLUSH_EVERY_NS: Final = NS_PER_S
 #: Without a flush by its owner, a writer flushes at this size. It bounds the memory, and the size of a record.
 _MOST_SAMPLES: Final = 1 << 16
 _MOST_TEXT: Final = 1 << 22
+#: The most readings of the clock that a file has: it was set half as often.
+_MOST_MOMENTS: Final = 200
+#: The kernel's random name for the time since the machine has started.
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class RecordingWriter:
@@ -39,13 +44,21 @@ class RecordingWriter:
     `RecordingError` with path and reason if the file cannot be written. The data of that flush are then lost and
     counted in the file. The file stays readable, and the next flush tries again.
 
-    `now_ns` gives nanoseconds since the epoch. `driver` is the driver's name and `driver_version` its version.
+    `now_ns` gives nanoseconds since the epoch. With `clock`, which then replaces it, the file also has the moments at
+    which the clock was set. `driver` is the driver's name and `driver_version` its version.
     """
 
     def __init__(
-        self, directory: Path, *, now_ns: Callable[[], int] = time.time_ns, driver: str = "", driver_version: str = ""
+        self,
+        directory: Path,
+        *,
+        now_ns: Callable[[], int] = time.time_ns,
+        clock: Clock | None = None,
+        driver: str = "",
+        driver_version: str = "",
     ) -> None:
-        self._now_ns = now_ns
+        self._now_ns = now_ns if clock is None else clock.now_ns
+        self._clock_steps = None if clock is None else StepWatch(clock)
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._columns: dict[tuple[str, Signal], array[int]] = {}
@@ -55,7 +68,7 @@ class RecordingWriter:
         self._devices: dict[str, Device] = {}
         #: The numbers of samples and facts that could not be written, and the reason; empty if there are none.
         self._unwritten = 0, 0, ""
-        self._flushed_ns = now_ns()
+        self._flushed_ns = self._now_ns()
         place = rank(os.environ) or Rank(None, None, None)
         self._process = ProcessInfo(
             _version(),
@@ -67,7 +80,11 @@ class RecordingWriter:
             rank=place.rank,
             local_rank=place.local_rank,
             world_size=place.size,
+            boot="" if clock is None else _boot(),
+            moments=() if self._clock_steps is None else (self._clock_steps.last,),
         )
+        #: Whether the process has changed since its last record.
+        self._renewed = False
         host = re.sub(r"[^A-Za-z0-9.-]", "_", self._process.host)[:64] or "host"
         self.path: Final = directory / f"{host}-{self._pid}-{self._process.start_ns}{SUFFIX}"
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
@@ -148,6 +165,8 @@ class RecordingWriter:
 
     def maybe_flush(self) -> None:
         """`flush`, if the last one is a second or more ago (or in the future, after the clock was set back)."""
+        with self._lock:
+            self._look_at_clock()
         if not 0 <= self._now_ns() - self._flushed_ns < _FLUSH_EVERY_NS:
             self.flush()
 
@@ -202,7 +221,9 @@ class RecordingWriter:
         samples, self._samples, self._text_size = self._samples, 0, 0
         self._flushed_ns = self._now_ns()
         columns = {key: column for key, column in columns.items() if column}
-        data = [frame(kind, f"[{','.join(texts[kind])}]".encode()) for kind in sorted(texts)]
+        self._look_at_clock()
+        data = [self._described()] if self._renewed else []
+        data += [frame(kind, f"[{','.join(texts[kind])}]".encode()) for kind in sorted(texts)]
         if columns:
             data.append(frame(RecordType.SAMPLES, encode_blocks(columns)))
         lost_samples, lost_facts, reason = self._unwritten
@@ -219,7 +240,13 @@ class RecordingWriter:
             facts = sum(len(lost) for kind, lost in texts.items() if kind != RecordType.DEVICES)
             self._unwritten = lost_samples + samples, lost_facts + facts, str(error)
             raise
-        self._unwritten = 0, 0, ""
+        self._unwritten, self._renewed = (0, 0, ""), False
+
+    def _look_at_clock(self) -> None:
+        step = self._clock_steps.step() if self._clock_steps is not None else None
+        moments = self._process.moments
+        if step is not None and len(moments) < _MOST_MOMENTS:
+            self._process, self._renewed = replace(self._process, moments=(*moments, *step)), True
 
     def _append(self, data: bytes) -> None:
         rest = memoryview(data)
@@ -235,6 +262,13 @@ class RecordingWriter:
 
 def _reason(error: OSError) -> str:
     return error.strerror or str(error)
+
+
+def _boot() -> str:
+    try:
+        return _BOOT.read_text().strip()
+    except OSError:
+        return ""
 
 
 def _version() -> str:

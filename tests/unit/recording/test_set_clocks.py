@@ -2,15 +2,19 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from support.recordings import Now, T
+from hypothesis import given
+from hypothesis import strategies as st
+from support.recordings import T
 
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Event, Sample
 from gpu_profile.recording import Recording, RecordingWriter, SpanRecord, read_recording
 from gpu_profile.recording.set_clocks import set_clock
+from gpu_profile.testing import FakeClock
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -26,31 +30,91 @@ class Clock:
         return T + true_ns - self.by_ns * (true_ns > self.at_ns)
 
 
+class Told(FakeClock):
+    """A clock that shows the time by `clock` at `true_ns`."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock, self.true_ns = clock, 0
+
+    def now_ns(self) -> int:
+        return self.clock(self.true_ns)
+
+    def elapsed_ns(self) -> int:
+        return self.true_ns
+
+
 def recorded(
-    directory: Path, clock: Clock, seconds: int = 12, named: Callable[[str], None] = lambda _: None
+    directory: Path,
+    clock: Clock,
+    seconds: int = 12,
+    named: Callable[[str], None] = lambda _: None,
+    *,
+    told: bool = False,
 ) -> Recording:
-    """Readings each 100 ms of a counter that grows by one in a millisecond, and executions of 30 ms each 70 ms."""
-    now = Now()
-    now.ns = clock(0)
+    """Readings each 100 ms of a counter that grows by one in a millisecond, and executions of 30 ms each 70 ms.
+
+    `told`: the processes record the moments at which the clock was set.
+    """
+    now = Told(clock)
     named("node")
-    with RecordingWriter(directory, now_ns=now) as sampler:
+    with RecordingWriter(directory, now_ns=now.now_ns, clock=now if told else None) as sampler:
         for at in range(0, seconds * S, 100 * MS):
-            now.ns = clock(at)
-            sampler.sample("GPU-1", Sample(rows.ENERGY, now.ns, now.ns, at // MS))
+            now.true_ns = at
+            shown = now.now_ns()
+            sampler.sample("GPU-1", Sample(rows.ENERGY, shown, shown, at // MS))
             if at % S == 0:
-                sampler.sample("GPU-1", Sample(rows.POWER, now.ns - 25 * MS, now.ns, at // MS))
-                sampler.event(Event("GPU-1", now.ns, "xid", 1, str(at)))
+                sampler.sample("GPU-1", Sample(rows.POWER, shown - 25 * MS, shown, at // MS))
+                sampler.event(Event("GPU-1", shown, "xid", 1, str(at)))
             sampler.maybe_flush()
-    now.ns = clock(10 * MS)
+    now.true_ns = 10 * MS
     named("container")
-    with RecordingWriter(directory, now_ns=now) as program:
+    with RecordingWriter(directory, now_ns=now.now_ns, clock=now if told else None) as program:
         for at in range(0, seconds * S - 100 * MS, 70 * MS):
-            now.ns = clock(at + 30 * MS)
+            now.true_ns = at + 30 * MS
             program.span(
-                SpanRecord("step", clock(at), now.ns, id=f"{at:016x}", devices=("GPU-1",), attributes={"true_ns": at})
+                SpanRecord(
+                    "step",
+                    clock(at),
+                    clock(at + 30 * MS),
+                    id=f"{at:016x}",
+                    devices=("GPU-1",),
+                    attributes={"true_ns": at},
+                )
             )
             program.maybe_flush()
     return read_recording(directory)
+
+
+@given(
+    at_ms=st.integers(1, 3_799),
+    by_ms=st.one_of(st.integers(2, 200), st.integers(200, 5_000), st.integers(5_000, 4_000_000)),
+    back=st.booleans(),
+)
+def test_all_times_are_by_the_last_setting_to_the_ns_if_the_moments_are_recorded(
+    at_ms: int, by_ms: int, back: bool
+) -> None:
+    by_ns = (by_ms * MS + 1) * (1 if back else -1)
+    clock = Clock(at_ms * MS + 123, by_ns)
+    with TemporaryDirectory() as directory:
+        recording = recorded(Path(directory), clock, 4, told=True)
+    energy, power = (recording.samples["GPU-1"][key] for key in ("energy", "power"))
+    # In time that the clock can have shown by both settings, the order of a signal's readings decides.
+    apart, rare = (0 if by_ms > longest else abs(by_ns) for longest in (200, 1_100 if back else 200))
+    for column, within in ((energy, apart), (power, rare)):
+        assert np.abs(column.t_end - (T + column.value * MS - by_ns)).max() <= within
+    for span in recording.spans:
+        at = T + span.attributes["true_ns"] - by_ns
+        assert (span.start_ns - at, span.end_ns - at) == pytest.approx((0, 30 * MS), abs=apart), (span.attributes, span)
+    assert [event.t_ns - T + by_ns for event in recording.events] == pytest.approx(list(range(0, 4 * S, S)), abs=rare)
+    assert sorted(process.start_ns for process in recording.processes) == pytest.approx(
+        [T - by_ns, T + 10 * MS - by_ns], abs=apart
+    )
+    (line,) = recording.problems
+    assert (
+        f"its clock was set {'back' if back else 'ahead'} by {abs(by_ns) / S:,.3f} s: earlier times are as if" in line
+    )
+    assert len(line) <= 200
 
 
 @pytest.mark.parametrize("by_ms", [130, 200, 1_000, 4_000, 7_000, 3_600_000])
@@ -128,3 +192,40 @@ def test_equal_times_by_chance_are_no_second_delivery() -> None:
     clock = set_clock([np.concatenate((ends[:18_000], again))])
     assert clock is not None
     assert clock.settings[0].ahead_ns == pytest.approx(600 * S, abs=2 * 100 * MS)
+
+
+def test_several_settings_and_a_suspension(tmp_path: Path) -> None:
+    clock = FakeClock()
+    seen: list[tuple[int, int]] = []
+    with RecordingWriter(tmp_path, clock=clock) as writer:
+        for i in range(100):
+            clock.advance(0.1)
+            if i in (20, 40, 60):
+                clock.set_forward({20: 3600.0, 40: -60.0, 60: 0.5}[i])
+            if i == 80:
+                clock.suspend(1000.0)
+            now = clock.now_ns()
+            seen.append((now, clock.elapsed_ns() + clock.suspended_ns()))
+            writer.sample("GPU-1", Sample(rows.ENERGY, now, now, i))
+            writer.maybe_flush()
+    recording = read_recording(tmp_path)
+    energy = recording.samples["GPU-1"]["energy"]
+    last_ns = seen[-1][0] - seen[-1][1]
+    assert energy.t_end.tolist() == [passed + last_ns for _, passed in seen]
+    assert energy.value.tolist() == list(range(100))
+    (line,) = recording.problems
+    assert "was set ahead by 3,600.000 s and back by 60.000 s and 1 times more: earlier" in line
+    assert len(recording.processes[0].moments) == 9
+    assert recording.processes[0].boot
+
+
+def test_a_clock_that_is_not_set_costs_one_moment_and_no_line(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with RecordingWriter(tmp_path, clock=clock) as writer:
+        for i in range(100):
+            clock.advance(0.1)
+            writer.sample("GPU-1", Sample(rows.ENERGY, clock.now_ns(), clock.now_ns(), i))
+            writer.maybe_flush()
+    recording = read_recording(tmp_path)
+    assert recording.problems == ()
+    assert len(recording.processes[0].moments) == 1

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from gpu_profile.catalogue.samples import Device, Event, Interval, Sample
+from gpu_profile.clock import Clock
 from gpu_profile.driver import live_driver
 from gpu_profile.errors import RecordingError
 from gpu_profile.recording import DeviceInterval, RecordingWriter, SpanRecord
@@ -40,7 +41,7 @@ class Recorder:
         self,
         directory: Path,
         *,
-        now_ns: Callable[[], int],
+        clock: Clock,
         driver: Callable[[], tuple[str, str]],
         strict: bool = False,
         devices_of: Callable[[Execution], Iterable[Device]] = lambda _: (),
@@ -51,7 +52,7 @@ class Recorder:
         self.problem = ""
         #: The newest file.
         self.path: Path | None = None
-        self._now_ns = now_ns
+        self._clock = clock
         self._driver = driver
         self._strict = strict
         self._devices_of = devices_of
@@ -70,7 +71,7 @@ class Recorder:
                 if self._writer is None:
                     name, version = self._driver()
                     self._writer = RecordingWriter(
-                        self.directory, now_ns=self._now_ns, driver=name, driver_version=version
+                        self.directory, clock=self._clock, driver=name, driver_version=version
                     )
                     self.path = self._writer.path
                 elif not self._writer.driver and (opened := self._driver())[0]:
@@ -130,7 +131,7 @@ class Recorder:
 
     def _write_or_await(self, execution: Execution) -> None:
         # Below 0 if the clock was set back meanwhile.
-        if execution.awaits_kernels and 0 <= self._now_ns() - execution.end_ns < AWAIT_S * NS_PER_S:
+        if execution.awaits_kernels and 0 <= self._clock.now_ns() - execution.end_ns < AWAIT_S * NS_PER_S:
             self._awaiting.append(execution)
         else:
             self._write_span(execution, execution.interval())
@@ -210,7 +211,7 @@ def record_session(session: Session, directory: Path) -> Recorder:
         return _sampled_by_parent(directory, "" if opened is None else opened.name)
 
     driver, devices_of = partial(driver_of, session), session.joiner.devices_of
-    recorder = Recorder(directory, now_ns=session.clock.now_ns, driver=driver, devices_of=devices_of)
+    recorder = Recorder(directory, clock=session.clock, driver=driver, devices_of=devices_of)
 
     def take(device: Device, samples: Sequence[Sample]) -> None:
         if not sampled_by_parent():

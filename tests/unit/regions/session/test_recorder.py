@@ -25,7 +25,7 @@ def energy(at_s: float, joules: int) -> Sample:
 
 
 def recorder(directory: Path, clock: FakeClock, *, strict: bool = False) -> Recorder:
-    return Recorder(directory, now_ns=clock.now_ns, driver=lambda: ("nvml", "580.1"), strict=strict)
+    return Recorder(directory, clock=clock, driver=lambda: ("nvml", "580.1"), strict=strict)
 
 
 def execution(name: str, start_ns: int, end_ns: int, parent: Execution | None = None) -> Execution:
@@ -195,7 +195,7 @@ def test_an_execution_says_whether_it_failed_and_where_it_ran(tmp_path: Path) ->
     def devices_of(each: Execution) -> tuple[Device, ...]:
         return (guess,) if each.device is None else ()  # what is named is not among the devices here
 
-    mine = Recorder(tmp_path, now_ns=FakeClock().now_ns, driver=lambda: ("nvml", ""), devices_of=devices_of)
+    mine = Recorder(tmp_path, clock=FakeClock(), driver=lambda: ("nvml", ""), devices_of=devices_of)
     told, untold = execution("told", START_NS, START_NS + 1), execution("untold", START_NS, START_NS + 1)
     told.device, told.failed = GPU.uuid, True
     mine.take_ended(told)

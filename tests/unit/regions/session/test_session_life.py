@@ -48,6 +48,9 @@ class FastClock:
     def elapsed_ns(self) -> int:
         return self.now_ns()
 
+    def suspended_ns(self) -> int:
+        return 0
+
     def now_ns(self) -> int:
         return START_NS + self.speed * time.monotonic_ns()
 
