@@ -38,7 +38,9 @@ from gpu_profile.units import NS_PER_S
 class Column(Buffer, RowAccumulator):
     """The rows of one signal. `Buffer` documents `capacity`, `memory` and the options."""
 
-    __slots__ = ("_far_behind", "_highest", "_last_raw", "_longest_ns", "_lowest", "_mean", "dropped", "signal")
+    __slots__ = (
+        "_before_step", "_far_behind", "_highest", "_last_raw", "_longest_ns", "_lowest", "_mean", "dropped", "signal"
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from gpu_profile.catalogue import BUSY_SOURCES, Kind, Signal
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import ENERGY
+from gpu_profile.history.busy_total import SILENCE_NS, BusyTotal
 from gpu_profile.units import NS_PER_S
 
 #: An instant (memory in use, a clock) is valid for at most this long before its reading.
@@ -26,10 +27,6 @@ FARTHEST: Final = 1 << 62
 _HIGHEST_COUNT: Final = 1 << 63
 #: Newest rows to keep of a busy source, enough for a second: GPM's rows are 0.1 s long, the others longer.
 _RECENT: Final = 64
-#: A source that is this much behind another source of the same quantity has stopped: sources answer within a second.
-_SILENCE_NS: Final = 5 * NS_PER_S
-#: The same in periods of the source, if it is read less often.
-_SILENT_PERIODS: Final = 3
 
 
 class RowAccumulator:
@@ -49,6 +46,8 @@ class RowAccumulator:
     _highest: int
     _last_end: int | None
     _last_raw: int | None
+    #: A counter's last reading in place of `_last_raw`, if the clock was set ahead since then.
+    _before_step: int | None
     #: Ends of consecutive samples far behind the watermark. Nearly always None, which saves a list per signal.
     _far_behind: list[int] | None
 
@@ -59,7 +58,7 @@ class RowAccumulator:
         # Sums of values in this range fit: `longest_exact_ns` leaves a factor of two above the signal's limit.
         self._lowest, self._highest = (0, (1 << 63) - 1) if counter else (1 - 2 * signal.limit, 2 * signal.limit - 1)
         self.dropped = Counter()
-        self._last_raw = self._far_behind = None
+        self._last_raw = self._before_step = self._far_behind = None
 
     def _push(self, start: int, end: int, value: int, mass: int) -> None:
         """Add a row."""
@@ -70,9 +69,14 @@ class RowAccumulator:
         raise NotImplementedError
 
     def skip(self, ahead_ns: int) -> None:
-        """The clock was set ahead: the next row starts this much after the end of the last one."""
+        """The clock was set ahead: the next row starts this much after the end of the last one.
+
+        A counter's growth is in the time after that, unless this rate is implausible: then it is in no row.
+        """
         if self._last_end is not None:
             self._last_end += ahead_ns
+        if self._last_raw is not None:
+            self._before_step, self._last_raw = self._last_raw, None
 
     @property
     def watermark_ns(self) -> int | None:
@@ -82,7 +86,7 @@ class RowAccumulator:
     @property
     def stuck(self) -> bool:
         """True for an energy counter that has never grown: it is broken, because every GPU draws some power."""
-        return self.signal is ENERGY and not self.total_mass and self.total_covered_ns >= _SILENCE_NS
+        return self.signal is ENERGY and not self.total_mass and self.total_covered_ns >= SILENCE_NS
 
     def append(self, sample: Sample) -> bool:
         """Add one sample. False if it was left out; `dropped` counts the reasons.
@@ -162,8 +166,19 @@ class RowAccumulator:
 
     def _append_counter(self, end: int, raw: int, last_end: int | None) -> bool:
         """Add a counter's reading that is its first, or at most the last."""
-        last = self._last_raw
-        if last is None or last_end is None:
+        last, before_step = self._last_raw, self._before_step
+        if before_step is not None and last_end is not None:
+            growth, lasts_ns = raw - before_step, end - last_end
+            if not growth and lasts_ns < 2 * self.signal.refresh_ns:
+                self.dropped["duplicate"] += 1
+                return False
+            if 0 <= growth * NS_PER_S <= self.signal.limit * lasts_ns:
+                self._push(last_end, end, raw, growth)
+            else:
+                # The device went on while the machine or its clock stood still.
+                self.dropped["clock set ahead"] += 1
+                self._push(end, end, raw, 0)
+        elif last is None or last_end is None:
             self._push(end, end, raw, 0)
         elif raw == last:
             if end - last_end < 2 * self.signal.refresh_ns:
@@ -180,7 +195,7 @@ class RowAccumulator:
                 # The counter's last value before the reset is unknown, so the time in between stays uncovered.
                 self.dropped["reset"] += 1
                 self._push(end, end, raw, 0)
-        self._last_raw = raw
+        self._last_raw, self._before_step = raw, None
         return True
 
 
@@ -188,6 +203,7 @@ class SignalTotals(RowAccumulator):
     """The sums of one signal's rows, and the newest row: all that a scrape needs."""
 
     __slots__ = (
+        "_before_step",
         "_counter",
         "_far_behind",
         "_highest",
@@ -228,55 +244,6 @@ class SignalTotals(RowAccumulator):
         if end is None:
             return None
         return Sample(self.signal, self._start if self.signal.kind is Kind.WINDOW_MEAN else end, end, self._value)
-
-
-class BusyTotal:
-    """Busy time, from the best source that covers each moment. The total never decreases when the source changes.
-
-    `masses` are the counted masses by source, in its quanta·ns. `covered_ns` is the time that they cover together.
-    `signal` is the latest source, and `until_ns` the end of its newest counted row.
-    """
-
-    def __init__(self) -> None:
-        self.masses: dict[Signal, int] = {}
-        self.covered_ns = 0
-        self.signal: Signal | None = None
-        #: By source: up to which moment a lesser source waits for it. None before its first row.
-        self._waits: dict[Signal, int | None] = {}
-        self.restart()
-
-    def restart(self) -> None:
-        """Continue after the clock was set back: the last counted row lies in the future now."""
-        self.until_ns: int | None = None
-        self._first_ns: int | None = None
-        self._waits = dict.fromkeys(self._waits)
-
-    def skip(self, ahead_ns: int) -> None:
-        """The clock was set ahead: the last counted rows ended this much later by it."""
-        self.until_ns, self._first_ns = _later(self.until_ns, ahead_ns), _later(self._first_ns, ahead_ns)
-        self._waits = {signal: _later(until_ns, ahead_ns) for signal, until_ns in self._waits.items()}
-
-    def expect(self, signal: Signal) -> None:
-        """Announce a source that the device should have."""
-        self._waits[signal] = None
-
-    def take(self, signal: Signal, start: int, end: int, mass: int) -> None:
-        """Add a row. Its part after `until_ns` counts, unless a better source covers its end or is still awaited."""
-        self._waits[signal] = end + max(_SILENCE_NS, _SILENT_PERIODS * (end - start))
-        if self._first_ns is None:
-            self._first_ns = start
-        for better in BUSY_SOURCES[: BUSY_SOURCES.index(signal)]:
-            if better in self._waits and end <= (self._waits[better] or self._first_ns + _SILENCE_NS):
-                return
-        new = start if self.until_ns is None else max(start, self.until_ns)
-        if new < end:
-            self.masses[signal] = self.masses.get(signal, 0) + mass * (end - new) // (end - start)
-            self.covered_ns += end - new
-            self.signal, self.until_ns = signal, end
-
-
-def _later(moment: int | None, ahead_ns: int) -> int | None:
-    return None if moment is None else moment + ahead_ns
 
 
 class BusySourceTotals(SignalTotals):
@@ -378,7 +345,7 @@ class ColumnsBySignal(Generic[_A]):
         working = [column for column in columns if column is not None and not column.stuck]
         marks = [(column, mark) for column in working if (mark := column.watermark_ns) is not None]
         newest = max((mark for _, mark in marks), default=0)
-        return next((c for c, mark in marks if newest - mark <= _SILENCE_NS), working[0] if working else None)
+        return next((c for c, mark in marks if newest - mark <= SILENCE_NS), working[0] if working else None)
 
 
 class Ledger(ColumnsBySignal[SignalTotals]):

@@ -14,8 +14,9 @@ from gpu_profile.catalogue import BUSY_SOURCES, Signal, Tier
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.history.anchors import AnchoredColumn
 from gpu_profile.history.archive import Shared
+from gpu_profile.history.busy_total import BusyTotal
 from gpu_profile.history.column import Column
-from gpu_profile.history.ledger import BusyTotal, ColumnsBySignal
+from gpu_profile.history.ledger import ColumnsBySignal
 from gpu_profile.history.rows import Floats, Ints
 
 __all__ = ["HOT_ROWS", "SLOW_ROWS", "Column", "Floats", "Ints", "Timeline"]

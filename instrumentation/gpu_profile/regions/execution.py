@@ -31,6 +31,8 @@ class Execution:
     items: float | None = None
     device: Hashable = None
     failed: bool = False
+    #: The part of its host interval by which the clock was set ahead.
+    skipped_ns: int = 0
     #: How many executions it represents: above 1 where others were not sampled.
     represents: int = 1
     span_id: int = 0
@@ -87,6 +89,11 @@ class Execution:
     def host(self) -> Interval:
         """The host interval. Valid only after the execution has ended."""
         return Interval(self.start_ns, self.end_ns)
+
+    @property
+    def length_ns(self) -> int:
+        """The time that passed on the host. Valid only after the execution has ended."""
+        return max(0, self.end_ns - self.start_ns - self.skipped_ns)
 
     def profiled(self) -> dict[str, AttributeValue]:
         """The results of both profilers, as span attributes."""

@@ -5,7 +5,7 @@ import pytest
 from unit.history.columns import MS, T0, THROTTLE, column, reading, window
 
 from gpu_profile.catalogue.samples import Device, Interval, Sample
-from gpu_profile.catalogue.signals import MEMORY_USED, UTILIZATION
+from gpu_profile.catalogue.signals import ENERGY, MEMORY_USED, UTILIZATION
 from gpu_profile.history.ledger import Ledger
 from gpu_profile.history.rows import Cumulative
 from gpu_profile.history.timeline import Column, Timeline
@@ -139,3 +139,15 @@ def test_samples_from_before_the_step_that_come_after_it_are_late_and_no_clock_t
     counter = held.columns[THROTTLE]
     assert counter.dropped == {"late": 5}
     assert counter.integral(now - 6 * STEP, now) == Cumulative(600, 6 * STEP)
+
+
+def test_a_device_that_went_on_while_the_machine_stood_still_has_no_implausible_row() -> None:
+    held = Column(ENERGY, 64)
+    for i in range(10):
+        held.append(reading(T0 + i * STEP, 30_000 * i, ENERGY))
+    held.skip(3600 * NS_PER_S)
+    since = T0 + 3600 * NS_PER_S
+    for i in range(10, 20):
+        held.append(reading(since + i * STEP, 60 * 3_600_000 + 30_000 * i, ENERGY))
+    assert held.dropped == {"clock set ahead": 1}
+    assert held.integral(T0, since + 20 * STEP) == Cumulative(18 * 30_000, 18 * STEP)

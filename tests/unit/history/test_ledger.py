@@ -8,8 +8,9 @@ from support.programs import python
 from gpu_profile.catalogue import BUSY_SOURCES, Kind, Signal
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, MEMORY_USED, PCIE_RX, POWER, UTILIZATION
+from gpu_profile.history.busy_total import BusyTotal
 from gpu_profile.history.column import Column
-from gpu_profile.history.ledger import BusySourceTotals, BusyTotal, Ledger, SignalTotals
+from gpu_profile.history.ledger import BusySourceTotals, Ledger, SignalTotals
 from gpu_profile.history.timeline import Timeline
 
 ROOT = Path(__file__).parents[3]

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gpu_profile.clock import ClockStep
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.windows.activities import NamedActivities
 from gpu_profile.regions.execution import Execution, resolve_together
@@ -36,6 +37,15 @@ class EndedExecutions(NamedTuple):
         """Executions with times of their own."""
         starts, ends = [e.start_ns for e in executions], [e.end_ns for e in executions]
         return cls(executions, np.array(starts, np.int64), np.array(ends, np.int64))
+
+    def skipped(self, step: ClockStep) -> EndedExecutions:
+        """The same with later starts for executions during which the clock was set ahead. Notes it in them too."""
+        first, last = sorted((step.before.now_ns + step.ahead_ns, step.after.now_ns - step.ahead_ns))
+        during = (self.starts <= first) & (self.ends >= last)
+        for i in np.flatnonzero(during).tolist():
+            if self.executions[i].end_ns:
+                self.executions[i].skipped_ns += step.set_ns
+        return self._replace(starts=np.where(during, self.starts + step.set_ns, self.starts))
 
     def separate(self) -> Iterator[Execution]:
         """One execution with times for each row."""

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Final
 
 from gpu_profile.catalogue.samples import Device, Event
-from gpu_profile.clock import Clock
+from gpu_profile.clock import Clock, ClockStep, StepWatch
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.summary import Judged
 from gpu_profile.join.unmixing.pools.pooling import Pool
@@ -42,6 +42,10 @@ _ANCHOR_S: Final = 1.0
 STREAM_S: Final = 60.0
 #: Executions that may wait for the join. Of any more, the oldest count in calls and durations only.
 MOST_PENDING: Final = 200_000
+#: Pools continue later after a step ahead of at least this size: the length of a sensor's window. Ours.
+_LEAST_SKIP_NS: Final = NS_PER_S // 10
+#: The newest steps that are kept, for executions that began before them.
+_MOST_CLOCK_STEPS: Final = 16
 _DEVICE, _STREAM = attrgetter("device"), attrgetter("stream")
 
 
@@ -85,6 +89,9 @@ class Joiner:
         self._counts = counts
         self._late_ns = nanoseconds(late_s)
         self._started_ns = clock.now_ns()
+        self._clock_steps = StepWatch(clock)
+        #: Steps ahead of the clock.
+        self._skipped = deque[ClockStep](maxlen=_MOST_CLOCK_STEPS)
         #: Sensors, by UUID and signal, that were logged as contradicting their calibration.
         self._unexpected: set[tuple[str, str]] = set()
         #: The number of names and the placement's version at the last look-up of names of devices.
@@ -116,7 +123,12 @@ class Joiner:
             now = self._clock.now_ns()
             if not (final or self._answered(now)):
                 return
+            step = self._clock_steps.step()
+            if step is not None and step.ahead_ns > 0:
+                self._skipped.append(step)
             self._collect(began)
+            if step is not None and step.ahead_ns >= _LEAST_SKIP_NS:
+                self._skip(step)
             devices, frontier = self.devices(), now
             for device in devices:
                 pool = self._pool(device, now)
@@ -170,6 +182,13 @@ class Joiner:
                 self._unexpected.add((uuid, signal.key))
                 _log.warning("gpu-profile: %s", unexpected(pool.timeline.device, signal))
 
+    def _skip(self, step: ClockStep) -> None:
+        """Advance every pool up to a step of the clock, and continue after it: no time has passed in between."""
+        _log.warning("gpu-profile: the clock was set ahead by %.3f s", step.ahead_ns / NS_PER_S)
+        for pool in self.pools.values():
+            self._advance(pool, max(pool.frontier_ns, step.before.now_ns), final=True)
+            pool.skip(step.ahead_ns)
+
     def _answered(self, now: int) -> bool:
         """Whether the driver has listed its devices, or `DEADLINE_S` has passed."""
         return self.sampler.stats.turned_ns > 0 or now - self._started_ns > DEADLINE_S * NS_PER_S
@@ -212,7 +231,10 @@ class Joiner:
         marked: Counter[tuple[str, Hashable]] = Counter()
         if any(map(_STREAM, executions)):
             marked.update((e.name, e.device) for e in ended.executions if e.stream is not None)
-        for (name, device), times in self.verdicts.take(ended, where).items():
+        counted = ended
+        for step in self._skipped:
+            counted = counted.skipped(step)
+        for (name, device), times in self.verdicts.take(counted, where).items():
             for pool in (self.pools[uuid] for uuid in where[device] if uuid in self.pools):
                 pool.count(name, times, until_ns=self.last_end_ns, marked=marked[name, device])
         for hook in self.on_end:

@@ -67,7 +67,7 @@ class RegionInstruments:
             return
         # `verdicts` has counted it already. A name beyond the limit was counted as `other`.
         name = execution.name if execution.name in session.joiner.verdicts.durations else OTHER
-        seconds = max(0, execution.end_ns - execution.start_ns) / NS_PER_S
+        seconds = execution.length_ns / NS_PER_S
         if self._takes_context and execution.sampled:
             span = NonRecordingSpan(SpanContext(execution.trace_id, execution.span_id, False, _SAMPLED))
             self._durations.record(seconds, {"region": name}, trace.set_span_in_context(span))

@@ -62,7 +62,7 @@ class _Examples:
     def _remember(self, session: Session, execution: Execution) -> None:
         # A name beyond the limit counts as `other`, which mixes regions and has no exemplars.
         if execution.sampled and execution.name in session.joiner.verdicts.durations:
-            seconds = max(0, execution.end_ns - execution.start_ns) / NS_PER_S
+            seconds = execution.length_ns / NS_PER_S
             self._newest[execution.name, bisect_left(BUCKETS_S, seconds)] = _Example(
                 execution.trace_id, execution.span_id, seconds, execution.end_ns / NS_PER_S
             )

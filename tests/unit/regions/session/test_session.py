@@ -98,6 +98,41 @@ def test_clock_that_is_set_back_delays_no_span_and_the_join_goes_on(
     assert stage.attributes("after")["coverage"] > 0.95
 
 
+@pytest.mark.parametrize("ahead_s", [0.5, 3.0, 60.0, 3600.0])
+@pytest.mark.parametrize("suspended", [False, True])
+def test_clock_that_is_set_ahead_gives_no_region_time_that_never_passed(
+    staged: Staged, ahead_s: float, suspended: bool
+) -> None:
+    stage = staged(on_device=False)
+
+    def work(name: str, times: int) -> None:
+        for i in range(times):
+            with region(name):
+                stage.work(0.3 + 0.03 * (i % 7), name, share=0.6)
+            stage.run(0.05 + 0.02 * (i % 5))
+
+    work("before", 40)
+    start = stage.clock.elapsed_ns()
+    with region("during"):
+        stage.work(2.0, "during", share=0.6)
+        (stage.clock.suspend if suspended else stage.clock.set_forward)(ahead_s)
+        stage.work(2.0, "during", share=0.6)
+    length_s = (stage.clock.elapsed_ns() - start) / NS_PER_S
+    work("after", 40)
+    stage.flush()
+    pool, regions = stage.session.joiner.pools[stage.uuid], stage.session.joiner.verdicts.durations
+    assert regions["during"].total_ns / NS_PER_S == pytest.approx(length_s + ahead_s * suspended, abs=0.01)
+    assert regions["after"].total_ns / NS_PER_S == pytest.approx(40 * 0.39, rel=0.02)
+    found = {name: pool.pooled(name) for name in ("before", "during", "after")}
+    assert found["during"].inclusive_s == pytest.approx(4.0, abs=0.3)
+    assert found["after"].inclusive_s == pytest.approx(regions["after"].total_ns / NS_PER_S, abs=0.3)
+    energy_w = {name: each.energy_j / each.inclusive_s for name, each in found.items() if each.energy_j is not None}
+    assert energy_w.keys() == found.keys()
+    assert energy_w["after"] == pytest.approx(energy_w["before"], rel=0.05)
+    assert energy_w["during"] == pytest.approx(energy_w["before"], rel=0.15)
+    assert stage.session.counts["clock set back"] == 0
+
+
 def test_nested_regions_are_charged_once(stage: Stage) -> None:
     pauses = 0.02 + 0.007 * (np.arange(60) % 5)
     for pause in pauses.tolist():

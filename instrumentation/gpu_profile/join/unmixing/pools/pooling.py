@@ -172,18 +172,18 @@ class Pool:
     def _due(self, until_ns: int, *, final: bool) -> int:
         """The time up to which `advance` can go."""
         if until_ns < self.frontier_ns - _SET_BACK_NS:
-            self._set_back(until_ns)
+            self.set_back += 1
+            self.skip(until_ns - self.frontier_ns)
         return max(self.frontier_ns, until_ns if final else until_ns - until_ns % _STEP_NS)
 
-    def _set_back(self, until_ns: int) -> None:
-        """Continue from an earlier time: totals and equations remain, earlier active time is dropped."""
-        self.set_back += 1
-        self.attribution.restart(until_ns)
+    def skip(self, ahead_ns: int) -> None:
+        """Continue this much later, or earlier if negative: the clock was set, and the time in between is no region's.
+        Totals and equations remain. Active time without windows so far is dropped."""
+        self.start_ns, self.frontier_ns = self.start_ns + ahead_ns, self.frontier_ns + ahead_ns
+        self.attribution.restart(self.frontier_ns)
         self._throttling.restart()
         for mixture in self._mixtures:
-            mixture.restart(until_ns)
-        self.start_ns -= self.frontier_ns - until_ns
-        self.frontier_ns = until_ns
+            mixture.restart(self.frontier_ns)
 
     def _take(self, activities: Activities, until_ns: int, *, final: bool) -> None:
         # A stamp that is far in the future must not cause a step for every second until then.
