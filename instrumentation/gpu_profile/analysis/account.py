@@ -114,7 +114,10 @@ def analyse(
     recording = aligned(recording, clocks)
     impossible: list[str] = []
     timelines = {
-        device.uuid: timeline_of(device, recording.samples[device.uuid], impossible) for device in devices_of(recording)
+        device.uuid: timeline_of(
+            device, recording.samples[device.uuid], impossible, recording.pauses.get(device.uuid, ())
+        )
+        for device in devices_of(recording)
     }
     unknown = [uuid for uuid in devices if uuid not in timelines]
     if unknown:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -14,6 +15,7 @@ from gpu_profile.catalogue.samples import Device, DeviceKind, Sample
 from gpu_profile.history.timeline import Column, Timeline
 from gpu_profile.join.summary import RegionSummary
 from gpu_profile.recording import Columns, Recording
+from gpu_profile.recording.pauses import Pause
 from gpu_profile.report.table import printable
 from gpu_profile.units import NS_PER_S, percent
 
@@ -63,8 +65,10 @@ def devices_of(recording: Recording) -> list[Device]:
     return sorted(clean, key=lambda d: (d.kind is not DeviceKind.GPU, none if d.index is None else d.index, d.uuid))
 
 
-def timeline_of(device: Device, columns: Mapping[str, Columns], impossible: list[str]) -> Timeline:
-    """The device's history as in the sampler, with room for all samples."""
+def timeline_of(
+    device: Device, columns: Mapping[str, Columns], impossible: list[str], pauses: Sequence[Pause] = ()
+) -> Timeline:
+    """The device's history as in the sampler, with room for all samples. No row covers `pauses`."""
     capacity = 1 + max(len(column.value) for column in columns.values())
     timeline = Timeline(device, map(signal, columns), capacity=max(2, capacity))
     for key, column in columns.items():
@@ -77,9 +81,14 @@ def timeline_of(device: Device, columns: Mapping[str, Columns], impossible: list
                 f"{wrong:,} samples of {key} of {device.uuid} left out: they end before they start, or lie beyond all "
                 "calendars"
             )
-        timeline.append(
-            Sample(row, a, b, value) for a, b, value in zip(*(each[right].tolist() for each in column), strict=True)
-        )
+        cuts = np.searchsorted(ends[right], [pause.start_ns for pause in pauses], "right").tolist()
+        for place, (first, last) in enumerate(pairwise([0, *cuts, None])):
+            if place:
+                timeline.columns[row].skip(pauses[place - 1].end_ns - pauses[place - 1].start_ns)
+            timeline.append(
+                Sample(row, a, b, value)
+                for a, b, value in zip(*(each[right][first:last].tolist() for each in column), strict=True)
+            )
     return timeline
 
 

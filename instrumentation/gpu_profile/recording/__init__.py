@@ -6,7 +6,8 @@ Read in this order:
 - `records`: facts as JSON: processes, spans, device intervals. `kernel_stamps`: the kernels of a span.
 - `columns`: samples as compressed arrays.
 - `writer`: appends whole records. `reader`: reads all intact records, reports the damage, and repairs.
-- `set_clocks`: clocks that were set back during the recording, from the order of writing.
+- `set_clocks`: clocks that were set during the recording, from recorded moments or the order of writing.
+- `pauses`: suspensions of the machine, and clocks that were set ahead without such moments.
 - `rank`: a process's place in a launched job.
 - `nccl_inspector`: collectives from the files of another program, NCCL Inspector.
 

@@ -7,6 +7,7 @@ import json
 import struct
 from array import array
 from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -118,3 +119,10 @@ def _stretches(source: Columns) -> list[Columns]:
     """The samples of one process, cut at long pauses: it was idle meanwhile."""
     breaks = np.flatnonzero(np.diff(source.t_end) > _PAUSE_NS) + 1
     return [Columns(*parts) for parts in zip(*(np.split(column, breaks) for column in source), strict=True)]
+
+
+def rescaled(value: Column, old: float, new: float) -> Column:
+    """Values in another quantum, rounded half up. OverflowError if one does not fit 64 bits."""
+    ratio = Fraction(str(old)) / Fraction(str(new))
+    doubled = [2 * number * ratio.numerator + ratio.denominator for number in value.tolist()]
+    return np.array([number // (2 * ratio.denominator) for number in doubled], dtype=np.int64)

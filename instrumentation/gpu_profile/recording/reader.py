@@ -8,7 +8,6 @@ import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -18,13 +17,13 @@ from gpu_profile.catalogue import Kind
 from gpu_profile.catalogue import signal as signal_row
 from gpu_profile.catalogue.samples import Device, Event
 from gpu_profile.errors import RecordingError
-from gpu_profile.recording.columns import Block, Column, Columns, decode_blocks, joined, merged
+from gpu_profile.recording.columns import Block, Column, Columns, decode_blocks, joined, merged, rescaled
 from gpu_profile.recording.format import HEADER_SIZE, SUFFIX, FileRecord, RecordType, frames, header_problem, inflate
+from gpu_profile.recording.pauses import Pause, pauses_of
 from gpu_profile.recording.records import ProcessInfo, SpanRecord, from_fields
 from gpu_profile.recording.set_clocks import SetClock, recorded_clock, set_clock
 
 _T = TypeVar("_T")
-
 #: The most process numbers in a line.
 _NAMED: Final = 8
 
@@ -48,7 +47,7 @@ class Recording:
 
     `samples` maps a device's UUID to a mapping from the signal's key to its columns. `lost_bytes` counts the bytes
     outside all intact records. `problems` has one line for each missing part, with file and place. `device_hosts` maps
-    a device's UUID to the host of the process that recorded it.
+    a device's UUID to the host of the process that recorded it. `pauses` maps it to the times without measurement.
     """
 
     processes: tuple[ProcessInfo, ...]
@@ -60,6 +59,7 @@ class Recording:
     lost_bytes: int = 0
     problems: tuple[str, ...] = ()
     device_hosts: Mapping[str, str] = field(default_factory=dict)
+    pauses: Mapping[str, tuple[Pause, ...]] = field(default_factory=dict)
 
 
 class Cut(NamedTuple):
@@ -89,6 +89,7 @@ def read_recording(directory: str | os.PathLike[str], *, since_ns: int = 0) -> R
     samples: dict[str, dict[str, Columns]] = {}
     for (device, key), blocks in content.blocks.items():
         samples.setdefault(device, {})[key] = merged([joined(own) for own in blocks.values()])
+    pauses, lines = pauses_of(samples, content.writers())
     return Recording(
         tuple(content.processes),
         tuple(content.devices.values()),
@@ -97,8 +98,9 @@ def read_recording(directory: str | os.PathLike[str], *, since_ns: int = 0) -> R
         tuple(content.events),
         tuple(content.notes),
         content.lost_bytes,
-        tuple(dict.fromkeys([*content.problems, *content.unended()])),
+        tuple(dict.fromkeys([*content.problems, *lines, *content.unended()])),
         content.device_hosts,
+        pauses,
     )
 
 
@@ -173,8 +175,7 @@ def _check_header(path: Path, data: bytes) -> str | None:
 
 @dataclass
 class _RecordingContent:
-    """The records read so far, of processes that began at `since_ns` or later. `several`: the recording has more than
-    one file."""
+    """The records read so far, of processes that began at `since_ns` or later. `several`: it has more than one file."""
 
     since_ns: int = 0
     several: bool = False
@@ -232,9 +233,8 @@ class _RecordingContent:
                 self._lost(f"{path}: byte {record.start}: malformed record of {size} bytes skipped ({reason})", size)
         self._gap(path, at, len(data), "the file is cut off or damaged there")
         if process is not None:
-            self.parts[path] = (
-                len(self.processes), slice(first_span, len(self.spans)), slice(first_event, len(self.events))
-            )  # fmt: skip
+            own = slice(first_span, len(self.spans)), slice(first_event, len(self.events))
+            self.parts[path] = len(self.processes), *own
             self._written_by(replace(process, end_ns=end_ns), path, first_span)
         else:
             self.problems.append(f"{path}: byte {HEADER_SIZE}: no record of the process that wrote the file")
@@ -278,6 +278,16 @@ class _RecordingContent:
             for path in paths
             if path in blocks and signal_row(key).kind is not Kind.WINDOW_MEAN
         ]
+
+    def writers(self) -> dict[str, list[ProcessInfo]]:
+        """For each device with samples, the processes with its clock: first the ones that recorded it."""
+        result: dict[str, list[ProcessInfo]] = {}
+        for (device, _), blocks in self.blocks.items():
+            own = [self.processes[self.parts[path][0]] for path in blocks if path in self.parts]
+            boots = {process.boot for process in own} - {""}
+            if own:
+                result.setdefault(device, []).extend([*own, *(each for each in self.processes if each.boot in boots)])
+        return result
 
     def _runs_on(self, path: Path, devices: set[str]) -> bool:
         """Whether a file has executions on some of the devices, and no readings of its own."""
@@ -352,19 +362,12 @@ class _RecordingContent:
             )
             return
         try:
-            value = block.value if block.quantum == row.quantum else _rescaled(block.value, block.quantum, row.quantum)
+            value = block.value if block.quantum == row.quantum else rescaled(block.value, block.quantum, row.quantum)
         except (ValueError, ArithmeticError) as error:
             self.problems.append(f"{path}: skipped samples of {block.signal!r} in quanta of {block.quantum}: {error}")
             return
         own = self.blocks.setdefault((block.device, row.key), {}).setdefault(path, [])
         own.append(Columns(block.t_start, block.t_end, value))
-
-
-def _rescaled(value: Column, old: float, new: float) -> Column:
-    """Values in another quantum, rounded half up. OverflowError if one does not fit 64 bits."""
-    ratio = Fraction(str(old)) / Fraction(str(new))
-    doubled = [2 * number * ratio.numerator + ratio.denominator for number in value.tolist()]
-    return np.array([number // (2 * ratio.denominator) for number in doubled], dtype=np.int64)
 
 
 def _is_written(path: Path) -> bool:

@@ -213,7 +213,8 @@ def test_several_settings_and_a_suspension(tmp_path: Path) -> None:
     last_ns = seen[-1][0] - seen[-1][1]
     assert energy.t_end.tolist() == [passed + last_ns for _, passed in seen]
     assert energy.value.tolist() == list(range(100))
-    (line,) = recording.problems
+    line, other = recording.problems
+    assert "1,000.000 s are not measured, because it was suspended" in other
     assert "was set ahead by 3,600.000 s and back by 60.000 s and 1 times more: earlier" in line
     assert len(recording.processes[0].moments) == 9
     assert recording.processes[0].boot

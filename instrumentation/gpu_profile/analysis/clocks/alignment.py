@@ -17,6 +17,7 @@ from gpu_profile.analysis.runs import LATEST_NS, device_marks, usable
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.recording import Columns, DeviceInterval, ProcessInfo, Recording, SpanRecord
 from gpu_profile.recording.nccl_inspector import Collective
+from gpu_profile.recording.pauses import Pause
 
 #: Collectives in which no rank leaves before all have entered. The others pass data on in one direction.
 JOINT: Final = frozenset({"AllReduce", "AllGather", "AllGatherV", "ReduceScatter", "All2All"})
@@ -229,6 +230,12 @@ def aligned(recording: Recording, clocks: NodeClocks) -> Recording:
         recording,
         processes=tuple(_process(process, offsets.get(process.host)) for process in recording.processes),
         samples=samples,
+        pauses={
+            uuid: pauses
+            if (offset := offsets.get(devices.get(uuid, ""))) is None
+            else tuple(Pause(_time(start, offset), _time(end, offset)) for start, end in pauses)
+            for uuid, pauses in recording.pauses.items()
+        },
         spans=tuple(spans),
         events=tuple(
             event
