@@ -206,12 +206,14 @@ def summarise_run(
     warmup_s: float = 0.0,
     notes: Sequence[str] = (),
     traces: Mapping[Signal, Means] | None = None,
+    skipped_ns: int = 0,
 ) -> GpuSummary:
     """The summary of `run` from the samples of `timeline` that overlap it after the first `warmup_s`.
 
     For a run that outlives the history, the trace comes from `traces`, and the rest from an anchor at its start.
+    `skipped_ns`: the part of the run by which the clock was set ahead, so that it never passed.
     """
-    duration_s = seconds(run.end_ns - run.start_ns)
+    duration_s = seconds(max(0, run.end_ns - run.start_ns - skipped_ns))
     # Empty if the warm-up is at least as long as the run.
     measured = Interval(min(run.start_ns + round(warmup_s * NS_PER_S), run.end_ns), run.end_ns)
     length_s = seconds(max(0, measured.end_ns - measured.start_ns))
@@ -231,6 +233,9 @@ def summarise_run(
     peaks = [watts for watts in (mean_w, power and power.maximum) if watts is not None]
     total = timeline.device.memory_bytes
     coverage = busy.coverage if busy else energy.coverage if energy else 0.0
+    if skipped_ns and length_s:
+        remarks.append(f"the clock was set ahead by {seconds(skipped_ns):.3f}s: that time is left out")
+        coverage *= length_s / max(length_s - seconds(skipped_ns), length_s * coverage or 1.0)
     if length_s:
         remarks.append("no utilisation samples" if busy is None else busy.doubt)
         if coverage and coverage < WELL_COVERED:

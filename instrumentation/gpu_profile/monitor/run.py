@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Signal
 from gpu_profile.catalogue.samples import Device, Interval, Sample
+from gpu_profile.clock import StepWatch
 from gpu_profile.driver import is_simulated, lag_s
 from gpu_profile.driver.visible import Visible
 from gpu_profile.errors import GpuBackendError, GpuProfileError
@@ -62,6 +63,9 @@ class Run:
         self.start_ns = self.end_ns = 0
         self._reads, self._keeps = reads, keeps
         self._clock = process.settings().clock
+        self._clock_steps = StepWatch(self._clock)
+        #: The part of the run by which the clock was set ahead.
+        self.skipped_ns = 0
         self._pid = os.getpid()
         self._notes: list[str] = []
         self._hold: Hold | None = None
@@ -100,6 +104,7 @@ class Run:
         except BaseException:
             self.release()
             raise
+        self._clock_steps.step()
         self.start_ns = self._clock.now_ns()
         if self._reads:
             # The anchor keeps sums from here on, for a run that outlives the history.
@@ -209,7 +214,7 @@ class Run:
     def closing(self, error: BaseException | None = None) -> Pauses:
         """End the run and summarise it. An exception of `sync_fn` is raised last, or added as a note to `error`."""
         if self.abandoned:
-            self.end_ns = max(self._clock.now_ns(), self.start_ns)
+            self._end()
             self.summaries = tuple(self._without_numbers(label, "n/a", self.abandoned) for label, _ in self.devices)
             return
         failure: Exception | None = None
@@ -218,7 +223,7 @@ class Run:
                 self.synchronise()
             except Exception as raised:  # noqa: BLE001 - the summary comes first
                 failure = raised
-            self.end_ns = max(self._clock.now_ns(), self.start_ns)
+            self._end()
             if self._reads:
                 if self._sampler is not None:
                     yield from self._settle(self._sampler)
@@ -229,6 +234,11 @@ class Run:
             if error is None:
                 raise failure
             error.add_note(f"gpu-profile: sync_fn raised too: {failure!r}")
+
+    def _end(self) -> None:
+        self.end_ns = max(self._clock.now_ns(), self.start_ns)
+        step = self._clock_steps.step()
+        self.skipped_ns = max(0, step.set_ns) if step is not None else 0
 
     def _settle(self, sampler: Sampler) -> Pauses:
         """Wait until samples cover the run's end, or will not come."""
@@ -271,6 +281,7 @@ class Run:
             warmup_s=self.options.warmup_s,
             notes=notes,
             traces={signal: trace.means for signal, trace in self._traces.get(device.uuid, {}).items()},
+            skipped_ns=self.skipped_ns,
         )
 
     def samples(self) -> list[list[GpuSample]]:
@@ -280,7 +291,7 @@ class Run:
         return [[] if timeline is None else samples_of(timeline, run) for timeline in kept]
 
     def _without_numbers(self, label: int | str, name: str, note: str) -> GpuSummary:
-        duration_s = seconds(self.end_ns - self.start_ns)
+        duration_s = seconds(max(0, self.end_ns - self.start_ns - self.skipped_ns))
         return GpuSummary(label, name, duration_s, self.options.interval_s, notes=note)
 
     def release(self) -> None:

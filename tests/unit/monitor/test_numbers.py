@@ -1,3 +1,4 @@
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -248,3 +249,26 @@ def test_device_that_the_settings_leave_out_is_read_for_as_long_as_it_is_asked_f
             scene.run(1.0)
         assert measured(monitor).coverage == 1.0
         assert [device.uuid for device in scene.session.joiner.devices_of(Execution("step"))] == [one]
+
+
+@pytest.mark.parametrize("ahead_s", [0.4, 60.0])
+def test_a_clock_that_is_set_ahead_lengthens_no_run(scene: Scene, ahead_s: float) -> None:
+    edges, uuid = list[int](), scene.queue.device_uuid
+    scene.run(1.0)
+    with GpuMonitor() as monitor:
+        edges.append(scene.clock.now_ns())
+        scene.work(2.0)
+        scene.run(1.0)
+        edges.append(scene.clock.now_ns())
+        scene.clock.set_forward(ahead_s)
+        edges.append(scene.clock.now_ns())
+        scene.work(3.0)
+        edges.append(scene.clock.now_ns())
+    got = measured(monitor)
+    assert got.duration_s == pytest.approx(6.0, abs=0.01)
+    assert got.busy_time_est_s == pytest.approx(5.0, abs=0.3)
+    assert got.coverage == pytest.approx(1.0, abs=0.05)
+    assert f"the clock was set ahead by {ahead_s:.3f}s: that time is left out" in got.notes
+    # The simulated GPU went on meanwhile: its growth over the step is left out if it is implausible.
+    before_j, between_j, after_j = (scene.truth().device(uuid, a, b).energy_j for a, b in pairwise(edges))
+    assert got.energy_j == pytest.approx(before_j + after_j, abs=0.05 * (before_j + after_j) + min(between_j, 40))
