@@ -24,6 +24,7 @@ from gpu_profile.driver.null import SilentDriver
 from gpu_profile.errors import DeviceLost, GpuBackendError
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
+from gpu_profile.units import NS_PER_S
 
 SIGNALS = (rows.ENERGY, rows.TEMPERATURE, rows.SM)
 
@@ -567,3 +568,25 @@ def test_a_table_that_is_a_folder_or_nested_without_end_is_refused_and_costs_no_
         with pytest.raises(GpuBackendError, match="not a regular file"):
             node.open()
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+@pytest.mark.parametrize("late", [0, 2])
+@pytest.mark.parametrize("ahead_s", [0.5, 3.0, 60.0, 3600.0])
+def test_a_reader_covers_no_time_that_the_clock_of_the_node_was_set_ahead_by(
+    node: Node, ahead_s: float, late: int
+) -> None:
+    """The writer's samples arrive late, so that some from before the step come after it."""
+    sampler = Sampler(node.open, clock=node.clock)
+    for i in range(120):
+        if i == 60:
+            node.clock.set_forward(ahead_s)
+            node.touch()
+        node.write()
+        if i not in range(60 - late, 60):
+            sampler.step(force=True)
+    column = sampler.timelines[0].columns[rows.ENERGY]
+    assert sampler.driver is not None
+    # Around the step, at most some samples are lost. The rows have the rate of one quantum in 0.1 s.
+    assert 10 * NS_PER_S <= column.total_covered_ns <= 12 * NS_PER_S
+    assert column.total_mass * 10**8 == pytest.approx(column.total_covered_ns, abs=1e8)
+    assert column.dropped["clock set back"] == 0

@@ -98,8 +98,7 @@ def test_clock_that_is_set_back_delays_no_span_and_the_join_goes_on(
     assert stage.attributes("after")["coverage"] > 0.95
 
 
-@pytest.mark.parametrize("ahead_s", [0.5, 3.0, 60.0, 3600.0])
-@pytest.mark.parametrize("suspended", [False, True])
+@pytest.mark.parametrize(("ahead_s", "suspended"), [(0.5, False), (60.0, False), (3600.0, True)])
 def test_clock_that_is_set_ahead_gives_no_region_time_that_never_passed(
     staged: Staged, ahead_s: float, suspended: bool
 ) -> None:
