@@ -21,6 +21,7 @@ from gpu_profile_exporter.config import SETTINGS, Config, Loaded, load, options,
 from gpu_profile_exporter.config.setting import places
 from gpu_profile_exporter.operating import systemd
 from gpu_profile_exporter.operating.control import Action, signals
+from gpu_profile_exporter.operating.plain_asyncio import import_asyncio
 
 if TYPE_CHECKING:
     from gpu_profile_exporter.node import ExporterNode
@@ -103,6 +104,7 @@ def serve(config: Config, reread: Action) -> None:
     # The matrices of requests' costs and of spans are small: more threads of BLAS would only wait for one another, and
     # take cores from the node's programs. Read when numpy is imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    import_asyncio(tls=config.web_config_file is not None)
     from gpu_profile_exporter.node import ExporterNode
 
     with signals() as control, ExporterNode(config) as node:

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 import trustme
-from support.programs import printed
+from support.programs import exporter, printed
 from support.servers import GET, Gate, answer, ask, closed, connect, echo, rejected, serving, until_counted, value
 
 from gpu_profile.errors import UsageError
@@ -469,3 +470,15 @@ def test_gzip_is_negotiated_through_the_routes() -> None:
         _, headers, body = ask(server, Accept="text/plain", Accept_Encoding="gzip")
         assert headers["content-encoding"] == "gzip"
         assert gzip.decompress(body) == b"text/plain\n" * 1000
+
+
+def test_the_exporter_loads_openssl_only_to_serve_tls(folder: Path) -> None:
+    context = ssl.create_default_context()
+    AUTHORITY.configure_trust(context)
+    tls = "--web-config-file", str(config(folder, TLS))
+    for arguments, scheme in ((), "http"), (tls, "https"):
+        with exporter("--driver", "none", *arguments) as running:
+            assert running.url.startswith(f"{scheme}://")
+            with urlopen(f"{running.url}/metrics", context=context, timeout=10) as reply:
+                assert b"gpu_profile_driver_up" in reply.read()
+            assert ("libssl" in Path(f"/proc/{running.process.pid}/maps").read_text()) == (scheme == "https")

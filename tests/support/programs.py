@@ -97,7 +97,7 @@ def exporter(*arguments: str, **env: str) -> Iterator[Exporter]:
     try:
         assert process.stdout is not None
         first_line = process.stdout.readline()
-        match = re.search(r" on (http://127\.0\.0\.1:\d+)/metrics$", first_line)
+        match = re.search(r" on (https?://127\.0\.0\.1:\d+)/metrics$", first_line)
         if match is None:
             process.kill()
             raise AssertionError(f"no address in {first_line!r}: {process.communicate()[1]}")

@@ -3,7 +3,7 @@
 Read in this order:
 
 - `listener`: starts and stops the server and accepts connections. `limits`: its limits.
-- `settings`, `web_config`: the web configuration file, and its renewal while the server runs.
+- `settings`, `web_config`, `files`: the web configuration file, and its renewal while the server runs.
 - `admission`: chooses the connection to close when too many are open. `connection`: one connection with its deadlines.
 - `tls`, `auth`: certificates and passwords, with a limit on the CPU time of password checks.
 - `answers`: authenticates each request, counts it (`counts`) and passes it to a handler under a deadline.

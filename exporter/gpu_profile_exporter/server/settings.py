@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import logging
-import ssl
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpu_profile.errors import UsageError
-from gpu_profile_exporter.server import web_config
 from gpu_profile_exporter.server.auth import Hashes, bcrypt_check
 from gpu_profile_exporter.server.connection import address
 from gpu_profile_exporter.server.counts import Counts
-from gpu_profile_exporter.server.tls import context
-from gpu_profile_exporter.server.web_config import Files
+from gpu_profile_exporter.server.files import Files
+
+if TYPE_CHECKING:
+    import ssl
 
 _log = logging.getLogger("gpu_profile_exporter")
 
@@ -95,6 +96,10 @@ class Web:
     def _load(self, files: Files) -> WebSettings:
         if self._path is None:
             return WebSettings()
+        # Imported here because they load OpenSSL, which takes 4 MiB of RAM.
+        from gpu_profile_exporter.server import web_config
+        from gpu_profile_exporter.server.tls import context
+
         config = web_config.read(self._path, files)
         if config.users:
             bcrypt_check()

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from gpu_profile.errors import UsageError
+from gpu_profile_exporter.server.files import Files
 from gpu_profile_exporter.server.tls import CURVES, SUITES, VERSIONS, Pem, TlsConfig, Verify
 
 if TYPE_CHECKING:
     from yaml import Node
 
-_SIZE: Final = 1 << 20
 #: Permitted bcrypt costs. A check of cost 14 takes about a second, which is already long for a scrape.
 COSTS: Final = range(4, 15)
 _BCRYPT: Final = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}")
@@ -43,39 +43,6 @@ _TLS_KEYS: Final = (
     *("cert", "key", "client_ca", "cert_file", "key_file", "client_ca_file", "client_auth_type", "cipher_suites"),
     *("client_allowed_sans", "min_version", "max_version", "prefer_server_cipher_suites", "curve_preferences"),
 )
-
-Stamp = tuple[int, int, int]
-
-
-@dataclass(slots=True)
-class Files:
-    """The files of a configuration, with their stamps at the time of reading."""
-
-    seen: dict[Path, Stamp | None] = field(default_factory=dict)
-
-    def read(self, path: Path, at: str) -> bytes:
-        """A file's content. Raises UsageError, which begins with `at`, if it cannot be read."""
-        self.seen[path] = _stamp(path)
-        try:
-            with path.open("rb") as file:
-                data = file.read(_SIZE + 1)
-        except OSError as error:
-            raise UsageError(f"{at}: cannot read {path}: {error.strerror or error}") from error
-        if len(data) > _SIZE:
-            raise UsageError(f"{at}: {path} is larger than 1 MiB")
-        return data
-
-    def changed(self) -> bool:
-        """Whether one of the files has changed since it was read."""
-        return any(_stamp(path) != stamp for path, stamp in self.seen.items())
-
-
-def _stamp(path: Path) -> Stamp | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return (status.st_ino, status.st_mtime_ns, status.st_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from gpu_profile_exporter.push.grpc_client import METHODS
 from gpu_profile_exporter.server import web_config
 from gpu_profile_exporter.server.connection import Ends
 from gpu_profile_exporter.server.counts import Counts
+from gpu_profile_exporter.server.files import Files
 from gpu_profile_exporter.server.tls import Verify
 from gpu_profile_exporter.sidecar.encodings import MOST_BYTES
 from gpu_profile_exporter.sidecar.messages import Refused
@@ -113,7 +114,7 @@ def _is_specific(host: str) -> bool:
 
 
 def _credentials(module: Any, path: Path) -> grpc.ServerCredentials | None:
-    config = web_config.read(path, web_config.Files())
+    config = web_config.read(path, Files())
     if config.users or config.rate is not None:
         raise UsageError(f"--receive-grpc: {path} has users or a rate limit, which only --receive-http supports")
     tls = config.tls

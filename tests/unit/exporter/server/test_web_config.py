@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from gpu_profile.errors import UsageError
 from gpu_profile_exporter.server.counts import Counts
+from gpu_profile_exporter.server.files import Files
 from gpu_profile_exporter.server.settings import Web
 from gpu_profile_exporter.server.tls import Verify, context
-from gpu_profile_exporter.server.web_config import Files, WebConfig, read
+from gpu_profile_exporter.server.web_config import WebConfig, read
 
 # "secret", at cost 4 so that tests are quick.
 ALICE = "$2b$04$hYSuf45icwxDc2Jg/62M2O6cL2mn6SHs3.8WmUC/0z5Zo0U9GDdv2"
