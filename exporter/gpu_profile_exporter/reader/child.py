@@ -36,8 +36,6 @@ from gpu_profile_exporter.reader.wire import Incoming, Message, send
 DEVICES_S: Final = 2.0
 #: The shortest interval at which samples are sent: waking the supervisor costs more than the samples.
 SEND_S: Final = 0.25
-#: A process without news sends a sign of life this often, because the supervisor restarts a silent one.
-SIGN_S: Final = 1.0
 _NUMBERS: Final = {signal: number for number, signal in enumerate(SIGNALS)}
 
 
@@ -275,17 +273,14 @@ def _plain(device: Device) -> dict[str, Any]:
 
 def run(settings: ReaderSettings, clock: Clock = SYSTEM_CLOCK) -> None:
     """Run the process that `settings` describe, until the supervisor closes a pipe."""
-    loop = _loop(settings, Heartbeat(settings.where_fd), clock)
-    orders, sent_ns = Incoming(), 0
+    where, orders = Heartbeat(settings.where_fd), Incoming()
+    loop = _loop(settings, where, clock)
     try:
         while True:
             delay = loop.step()
-            news, now_ns = loop.news(clock.now_ns()), clock.elapsed_ns()
-            if not news and now_ns - sent_ns > nanoseconds(SIGN_S):
-                news = [("alive",)]
-            for message in news:
+            for message in loop.news(clock.now_ns()):
                 send(settings.out_fd, message)
-                sent_ns = now_ns
+            where.turn()
             ready, _, _ = select.select([settings.orders_fd], [], [], delay)
             if not ready:
                 continue

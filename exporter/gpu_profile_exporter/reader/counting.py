@@ -19,7 +19,8 @@ from gpu_profile_exporter.reader.wire import Message
 #: The shortest interval between counts, and the largest share of a core for them: NVML may take 0.1 s to start.
 COUNT_S: Final = 2.0
 SHARE: Final = 0.002
-_LONGEST_STEP_S: Final = 1.0
+#: The longest time between two turns, which show the supervisor that this process runs.
+_LONGEST_STEP_S: Final = 2.0
 
 
 class DeviceCounting:

@@ -1,8 +1,8 @@
 """The call in progress of a reader process, in memory shared with the supervisor: a hanging process sends no messages.
 
-Three 64-bit integers: the NVML index of the GPU that is being called, the start of the call (monotonic ns; 0: none),
-and its time limit (ns). The writer clears the start first and sets it last, so that a reader never pairs one GPU with
-another's start.
+Four 64-bit integers: the NVML index of the GPU that is being called, the start of the call (monotonic ns; 0: none), its
+time limit (ns), and the end of the last turn (monotonic ns; 0: none yet). The writer clears the start first and sets it
+last, so that a reader never pairs one GPU with another's start.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-_SIZE: Final = 24
-_PLACE, _SINCE, _LIMIT = range(3)
+_SIZE: Final = 32
+_PLACE, _SINCE, _LIMIT, _TURNED = range(4)
 #: Not a GPU: a call that starts or queries the driver as a whole.
 DRIVER: Final = -1
 #: Not a GPU: the poll for events of all GPUs.
@@ -61,6 +61,15 @@ class Heartbeat:
     def leave(self) -> None:
         """Publish that no call is in progress."""
         self._words[_SINCE] = 0
+
+    def turn(self) -> None:
+        """Publish the end of a turn. A message would wake the supervisor, which costs more than the turn."""
+        self._words[_TURNED] = time.monotonic_ns()
+
+    @property
+    def turned(self) -> float:
+        """The end of the last turn, in monotonic seconds. 0 before the first."""
+        return float(self._words[_TURNED] / 1e9)
 
     def now(self, blocked: Callable[[], bool] = lambda: False) -> CallInProgress | None:
         """The call in progress. None if there is none.

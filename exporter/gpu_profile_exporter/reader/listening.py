@@ -22,7 +22,7 @@ from gpu_profile_exporter.reader.settings import ReaderSettings
 from gpu_profile_exporter.reader.wire import Message
 
 #: The interval at which it polls for events. A kill loses the events since the last poll.
-LISTEN_S: Final = 0.25
+LISTEN_S: Final = 0.5
 #: The interval at which it tries to open the driver and to register missing GPUs. The driver adds pauses of its own.
 RETRY_S: Final = 1.0
 

@@ -63,6 +63,11 @@ class ReaderProcess:
         return self._child.poll()
 
     @property
+    def active(self) -> float:
+        """Monotonic time of its last message or the end of its last turn; of its start before the first."""
+        return max(self.heard, self._heartbeat.turned)
+
+    @property
     def where(self) -> CallInProgress | None:
         """The call in progress. None if there is none."""
         return self._heartbeat.now(lambda: self.pid is not None and blocked(self.pid))

@@ -35,7 +35,7 @@ _log = logging.getLogger("gpu_profile_exporter")
 
 #: A GPU's own reader is killed and restarted if a call takes longer than this.
 PATIENCE_S: Final = 4.0
-#: A reader that sends nothing for this time, and is in no call, has been stopped.
+#: A process that ends no turn for this time, and is in no call, has been stopped.
 SILENT_S: Final = 5.0
 #: The interval at which the kernel's list of GPUs is read.
 LOOK_S: Final = 1.0
@@ -216,7 +216,7 @@ class Readers(Intake):
             elif where is not None and where.late:
                 self._hung(process, where.gpu, where.seconds)
             elif where is None and self._silent(process, now):
-                _log.warning("a reader of the GPUs has said nothing for %.1f s", now - process.heard)
+                _log.warning("a reader of the GPUs has done nothing for %.1f s", now - process.active)
                 self._processes.end(process, "hung", at_once=True)
             elif self._library.due(process.stale_since, now, well=self.driver is not None):
                 _log.warning("the driver's library is of another version than the driver: it is loaded anew")
@@ -293,11 +293,11 @@ class Readers(Intake):
             process.order_reopen()
 
     def _silent(self, process: ReaderProcess, now: float) -> bool:
-        limit = SILENT_S if process.heard > process.started else START_S
-        if now - process.heard > limit:
+        limit = SILENT_S if process.active > process.started else START_S
+        if now - process.active > limit:
             # The exporter itself may have been stopped: then messages wait in the pipe.
             self._receive(process)
-        return now - process.heard > limit and self._processes[process.key] is process
+        return now - process.active > limit and self._processes[process.key] is process
 
     def _order_watch(self, now: float) -> None:
         """Order the listener to watch the GPUs that answer, if these have changed."""

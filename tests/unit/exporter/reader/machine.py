@@ -125,7 +125,8 @@ class Virtual(FakeProcess):
     def step(self) -> None:
         with self.running():
             delay = self.loop.step()
-            self.waiting += self.loop.news(self.machine.clock.now_ns()) or [("alive",)]
+            self.waiting += self.loop.news(self.machine.clock.now_ns())
+            self.turned = self.machine.time.now
             self.due = self.machine.time.now + delay
 
     def _follow(self, *order: Any) -> None:

@@ -39,6 +39,7 @@ class FakeProcess:
         self.leave = frozenset(settings.leave)
         self.time = time
         self.started = self.heard = time.now
+        self.turned = 0.0
         self.stale_since: float | None = None
         self.uuids: set[str] = set()
         self.fd, self.other = os.pipe()
@@ -52,6 +53,10 @@ class FakeProcess:
         self.mortal = True
         self.waiting: list[Message] = []
         self.error: Exception | None = None
+
+    @property
+    def active(self) -> float:
+        return max(self.heard, self.turned)
 
     def messages(self) -> Iterator[Message]:
         waiting, self.waiting = self.waiting, []

@@ -101,6 +101,12 @@ def test_a_reader_that_ends_by_itself_tells_its_exit_code(node: Node) -> None:
     assert reader.exit_code == 1
 
 
+def test_a_process_that_says_nothing_more_shows_that_it_is_active(node: Node) -> None:
+    reader = node.reader(other=LISTENER)
+    assert speaks(reader)
+    assert until(lambda: not list(reader.messages()) and reader.active > reader.heard + 1.0, "turns end")
+
+
 def test_where_ends_of_children_are_ignored_readers_start_and_end_all_the_same(node: Node) -> None:
     """Whoever starts the exporter may have left it so; the launcher and its children would inherit it."""
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -361,6 +361,18 @@ def test_a_reader_that_says_nothing_outside_of_the_driver_was_stopped_and_is_rep
     assert len(supervisor.started) == 2
 
 
+def test_a_process_without_messages_is_not_replaced_while_its_turns_end(supervisor: Supervisor) -> None:
+    home = supervisor.home
+    for _ in range(10):
+        supervisor.time.now += SILENT_S
+        home.turned = supervisor.time.now - 1.0
+        supervisor.readers._supervise()
+    assert not home.killed
+    supervisor.time.now += SILENT_S
+    supervisor.readers._supervise()
+    assert home.killed
+
+
 def test_after_the_exporter_itself_was_stopped_a_reader_is_heard_before_it_is_judged(supervisor: Supervisor) -> None:
     supervisor.turn(each_s=0.1)
     home = supervisor.home
