@@ -54,23 +54,26 @@ class Listening:
             self._driver, self._retry_ns = None, 0
 
     def step(self) -> float:
-        """Register GPUs and poll for events. Returns the seconds until the next call."""
+        """Poll for events and register GPUs. Returns the seconds until the next call."""
         now_ns = self._clock.elapsed_ns()
-        due = now_ns >= self._retry_ns
         try:
-            if due:
+            if self._driver is not None and not self._problem[0]:
+                self._poll(self._driver)
+            # New events are sent first: a registration may hang, and a kill then loses them.
+            if now_ns >= self._retry_ns and not self._events:
                 self._retry_ns = now_ns + nanoseconds(RETRY_S)
-                self._register()
-            if self._driver is not None and (due or not self._problem[0]):
-                self._where.enter(EVENTS, READ_S)
-                self._events += self._driver.events()
-                self._problem = "", False
+                self._poll(self._register())
         except GpuProfileError as error:
             self._problem = str(error), isinstance(error, StaleLibraryError)
         self._where.leave()
         return LISTEN_S
 
-    def _register(self) -> None:
+    def _poll(self, driver: Driver) -> None:
+        self._where.enter(EVENTS, READ_S)
+        self._events += driver.events()
+        self._problem = "", False
+
+    def _register(self) -> Driver:
         if self._driver is None:
             self._where.enter(DRIVER, START_S)
             self._driver = open_driver(self._settings.driver, clock=self._clock, groups=(), enter=self._enter)
@@ -79,6 +82,7 @@ class Listening:
         if self._missing:
             self._where.enter(DRIVER, LIST_S)
             self._driver.devices()
+        return self._driver
 
     def _enter(self, index: int) -> bool:
         """True if the driver may call this GPU. The driver asks just before it does."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pynvml
 import pytest
@@ -83,6 +84,22 @@ def test_an_event_is_told_as_soon_as_it_is_seen(tmp_path: Path, clock: FakeClock
     one.listening.follow(BOTH)
     assert codes(one.run(5 - LISTEN_S)) == []
     assert codes(one.run(2 * LISTEN_S)) == [("GPU-a", 31)]
+
+
+def test_events_are_told_before_a_registration_that_may_hang(
+    tmp_path: Path, clock: FakeClock, listeners: list[Listener], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listeners.append(one := Listener(tmp_path, clock, xid(5, 31)))
+    one.listening.follow(("watch", {0: "GPU-a"}))
+    one.run(4)
+    clock.advance(2)
+    listed = Mock(wraps=one.listening._driver.devices)  # type: ignore[union-attr]
+    monkeypatch.setattr(one.listening._driver, "devices", listed)
+    one.listening.follow(BOTH)
+    one.listening.step()
+    assert (codes(one.listening.news(0)), listed.called) == ([("GPU-a", 31)], False)
+    one.listening.step()
+    assert listed.called
 
 
 def test_a_driver_that_is_to_be_opened_anew_is_and_its_gpus_are_registered_again(
