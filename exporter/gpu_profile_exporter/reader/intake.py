@@ -14,7 +14,7 @@ from typing import Any, Final
 from gpu_profile.catalogue import SIGNALS, signal
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event, ProcessUse, Sample, plain_sample
 from gpu_profile.clock import Clock, StepWatch
-from gpu_profile.driver import Capability
+from gpu_profile.driver.protocol import AVAILABLE, absent
 from gpu_profile.history.ledger import Ledger
 from gpu_profile.join.spinning import SpinningDetector
 from gpu_profile.sampling.rounds import MOST_EVENTS, SamplerStats
@@ -176,7 +176,7 @@ class Intake:
         self, process: ReaderProcess, fields: dict[str, Any], signals: list[tuple[str, bool, str]]
     ) -> None:
         device = Device(**fields | {"kind": DeviceKind(fields["kind"])})
-        capabilities = {signal(key): Capability(can, reason) for key, can, reason in signals}
+        capabilities = {signal(key): AVAILABLE if can else absent(reason) for key, can, reason in signals}
         process.uuids.add(device.uuid)
         state = self.states.get(device.uuid)
         if state is None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import lru_cache
+from typing import Final, Protocol
 
 from gpu_profile.catalogue import Signal, Tier
 from gpu_profile.catalogue.samples import Device, Event, ProcessUse, Sample
@@ -16,6 +17,15 @@ class Capability:
 
     available: bool
     reason: str = ""
+
+
+AVAILABLE: Final = Capability(available=True)
+
+
+@lru_cache(maxsize=512)
+def absent(reason: str) -> Capability:
+    """One object for all signals and devices with this reason: a device has hundreds of signals."""
+    return Capability(available=False, reason=reason)
 
 
 class Driver(Protocol):

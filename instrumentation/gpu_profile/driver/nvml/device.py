@@ -29,13 +29,12 @@ from gpu_profile.driver.nvml.library import NvmlLibrary
 from gpu_profile.driver.nvml.queries import REASONS, Query
 from gpu_profile.driver.nvml.readers import READERS, TIERS, Reader
 from gpu_profile.driver.nvml.throttling import ThrottleTimes
-from gpu_profile.driver.protocol import Capability
+from gpu_profile.driver.protocol import AVAILABLE, Capability, absent
 from gpu_profile.errors import DeviceLost
 from gpu_profile.units import NS_PER_S
 
 #: A driver's time stamp further from the clock than this is not used.
 _PLAUSIBLE_NS: Final = 5 * NS_PER_S
-_AVAILABLE: Final = Capability(available=True)
 #: The batch of `SLOW_COUNTERS`. A round may read it early, by up to 1/`_EARLY` of its period.
 _COUNTERS: Final = "counters"
 _EARLY: Final = 16
@@ -82,10 +81,7 @@ class OpenDevice:
 
     def capabilities(self) -> dict[Signal, Capability]:
         """The capability of every signal of the catalogue."""
-        return {
-            row: Capability(available=False, reason=self._reasons[row]) if row in self._reasons else _AVAILABLE
-            for row in SIGNALS
-        }
+        return {row: absent(self._reasons[row]) if row in self._reasons else AVAILABLE for row in SIGNALS}
 
     def read(self, tier: Tier) -> list[Sample]:
         """The signals of `tier`, now."""
@@ -138,7 +134,8 @@ class OpenDevice:
     def _probe(self, groups: Collection[Group]) -> None:
         every = list(READERS.values())
         readers = [reader for reader in every if reader.signal.group in groups]
-        self._reasons |= {row: f"not read: the group {row.group} is off" for row in READERS if row.group not in groups}
+        off = {group: f"not read: the group {group} is off" for group in Group if group not in groups}
+        self._reasons |= {row: off[row.group] for row in READERS if row.group in off}
         if self.entry.device.kind is DeviceKind.MIG:
             self._reasons |= {reader.signal: NOT_ON_MIG for reader in readers if not reader.signal.mig}
             readers = [reader for reader in readers if reader.signal.mig]

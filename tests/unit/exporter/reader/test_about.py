@@ -39,6 +39,12 @@ def test_a_drivers_versions_and_its_devices_identity_arrive_as_they_were_said(tm
     }
     assert [state.device for state in intake.states.values()] == listed
     assert {"mig.instance", "mig.profile"} <= set(listed[-1].identity)
+    for states in reading.states, intake.states:
+        found = [can for state in states.values() for can in state.capabilities.values()]
+        assert len({id(can) for can in found}) == len(set(found))  # one object for all devices
+    assert [state.capabilities for state in intake.states.values()] == [
+        state.capabilities for state in reading.states.values()
+    ]
 
 
 def through_a_file(messages: list[Any]) -> list[Any]:
