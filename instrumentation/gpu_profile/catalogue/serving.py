@@ -133,7 +133,8 @@ UNALLOCATED_REASONS: Final[Mapping[str, ReasonText]] = {
         "messages are missing in the sequence", "more processor time for the exporter and the engine"
     ),
     "request_not_known": ReasonText(
-        "spans of requests are missing or do not fit", "no sampling of traces; send spans to this exporter"
+        "spans of requests are missing or do not fit, as of long or interrupted requests, or with another clock",
+        "no sampling of traces; send spans to this exporter; a `--serving-wait` above the longest answers; one clock",
     ),
     "devices_shared": ReasonText(
         "several publishers use the GPUs", "an exporter for each publisher, with its own GPUs"

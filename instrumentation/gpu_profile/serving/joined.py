@@ -255,6 +255,8 @@ class ServingEngine:
                 self._unread = None
             for number, tokens, of_tenant in batch.unsure:
                 self.account.doubt(number, tokens, of_tenant)
+            for number, tokens, of_tenant in batch.lacking:
+                self.account.lack(number, tokens, of_tenant)
             self.account.take(iterations)
             complete_ns = min(self._complete_ns(now_ns), now_ns if alone_until_ns is None else alone_until_ns)
             shared_ns = self.account.shared_until_ns

@@ -8,7 +8,8 @@ from benchmarks.serving_vllm import perf_module, vllm_messages
 from support.serving_workers import simulate_disaggregated
 
 from gpu_profile.driver.simulated.models import MODELS
-from gpu_profile.serving.simulated import EnginePhysics, ServingRun, simulate
+from gpu_profile.serving import simulated
+from gpu_profile.serving.simulated import EnginePhysics, Schedule, ServingRun, simulate
 from gpu_profile.serving.simulated_load import TenantLoad
 from gpu_profile.serving.streams.workers import WorkerRole
 
@@ -74,6 +75,27 @@ def test_vllm_with_aborted_requests_has_costs_if_it_estimates_the_bytes_that_it_
     off = abs(shown.joules - run.true_j)[answered]
     assert np.median(off / run.true_j[answered]) < 0.03
     assert np.mean(off > 3 * shown.half_widths[answered]) < 0.05
+
+
+def test_requests_that_were_interrupted_for_a_moment_have_no_confident_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full cache interrupts requests, which the engine computes again: as prompts that no span describes."""
+    interrupted, preempt = set[int](), Schedule._preempt
+
+    def counted(schedule: Schedule, request: int) -> None:
+        interrupted.add(request)
+        preempt(schedule, request)
+
+    monkeypatch.setattr(Schedule, "_preempt", counted)
+    monkeypatch.setattr(simulated, "_CACHE", 0.04)
+    run = simulate(EnginePhysics(MODELS["H200 SXM"]), seconds=120, seed=7, drained=True)
+    shown = replay(run, 1)
+    assert len(interrupted) == 5
+    off = abs(shown.joules - run.true_j)
+    answered = np.isfinite(shown.joules) & (run.true_j > 5)
+    assert answered.sum() > 0.95 * (run.true_j > 5).sum()
+    assert not (off > 3 * shown.half_widths)[answered].any()
+    truth = np.bincount([request.tenant for request in run.requests], run.true_j)
+    assert (abs(shown.tenants / truth - 1) < shown.tenant_half_widths).all()
 
 
 def test_the_parts_of_a_prefill_worker_and_a_decode_worker_add_up_to_the_true_energy() -> None:

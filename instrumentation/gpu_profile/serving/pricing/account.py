@@ -32,8 +32,6 @@ _UJ: Final = 1_000_000
 _MOST_KEPT, _MOST_PARTS = 3000, 300_000
 #: Energy of unknown requests is rounding below this share.
 _ROUNDING: Final = 1e-6
-#: Tokens of a request in no iteration are rounding below this share.
-_TOKENS_ROUNDING: Final = 0.01
 #: Windows this long after an iteration, and until this long before the next one, are idle and show nothing new.
 _IDLE_NS, _IDLE_EDGE_NS = 10_000_000_000, 2_000_000_000
 
@@ -372,14 +370,16 @@ class EngineAccount:
         """A request that began at a time has ended, with `tokens` by phase. Tokens that are in no iteration so far
         will be in none: their energy is missing in its cost and in its tenant's."""
         sums = self._requests[request]
-        sums.lacking = [
-            expected - counted if counted < (1 - _TOKENS_ROUNDING) * expected else 0.0
-            for expected, counted in zip(tokens, sums.tokens, strict=True)
-        ]
+        lacking = sums.without(tokens)
+        sums.lack(lacking)
         # The energy before the first window that was shared out is nobody's.
         if 0 < self._shared_since_ns <= began_ns:
-            total = self._tenants[self._tenant_of(request)]
-            total.lacking = [before + each for before, each in zip(total.lacking, sums.lacking, strict=True)]
+            self._tenants[self._tenant_of(request)].lack(lacking)
+
+    def lack(self, request: int, tokens: float, of_tenant: float) -> None:
+        """So many tokens of prefill that are nobody's may be a request's, and so many its tenant's."""
+        self._requests[request].lack((tokens, 0.0))
+        self._tenants[self._tenant_of(request)].lack((of_tenant, 0.0))
 
     def doubt(self, request: int, tokens: float, of_tenant: float) -> None:
         """The tokens of a request's prefill may be off by so many, and its tenant's by `of_tenant`."""

@@ -19,6 +19,8 @@ from gpu_profile.serving.work import PHASES, RequestPhase
 
 #: A request or tenant has a value if at most this share of its energy is missing.
 MOST_MISSING: Final = 0.05
+#: Tokens of a request in no iteration are rounding below this share.
+_TOKENS_ROUNDING: Final = 0.01
 #: The time constant of the memory of a tenant's half-width, in s.
 MEMORY_S: Final = 600.0
 
@@ -49,7 +51,7 @@ class CostSums:
 
     `square` is the sum of squares of the energies of its iterations, `missing_j` the modelled energy of windows that
     were left out, by reason, and `refused_j` the energy that was refused. `lacking` are tokens that are in no
-    iteration, by phase. The tokens of prefill may be off by `unsure`.
+    iteration, or may be, by phase. The tokens of prefill may be off by `unsure`.
     """
 
     joules: list[float] = field(default_factory=_by_phase)
@@ -74,6 +76,17 @@ class CostSums:
         for reason, missing_j in zip(missed, missing, strict=True):
             self.missing_j[reason] += missing_j
         self.terms += terms
+
+    def without(self, tokens: Sequence[float]) -> list[float]:
+        """A request's tokens that are in no iteration so far, by phase."""
+        return [
+            expected - counted if counted < (1 - _TOKENS_ROUNDING) * expected else 0.0
+            for expected, counted in zip(tokens, self.tokens, strict=True)
+        ]
+
+    def lack(self, tokens: Sequence[float]) -> None:
+        """Add tokens that are in no iteration, by phase."""
+        self.lacking = [before + each for before, each in zip(self.lacking, tokens, strict=True)]
 
     def fade(self, factor: float) -> None:
         """Scale a tenant's sums: old ones say little about the present."""

@@ -115,6 +115,10 @@ class Decoding:
         """The place of the first iteration after a position among all iterations."""
         return bisect_right(self._at, position)
 
+    def position(self, place: int) -> int:
+        """The position among all iterations of the one at a place."""
+        return self._at[place]
+
     def place(self, number: int, prompt: int, first: int, tokens: int) -> None:
         """Put a request into so many iterations from the place `first` on, which may be below 0."""
         first += self._gone

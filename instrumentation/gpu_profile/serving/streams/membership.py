@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,8 @@ _NEAR = 2
 _LONG_ENOUGH, _ENOUGH, _MOST_RATIOS = 12, 10, 101
 #: The least share of an iteration's tokens of prefill that its requests have.
 _COMPUTED = 0.99
+#: From this many iterations on that a request was not in since its prefill, it may have been interrupted in between.
+_PAUSED = 2
 #: The weights of a new iteration and of a new request in the shares that do not fit, and the share from which no
 #: request has a place in decode.
 _NEW_MISFIT, _NEW_FAULT, _MOST_MISFIT = 0.01, 0.03, 0.1
@@ -55,6 +57,16 @@ class PlacingFault(StrEnum):
     STAGES = "pipeline_stages"
 
 
+class _Pause(NamedTuple):
+    """A request that may have been interrupted, and the positions of the iterations that gave its first and its last
+    token. The engine computes an interrupted request again, as a prompt that no span describes."""
+
+    number: int
+    tenant: object
+    first_at: int
+    last_at: int
+
+
 def _is_exact(message: ForwardPass, chunks: list[Chunk]) -> bool:
     """Whether prompts with these parts have all of an iteration's tokens of prefill."""
     return len(chunks) == message.prefills and sum(each.tokens for each in chunks) >= _COMPUTED * message.prefill_tokens
@@ -73,6 +85,7 @@ class Membership:
         #: The tokens and iterations of the latest requests, and their sums.
         self._ratios: deque[tuple[int, int]] = deque()
         self._sums = 0, 0
+        self._pauses: list[_Pause] = []
         #: Iterations without parts for decode, because their requests disagree with their counts.
         self.disagreeing = 0
         #: The share of iterations that disagree, and of requests with more tokens than iterations.
@@ -142,6 +155,8 @@ class Membership:
                     return PlacingFault.SPECULATIVE
                 if tokens < _INTERRUPTED * possible - _EDGES:
                     return PlacingFault.INTERRUPTED
+                if possible - tokens >= _PAUSED and prefill_at is not None:
+                    self._pauses.append(_Pause(number, request.tenant, prefill_at, decodes.position(last)))
                 last = min(max(last, tokens - 1), len(decodes) - 1)
             if last < 0:
                 return PlacingFault.TOO_OLD
@@ -202,11 +217,14 @@ class Membership:
                     if self._gone >= ended_at:
                         break
                 index = self._add_shared(batch, chunks, fit, exact=exact)
+                if not exact and self._pauses:
+                    self._add_lacking(batch, message.prefill_tokens - sum(chunk.tokens for chunk in chunks))
             if message is None or message.decodes:
                 usable.append(index)
             self._prefills.leave(self._gone, chunks)
             self._gone += 1
         self._passes = passes.cut(len(batch))
+        self._pauses = [each for each in self._pauses if each.last_at > self._gone]
         batch.close(passes.cut(0, len(batch)), decodes.leave(np.array(usable, np.int64)))
         return batch
 
@@ -228,6 +246,14 @@ class Membership:
                 batch.unsure.append((chunk.number, chunk.unsure, chunk.tenant_unsure))
         # Where many do not fit, the engine's clock is off, so that the others fit by chance.
         return index if fits and self._is_clear else -1
+
+    def _add_lacking(self, batch: PassBatch, tokens: int) -> None:
+        """Tokens of prompts without a span may be those of a request that was interrupted."""
+        tenants = set[object]()
+        for number, tenant, first_at, last_at in self._pauses:
+            if tokens > 0 and first_at < self._gone < last_at:
+                batch.lacking.append((number, tokens, 0 if tenant in tenants else tokens))
+                tenants.add(tenant)
 
     @property
     def _is_clear(self) -> bool:

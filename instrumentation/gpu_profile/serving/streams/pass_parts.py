@@ -37,6 +37,8 @@ class PassBatch:
         self.unclear: list[tuple[int, int]] = []
         #: Requests, the tokens of prefill by which their parts may be off, and those by which their tenants' may be.
         self.unsure: list[tuple[int, int, int]] = []
+        #: Requests that may have been interrupted, and the tokens of prefill that may then be theirs or their tenants'.
+        self.lacking: list[tuple[int, int, int]] = []
         self._passes = TimedPasses.of((), (), [])
         self._rows: list[tuple[int, int, int, list[float]]] = []
         self._runs = DecodeRuns.none()
