@@ -255,8 +255,8 @@ class ServingEngine:
                 self._unread = None
             for number, tokens, of_tenant in batch.unsure:
                 self.account.doubt(number, tokens, of_tenant)
-            for number, tokens, of_tenant in batch.lacking:
-                self.account.lack(number, tokens, of_tenant)
+            for lacking in batch.lacking:
+                self.account.lack(*lacking)
             self.account.take(iterations)
             complete_ns = min(self._complete_ns(now_ns), now_ns if alone_until_ns is None else alone_until_ns)
             shared_ns = self.account.shared_until_ns
@@ -359,7 +359,7 @@ class ServingEngine:
         if waiting_ns is not None:
             return waiting_ns
         stream = self._passes.streams.get(self._publisher) if self._publisher else None
-        if stream is not None and stream.busy and stream.arrival_ns > now_ns - _SILENT_NS:
+        if stream is not None and stream.busy and stream.arrival_ns > now_ns - self._deadline_ns:
             return self._last_ns
         return now_ns - _IDLE_BEHIND_NS
 

@@ -310,11 +310,12 @@ def test_requests_that_the_engine_reports_need_no_spans() -> None:
         if place % 80 == 79:
             engine.settle(now_ns)
     engine.message(encoded(sequence, ended=["a"]), now_ns)
+    engine.message(encoded(sequence + 1, ended=["b"]), now_ns)
     for later in range(1, 8):
         engine.read([now_ns + later * S], [joules])
         engine.settle(now_ns + later * S)
         finished += engine.finished()
-    assert [(request.id, request.use) for request, _ in finished] == [("a", ("big", ""))]
+    assert [(request.id, request.use) for request, _ in finished] == [("a", ("big", "")), ("b", ("small", ""))]
     shares: dict[object, int] = defaultdict(int)
     for (use, _), value in engine.account.microjoules.items():
         shares[use.tenant] += value  # type: ignore[attr-defined]

@@ -3,8 +3,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from benchmarks import serving_messages
-from benchmarks.serving_messages import replay
+from benchmarks.serving_messages import Replayed, replay
 from benchmarks.serving_vllm import perf_module, vllm_messages
+from msgspec import msgpack
 from support.serving_workers import simulate_disaggregated
 
 from gpu_profile.driver.simulated.models import MODELS
@@ -12,6 +13,7 @@ from gpu_profile.serving import simulated
 from gpu_profile.serving.simulated import EnginePhysics, Schedule, ServingRun, simulate
 from gpu_profile.serving.simulated_load import TenantLoad
 from gpu_profile.serving.streams.workers import WorkerRole
+from gpu_profile.serving.work import BatchedRequest, RequestPhase, WorkQuantity
 
 
 def test_from_messages_and_spans_requests_get_their_true_energy() -> None:
@@ -96,6 +98,71 @@ def test_requests_that_were_interrupted_for_a_moment_have_no_confident_error(mon
     assert not (off > 3 * shown.half_widths)[answered].any()
     truth = np.bincount([request.tenant for request in run.requests], run.true_j)
     assert (abs(shown.tenants / truth - 1) < shown.tenant_half_widths).all()
+
+
+def reported(run: ServingRun) -> list[tuple[int, list[bytes]]]:
+    """The messages of an engine that reports its requests and their ends, 10 ms after each iteration."""
+    iterations, parts = run.iterations, run.iterations.parts
+    batches: list[list[BatchedRequest]] = [[] for _ in iterations.starts]
+    for place, number, phase, work in zip(*(each.tolist() for each in parts), strict=True):
+        context = work[WorkQuantity.PREFILL_KV] + work[WorkQuantity.DECODE_CONTEXT]
+        tenant = f"t{run.requests[number].tenant}"
+        request = BatchedRequest(str(number), tenant, RequestPhase(phase), int(work[WorkQuantity.TOKENS]), int(context))
+        batches[place].append(request)
+    result: list[tuple[int, list[bytes]]] = []
+    ends = sorted((request.end_s, str(number)) for number, request in enumerate(run.requests))
+    for start_ns, end_ns, batch in zip(iterations.starts.tolist(), iterations.ends.tolist(), batches, strict=True):
+        prefills = [each for each in batch if each.phase is RequestPhase.PREFILL]
+        scheduled = {
+            "num_prefill_requests": len(prefills), "sum_prefill_tokens": sum(each.tokens for each in prefills),
+            "num_decode_requests": len(batch) - len(prefills),
+        }  # fmt: skip
+        ended = [ends.pop(0)[1] for end_s, _ in list(ends) if run.start_ns + end_s * 1e9 <= end_ns + 1000]
+        bodies: list[dict[str, object]] = [
+            {"wall_time": (end_ns - start_ns) / 1e9, "scheduled_requests": scheduled, "requests": batch},
+            {"ended": ended},
+        ]
+        for body in bodies[: 1 + bool(ended)]:
+            result.append((end_ns + 10_000_000, [b"", len(result).to_bytes(8, "big"), msgpack.encode(body)]))
+    return result
+
+
+def late(some: list[tuple[int, list[bytes]]], run: ServingRun, from_s: int, to_s: int) -> list[tuple[int, list[bytes]]]:
+    """The messages, of which those of a time arrive at its end."""
+    from_ns, to_ns = (run.start_ns + each * 10**9 for each in (from_s, to_s))
+    return [(to_ns if from_ns < at < to_ns else at, frames) for at, frames in some]
+
+
+def right(shown: Replayed, run: ServingRun) -> float:
+    """The share of requests with a cost, none of which is off by more than three half-widths."""
+    answered = np.isfinite(shown.joules) & (run.true_j > 5)
+    assert not (abs(shown.joules - run.true_j) > 3 * shown.half_widths)[answered].any()
+    return float(answered.sum() / (run.true_j > 5).sum())
+
+
+def test_messages_that_stop_for_a_while_and_then_come_at_once_have_their_energy() -> None:
+    """Until then, the energy of an engine with requests is not taken for idle."""
+    run = simulate(EnginePhysics(MODELS["H200 SXM"]), seconds=75, seed=5, drained=True)
+    shown = replay(run, 1, late(reported(run), run, 45, 60), keep=lambda _: False)
+    assert right(shown, run) > 0.98
+    truth = np.bincount([request.tenant for request in run.requests], run.true_j)
+    assert (abs(shown.tenants / truth - 1) < shown.tenant_half_widths).all()
+
+
+@pytest.mark.parametrize(("from_s", "to_s"), [(100, 112), (100, 170)], ids=["a while", "longer than they may wait"])
+def test_messages_that_stop_in_an_idle_time_give_no_confident_error(from_s: int, to_s: int) -> None:
+    """Their energy was idle when they came, and in other windows than their times."""
+    tenants = (TenantLoad("a", 1000, 200, 0.5, 0.5, 0.0, 0.5), TenantLoad("b", 3000, 100, 0.5, 0.5, 0.0, 0.3))
+    run = simulate(EnginePhysics(MODELS["H200 SXM"]), tenants, seconds=180, seed=8, drained=True)
+    shown = replay(run, 1, late(reported(run), run, from_s, to_s), keep=lambda _: False)
+    assert right(shown, run) > 0.5
+
+
+def test_requests_whose_reported_iterations_were_lost_have_no_confident_error() -> None:
+    run = simulate(EnginePhysics(MODELS["H200 SXM"]), seconds=75, seed=5, drained=True)
+    drawn = np.random.default_rng(1)
+    shown = replay(run, 1, [each for each in reported(run) if drawn.random() > 0.02], keep=lambda _: False)
+    assert right(shown, run) > 0.8
 
 
 def test_the_parts_of_a_prefill_worker_and_a_decode_worker_add_up_to_the_true_energy() -> None:

@@ -73,9 +73,21 @@ class EngineAccount:
             for place in np.flatnonzero(starts - before > _IDLE_NS + _IDLE_EDGE_NS).tolist():
                 self._idle(int(before[place]), int(starts[place]))
             self._busy_until_ns = int(ends[-1])
+            self._miss(iterations.between(0, self.shared_until_ns))
             self._iterations = Iterations.joined((self._iterations, iterations))
             if not self.model.locked:
                 self._fresh_iterations = Iterations.joined((self._fresh_iterations, iterations))
+
+    def _miss(self, late: Iterations) -> None:
+        """Iterations of a time that was shared out without them: their messages were late."""
+        if len(late.starts) and self.model.ready:
+            part = np.minimum((self.shared_until_ns - late.starts) / np.maximum(late.ends - late.starts, 1), 1.0)
+            none, terms = np.zeros(len(part)), self.model.terms(late)
+            missed = self._charge(self.model, late, terms, none, none, part, {Unallocated.LOST: part})
+            self._settle_tenants(missed, 0.0, 0)
+        else:
+            for request in late.requests - {UNKNOWN_REQUEST}:
+                self._requests[request].missing_j[Unallocated.LOST] = math.inf
 
     def read(self, readings: CounterReadings) -> None:
         """Add readings of the energy counters, later than all earlier ones. A window in which a counter falls (its
@@ -122,8 +134,7 @@ class EngineAccount:
     @property
     def held_uj(self) -> int:
         """The growth of the counters that waits to be shared out, in µJ."""
-        joules = self._readings.joules
-        return round(float(joules[-1]) * _UJ) - round(float(joules[0]) * _UJ) if len(joules) else 0
+        return self._readings.growth_uj
 
     @property
     def waiting_parts(self) -> int:
@@ -141,7 +152,8 @@ class EngineAccount:
         if complete_ns > self._busy_until_ns + _IDLE_NS + _IDLE_EDGE_NS:
             self._idle(self._busy_until_ns, complete_ns)
         if not model.ready:
-            self._thin()
+            every = self._spoiled.by_window(self._readings.times)
+            self._readings = self._readings.thinned([each is Unallocated.IDLE for each in every], self._kept)
         if not locked:
             last_ns = min(complete_ns, self._busy_until_ns + _IDLE_NS)
             n = max(self._kept, int(np.searchsorted(self._readings.times, last_ns, side="right")))
@@ -165,14 +177,6 @@ class EngineAccount:
         if model.refuted:
             self._begin_anew()
 
-    def _thin(self) -> None:
-        """Drop the readings inside idle times that wait for a model."""
-        idle = np.array([reason is Unallocated.IDLE for reason in self._spoiled.by_window(self._readings.times)], bool)
-        if idle.any():
-            kept = np.concatenate(([True], ~(idle[:-1] & idle[1:]), [True]))
-            kept[: self._kept] = True
-            self._readings = CounterReadings(self._readings.times[kept], self._readings.joules[kept])
-
     def _give_up_half(self) -> None:
         """Leave the older half of the time that waits for a model unallocated."""
         if half := self._kept // 2:
@@ -185,8 +189,8 @@ class EngineAccount:
 
     def _give_up(self, n: int, why: Unallocated = Unallocated.NOT_YET) -> None:
         """Leave the first windows unallocated. Their requests lack their energy, their tenants do not."""
-        times, joules = self._readings.before(n + 1)
-        whole = round(float(joules[-1]) * _UJ) - round(float(joules[0]) * _UJ)
+        times, joules = left = self._readings.before(n + 1)
+        whole = left.growth_uj
         for reason, growth_j in zip(self._spoiled.by_window(times), np.diff(joules).tolist(), strict=True):
             if reason in WHOLE_TIMES or reason is Unallocated.IDLE:
                 whole -= self._add(reason, growth_j, whole)
@@ -247,7 +251,7 @@ class EngineAccount:
         for place in np.flatnonzero(model.new(shares) & good).tolist():
             reasons[place] = Unallocated.NEW_WORK
         parts = WindowParts.of(shares, joules, model.prices, reasons, self._spoiled.lost_s(moments))
-        whole = round(float(readings.joules[-1]) * _UJ) - round(float(readings.joules[0]) * _UJ)
+        whole = readings.growth_uj
         for reason, unallocated_j in parts.unallocated.items():
             whole -= self._add(reason, unallocated_j, whole)
         by_tenant: dict[Hashable, CostSums] = {}
@@ -282,14 +286,9 @@ class EngineAccount:
         charged = charged_parts(
             some, terms, model.prices.solution[1:], self._devices, weights, clean, inside, tuple(missed.values())
         )
-        for of_phase, sums in self._phases.items():
-            mine = charged.phase == of_phase
-            sums.joules[of_phase] += float(charged.totals[mine, 0].sum())
-            for place, reason in enumerate(missed, 5):
-                if reason not in WHOLE_TIMES:
-                    sums.missing_j[reason] += float(charged.totals[mine, place].sum())
-            sums.terms += charged.terms[mine].sum(axis=0)
         reasons, requests = tuple(missed), charged.request.tolist()
+        for of_phase, sums in self._phases.items():
+            sums.add_all(of_phase, charged, reasons)
         tenants = [None if each == UNKNOWN_REQUEST else self._tenant_of(each) for each in requests]
         for tenant, (request, phase, totals, own) in zip(tenants, charged.rows(), strict=True):
             # Of a request that was forgotten, nobody asks for the cost.
@@ -376,10 +375,11 @@ class EngineAccount:
         if 0 < self._shared_since_ns <= began_ns:
             self._tenants[self._tenant_of(request)].lack(lacking)
 
-    def lack(self, request: int, tokens: float, of_tenant: float) -> None:
-        """So many tokens of prefill that are nobody's may be a request's, and so many its tenant's."""
-        self._requests[request].lack((tokens, 0.0))
-        self._tenants[self._tenant_of(request)].lack((of_tenant, 0.0))
+    def lack(self, request: int, phase: RequestPhase, tokens: float, of_tenant: float) -> None:
+        """So many tokens that are in no iteration may be a request's, and so many its tenant's."""
+        if (tenant := self._tenant_of(request)) is not None:
+            self._requests[request].lacking[phase] += tokens
+            self._tenants[tenant].lacking[phase] += of_tenant
 
     def doubt(self, request: int, tokens: float, of_tenant: float) -> None:
         """The tokens of a request's prefill may be off by so many, and its tenant's by `of_tenant`."""

@@ -12,8 +12,9 @@ import numpy as np
 
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH
+from gpu_profile.serving.pricing.charging import ChargedParts
 from gpu_profile.serving.pricing.model import CostModel
-from gpu_profile.serving.pricing.sharing import Unallocated
+from gpu_profile.serving.pricing.sharing import WHOLE_TIMES, Unallocated
 from gpu_profile.serving.pricing.terms import TERMS
 from gpu_profile.serving.work import PHASES, RequestPhase
 
@@ -77,6 +78,15 @@ class CostSums:
             self.missing_j[reason] += missing_j
         self.terms += terms
 
+    def add_all(self, phase: RequestPhase, charged: ChargedParts, missed: Sequence[Unallocated]) -> None:
+        """Add all parts of a phase: J, terms, and the missing energy that is not of whole stretches."""
+        mine = charged.phase == phase
+        self.joules[phase] += float(charged.totals[mine, 0].sum())
+        for place, reason in enumerate(missed, 5):
+            if reason not in WHOLE_TIMES:
+                self.missing_j[reason] += float(charged.totals[mine, place].sum())
+        self.terms += charged.terms[mine].sum(axis=0)
+
     def without(self, tokens: Sequence[float]) -> list[float]:
         """A request's tokens that are in no iteration so far, by phase."""
         return [
@@ -108,7 +118,7 @@ class CostSums:
         lacking_j = 0.0
         for joules, tokens, lacking in zip(self.joules, self.tokens, self.lacking, strict=True):
             if lacking > 0:
-                lacking_j += joules * lacking / tokens if tokens > 0 else math.inf
+                lacking_j += joules * lacking / tokens if tokens > 0 and lacking < math.inf else math.inf
         return self.missing_j | {Unallocated.REQUEST: self.missing_j.get(Unallocated.REQUEST, 0.0) + lacking_j}
 
     def refusal(self, model: CostModel, half_width_j: float | None = None) -> Unallocated | None:

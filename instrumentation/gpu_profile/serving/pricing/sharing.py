@@ -111,14 +111,17 @@ class WindowParts(NamedTuple):
             outside = np.where(outside_s > LITTLE * whole_s, np.maximum(joules - modelled, 0.0), 0.0)
         outside = np.where((shares[:, 1 + DURATION] > 0) | (lost_s > 0), np.minimum(outside, joules), joules)
         # Beside lost iterations, the others' energy is as modelled.
-        most = np.where(lost, modelled, modelled + _OUTLIER * np.sqrt(prices.noise))
+        usual_j = _OUTLIER * np.sqrt(prices.noise)
+        most = np.where(lost, modelled, modelled + usual_j)
         shared = np.where(counts & (modelled > 0), np.clip(joules - outside, 0.0, most), 0.0)
         rest = joules - outside - shared
         unallocated = {Unallocated.IDLE: float(outside[counts].sum()), Unallocated.LOST: float(rest[lost].sum())}
         per_joule = np.where(modelled > 0, 1 / np.maximum(modelled, 1e-12), 0.0)
         missing = {Unallocated.LOST: rest * per_joule * lost} if lost.any() else {}
-        # It may be of the iterations all the same, as after a change of the language model.
-        beyond = np.where(counts & ~lost, np.maximum(rest, 0.0), 0.0) * per_joule
+        # It may be of the iterations all the same, as after a change of the language model. If there is less energy
+        # than usual, that of the iterations may be in other windows.
+        beyond = np.maximum(rest, 0.0) + np.maximum(modelled - usual_j - shared, 0.0)
+        beyond = np.where(counts & ~lost, beyond, 0.0) * per_joule
         if beyond.any():
             missing[Unallocated.UNEXPLAINED] = beyond
         for reason in {each for each in reasons if each not in (None, Unallocated.LOST)}:

@@ -12,6 +12,7 @@ from gpu_profile.serving.pricing.terms import LEAST_TERMS
 from gpu_profile.serving.work import Bools
 
 _MS: Final = 1_000_000
+_UJ: Final = 1_000_000
 #: The range of lags of the counter behind the iterations' stamps, in ns, the first step, and the last one.
 _EARLIEST_NS, _LATEST_NS, _STEP_NS, _FINE_NS = -50 * _MS, 1_000 * _MS, 10 * _MS, _MS // 4
 _ALL: Final = range(_EARLIEST_NS, _LATEST_NS + 1, _STEP_NS)
@@ -41,6 +42,20 @@ class CounterReadings(NamedTuple):
     def since(self, first: int) -> CounterReadings:
         """The readings from index `first` on."""
         return CounterReadings(self.times[first:], self.joules[first:])
+
+    @property
+    def growth_uj(self) -> int:
+        """The energy from the first reading to the last one in whole µJ, 0 without readings."""
+        return round(float(self.joules[-1]) * _UJ) - round(float(self.joules[0]) * _UJ) if len(self.joules) else 0
+
+    def thinned(self, idle: Sequence[bool], first: int) -> CounterReadings:
+        """The readings from index `first` on without the middle of `idle` times, and all earlier ones."""
+        if not any(idle):
+            return self
+        inside = np.logical_and(idle[:-1], idle[1:])
+        inside[: max(0, first - 1)] = False
+        kept = np.concatenate(([True], ~inside, [True]))
+        return CounterReadings(self.times[kept], self.joules[kept])
 
 
 class CumulativeTerms(NamedTuple):

@@ -6,8 +6,9 @@ ms, so that a choice may be off by one: `decoding` corrects it. Iterations leave
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from gpu_profile.serving.streams.decoding import DecodeFit, Decoding
 from gpu_profile.serving.streams.pass_parts import PassBatch, prefill_work
-from gpu_profile.serving.streams.pass_times import TimedPasses
+from gpu_profile.serving.streams.pass_times import MOST_LOST, TimedPasses
 from gpu_profile.serving.streams.prefill import Prefilling
 from gpu_profile.serving.streams.prompt_shares import Chunk
 from gpu_profile.serving.streams.request_spans import ServedRequest
@@ -37,6 +38,8 @@ _LONG_ENOUGH, _ENOUGH, _MOST_RATIOS = 12, 10, 101
 _COMPUTED = 0.99
 #: From this many iterations on that a request was not in since its prefill, it may have been interrupted in between.
 _PAUSED = 2
+#: Engines count the current token as context or not.
+_CONTEXT_ROUNDING = 2
 #: The weights of a new iteration and of a new request in the shares that do not fit, and the share from which no
 #: request has a place in decode.
 _NEW_MISFIT, _NEW_FAULT, _MOST_MISFIT = 0.01, 0.03, 0.1
@@ -86,6 +89,9 @@ class Membership:
         self._ratios: deque[tuple[int, int]] = deque()
         self._sums = 0, 0
         self._pauses: list[_Pause] = []
+        #: The requests of the last iteration that the engine reported, and the lost ones since then.
+        self._reported: dict[int, BatchedRequest] = {}
+        self._lost = 1
         #: Iterations without parts for decode, because their requests disagree with their counts.
         self.disagreeing = 0
         #: The share of iterations that disagree, and of requests with more tokens than iterations.
@@ -198,10 +204,9 @@ class Membership:
             index, chunks = -1, list[Chunk]()
             if message is None:
                 batch.add(1, whole=False)
+                self._lost += 1
             elif message.requests is not None:
-                batch.add(1, whole=True)
-                for request in message.requests:
-                    batch.request(place, number_of(request), request)
+                self._add_reported(batch, message.requests, number_of)
             elif phases_only:
                 if end_ns > before_ns:
                     break
@@ -247,12 +252,37 @@ class Membership:
         # Where many do not fit, the engine's clock is off, so that the others fit by chance.
         return index if fits and self._is_clear else -1
 
+    def _add_reported(
+        self, batch: PassBatch, requests: Sequence[BatchedRequest], number_of: Callable[[BatchedRequest], int]
+    ) -> None:
+        """Add an iteration with the requests that the engine reports."""
+        place, before, self._reported = batch.add(1, whole=True), self._reported, {}
+        for request in requests:
+            number = number_of(request)
+            batch.request(place, number, request)
+            self._reported[number] = request
+        if self._lost:
+            batch.lacking += self._lost_tokens(before)
+            self._lost = 0
+
+    def _lost_tokens(self, before: dict[int, BatchedRequest]) -> Iterator[tuple[int, RequestPhase, float, int]]:
+        """The tokens of requests in the lost iterations between reported ones. Contexts show them. Other requests may
+        have ended there. The energy that tenants lack follows from the windows."""
+        for number, request in self._reported.items():
+            last = before.pop(number, None)
+            tokens = request.context - (last.context + last.tokens if last else 0)
+            if tokens > _CONTEXT_ROUNDING:
+                yield number, request.phase if last else RequestPhase.PREFILL, tokens, 0
+        for number, last in before.items():
+            bounded = last.phase is RequestPhase.DECODE and self._lost < MOST_LOST
+            yield number, last.phase, self._lost if bounded else math.inf, 0
+
     def _add_lacking(self, batch: PassBatch, tokens: int) -> None:
         """Tokens of prompts without a span may be those of a request that was interrupted."""
         tenants = set[object]()
         for number, tenant, first_at, last_at in self._pauses:
             if tokens > 0 and first_at < self._gone < last_at:
-                batch.lacking.append((number, tokens, 0 if tenant in tenants else tokens))
+                batch.lacking.append((number, RequestPhase.PREFILL, tokens, 0 if tenant in tenants else tokens))
                 tenants.add(tenant)
 
     @property

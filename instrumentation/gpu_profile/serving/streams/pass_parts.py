@@ -37,8 +37,8 @@ class PassBatch:
         self.unclear: list[tuple[int, int]] = []
         #: Requests, the tokens of prefill by which their parts may be off, and those by which their tenants' may be.
         self.unsure: list[tuple[int, int, int]] = []
-        #: Requests that may have been interrupted, and the tokens of prefill that may then be theirs or their tenants'.
-        self.lacking: list[tuple[int, int, int]] = []
+        #: Requests, and by phase the tokens that may be theirs or their tenants' and are in no iteration.
+        self.lacking: list[tuple[int, RequestPhase, float, int]] = []
         self._passes = TimedPasses.of((), (), [])
         self._rows: list[tuple[int, int, int, list[float]]] = []
         self._runs = DecodeRuns.none()

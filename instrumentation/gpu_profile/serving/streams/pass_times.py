@@ -17,6 +17,7 @@ import numpy as np
 
 from gpu_profile.history.timeline import Ints
 from gpu_profile.serving.streams.forward_pass import MessageError, MessageFault
+from gpu_profile.serving.work import BatchedRequest
 
 if TYPE_CHECKING:
     from gpu_profile.serving.streams.message_types import ForwardPass
@@ -28,7 +29,7 @@ HOST_GAP_NS: Final = 5_000_000
 #: The most messages kept back, and of a step: in steps of 2 s, 1,600 iterations per second.
 _MOST_KEPT: Final = 4096
 #: The most lost iterations in a row that get places. More are one loss.
-_MOST_LOST: Final = 256
+MOST_LOST: Final = 256
 #: Refused messages in a row whose sequence rises as one publisher's can: so many are a restart.
 _RISING: Final = 8
 #: If a message arrives this much before the one before, the clock was set back: times begin anew.
@@ -115,6 +116,8 @@ class PassTimes:
         #: The lost messages for which there is room at a time, besides those that later time can hold.
         self._room, self._room_ns = _MOST_KEPT, 0
         self._last_end_ns, self._typical_ns, self._idle = 0, 0, True
+        #: The requests of the last iteration that have not ended, if the engine reports them.
+        self._open: tuple[BatchedRequest, ...] = ()
         #: Lost messages so far, and when the last one arrived.
         self.gaps, self.arrival_ns = 0, 0
 
@@ -133,7 +136,7 @@ class PassTimes:
             self._skip(message.sequence, arrival_ns)
         self._sequence, self._refused = message.sequence, -1
         if len(self._messages) >= _MOST_KEPT:
-            self._lost = min(self._lost + 1, _MOST_LOST)
+            self._lost = min(self._lost + 1, MOST_LOST)
             raise MessageError(MessageFault.RATE)
         if arrival_ns < self.arrival_ns:
             if arrival_ns < self.arrival_ns - CLOCK_STEP_NS:
@@ -148,7 +151,12 @@ class PassTimes:
             message.requests is not None,
         )  # fmt: skip
         self._messages.append(message)
-        self.arrival_ns, self._lost, self._idle = arrival_ns, 0, idle
+        if not idle:
+            self._open = message.requests or ()
+        elif message.ended:
+            # Others may go on.
+            self._open = tuple(each for each in self._open if each.id not in message.ended)
+        self.arrival_ns, self._lost, self._idle = arrival_ns, 0, idle and not (message.ended and self._open)
 
     def _skip(self, sequence: int, arrival_ns: int) -> None:
         """Count the lost messages before one that does not continue the last one."""
@@ -167,7 +175,7 @@ class PassTimes:
                 raise MessageError(MessageFault.SEQUENCE)
             skipped = 1
         self._room, self._room_ns = max(0, possible - skipped), arrival_ns
-        self._lost = min(self._lost + skipped, _MOST_LOST)
+        self._lost = min(self._lost + skipped, MOST_LOST)
         self.gaps += skipped
 
     def _duration(self, arrival_ns: int) -> int:
