@@ -158,6 +158,18 @@ def test_messages_that_stop_in_an_idle_time_give_no_confident_error(from_s: int,
     assert right(shown, run) > 0.5
 
 
+def test_a_counter_that_stands_still_for_seconds_leaves_the_prices_as_they_are() -> None:
+    """Its next reading has the energy of all of this time. A window without growth is no evidence against prices."""
+    run = simulate(EnginePhysics(MODELS["H200 SXM"]), seconds=75, seed=5, drained=True)
+    readings = run.readings(seed=1)
+    still = (readings.times > run.start_ns + 45 * 10**9) & (readings.times < run.start_ns + 47 * 10**9)
+    joules = np.where(still, readings.joules[still][0], readings.joules)
+    shown = replay(run, 1, readings=readings._replace(joules=joules))
+    assert right(shown, run) > 0.98
+    truth = np.bincount([request.tenant for request in run.requests], run.true_j)
+    assert shown.tenants == pytest.approx(truth, rel=0.02)
+
+
 def test_requests_whose_reported_iterations_were_lost_have_no_confident_error() -> None:
     run = simulate(EnginePhysics(MODELS["H200 SXM"]), seconds=75, seed=5, drained=True)
     drawn = np.random.default_rng(1)

@@ -151,6 +151,7 @@ class EngineAccount:
             return
         if complete_ns > self._busy_until_ns + _IDLE_NS + _IDLE_EDGE_NS:
             self._idle(self._busy_until_ns, complete_ns)
+        self._readings = self._readings.moving(max(1, self._kept), self._busy_until_ns)
         if not model.ready:
             every = self._spoiled.by_window(self._readings.times)
             self._readings = self._readings.thinned([each is Unallocated.IDLE for each in every], self._kept)

@@ -13,6 +13,9 @@ from gpu_profile.serving.work import Bools
 
 _MS: Final = 1_000_000
 _UJ: Final = 1_000_000
+#: A counter without growth for the first time stands still, as counters are renewed several times a second. After the
+#: second one, its energy is taken to be 0.
+_STILL_NS, _MOST_STILL_NS = 1_000 * _MS, 30_000 * _MS
 #: The range of lags of the counter behind the iterations' stamps, in ns, the first step, and the last one.
 _EARLIEST_NS, _LATEST_NS, _STEP_NS, _FINE_NS = -50 * _MS, 1_000 * _MS, 10 * _MS, _MS // 4
 _ALL: Final = range(_EARLIEST_NS, _LATEST_NS + 1, _STEP_NS)
@@ -56,6 +59,19 @@ class CounterReadings(NamedTuple):
         inside[: max(0, first - 1)] = False
         kept = np.concatenate(([True], ~inside, [True]))
         return CounterReadings(self.times[kept], self.joules[kept])
+
+    def moving(self, first: int, until_ns: int) -> CounterReadings:
+        """Leave out readings of a counter without growth for a second or more, from index `first` on and up to a time.
+        The next reading has the energy of all of this time. Readings after half a minute are kept."""
+        steps = np.concatenate(([True], np.diff(self.joules) > 0))[: len(self.times)]
+        if steps[first:].all():
+            return self
+        run = np.cumsum(steps) - 1
+        since, last = self.times[steps], np.append(self.times[np.flatnonzero(steps)[1:] - 1], self.times[-1])
+        still = (last - since >= _STILL_NS)[run] & (self.times - since[run] < _MOST_STILL_NS) & ~steps
+        still[:first] = False
+        still &= self.times <= until_ns
+        return CounterReadings(self.times[~still], self.joules[~still])
 
 
 class CumulativeTerms(NamedTuple):
