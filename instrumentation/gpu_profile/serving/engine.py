@@ -205,7 +205,7 @@ class Engine:
 
     def iteration(self, batch: Sequence[BatchedRequest]) -> EngineIteration:
         """One iteration with these requests. It lasts as long as the block, which must wait for the device."""
-        return EngineIteration(self._sender, batch)
+        return EngineIteration(self._sender, tuple(batch))
 
     def ended(self, ids: Iterable[str]) -> None:
         """Report that requests have ended, so that their costs can be given out. Other requests may go on."""

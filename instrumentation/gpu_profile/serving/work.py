@@ -40,11 +40,11 @@ PHASES: Final = len(RequestPhase)
 
 
 class BatchedRequest(NamedTuple):
-    """A request in an iteration, from an engine that reports them. No two requests have one `id`. `tokens` are computed
-    in the iteration, and `context` are the tokens before them."""
+    """A request in an iteration, from an engine that reports them. No two requests have one `id`. `tenant` is None if
+    there is none. `tokens` are computed in the iteration, and `context` are the tokens before them."""
 
     id: str
-    tenant: str
+    tenant: str | None
     phase: RequestPhase
     tokens: int
     context: int

@@ -3,6 +3,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import zmq
 
@@ -52,6 +53,22 @@ def test_iterations_and_ends_of_requests_arrive_over_a_unix_socket(receiver: soc
     assert last.idle
     assert last.ended == ("a",)
     engine.close()
+
+
+def test_a_list_that_the_engine_fills_anew_and_the_numbers_of_its_libraries_arrive_as_they_were(
+    receiver: socket.socket, tmp_path: Path
+) -> None:
+    """One request without a tenant does not cost the others their iteration."""
+    engine = Engine(f"unix://{tmp_path}/serving")
+    batch = [BATCH[0], BatchedRequest("c", None, RequestPhase.DECODE, np.int64(1), np.int32(8))]  # type: ignore[arg-type]
+    with engine.iteration(batch):
+        pass
+    batch.clear()
+    message = received(receiver)
+    assert message.requests == (BATCH[0], BatchedRequest("c", None, RequestPhase.DECODE, 1, 8))
+    assert message.decode_kv == 8
+    engine.close()
+    assert not engine.lost
 
 
 def test_an_engine_without_a_receiver_goes_on_and_leaves_a_gap(tmp_path: Path) -> None:

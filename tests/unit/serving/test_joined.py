@@ -282,7 +282,7 @@ def test_readings_that_fall_or_repeat_never_count_backwards(served: Run) -> None
 def test_requests_that_the_engine_reports_need_no_spans() -> None:
     engine, sequence = ServingEngine(), 0
     now_ns, joules = EPOCH_NS, 0.0
-    cost: dict[str, float] = defaultdict(float)
+    cost: dict[str | None, float] = defaultdict(float)
     finished: list[tuple[FinishedRequest, RequestCost | StrEnum]] = []
     for place in range(6000):
         batch = [

@@ -5,10 +5,11 @@ Each field has its name on the wire. Absent fields have their defaults, and unkn
 
 from __future__ import annotations
 
+from operator import index
 from typing import Annotated, Final
 
 from msgspec import DecodeError, Meta, Struct, ValidationError, field
-from msgspec.msgpack import Decoder, encode
+from msgspec.msgpack import Decoder, Encoder
 
 from gpu_profile.serving.work import BatchedRequest, RequestPhase
 
@@ -23,7 +24,7 @@ Rank = Annotated[int, Meta(ge=0, le=65_535)]
 Seconds = Annotated[float, Meta(ge=-1e-6, le=3600.0)]
 Variance = Annotated[float, Meta(ge=-1e-6, le=1e12)]
 #: A request that the engine reports: id, tenant, phase, tokens and context.
-RequestRow = tuple[Name, Name, RequestPhase, Annotated[int, Meta(ge=1, le=10**8)], Context]
+RequestRow = tuple[Name, Name | None, RequestPhase, Annotated[int, Meta(ge=1, le=10**8)], Context]
 
 
 class ScheduledSums(Struct, gc=False):
@@ -86,6 +87,8 @@ class ForwardPass(Struct, gc=False):
         return not self.prefills and not self.decodes
 
 
+#: Encodes a map. Whole numbers may be of any type, such as NumPy's and PyTorch's.
+encode: Final = Encoder(enc_hook=index).encode
 #: Decodes the bytes of a map. Raises `ValidationError` for a wrong field, and one of `FAULTS` for other bytes.
 decode: Final = Decoder(PassMessage).decode
 FAULTS: Final = DecodeError, ValueError, RecursionError
