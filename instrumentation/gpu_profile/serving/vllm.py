@@ -53,9 +53,9 @@ class ServingStatLogger(_Base):
             self._limit = int(vllm_config.scheduler_config.max_num_batched_tokens or 0)
             if address := os.environ.get(ADDRESS):
                 stages = getattr(getattr(vllm_config, "parallel_config", None), "pipeline_parallel_size", 1)
-                self._sender = PassSender(
-                    address, str(getattr(vllm_config, "instance_id", "vllm")), engine_index, int(stages)
-                )
+                # Each of several API servers has the statistics of its own requests alone.
+                worker = f"{getattr(vllm_config, 'instance_id', 'vllm')}-{os.getpid()}"
+                self._sender = PassSender(address, worker, engine_index, int(stages))
         except Exception:  # noqa: BLE001  (vLLM must go on)
             _log.exception("%s: the iterations of this engine are not reported", ADDRESS)
 
