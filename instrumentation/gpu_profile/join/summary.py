@@ -41,6 +41,8 @@ ACTIVITIES: Final[Mapping[str, Signal]] = {
     "memory_controller": rows.MEMORY_CONTROLLER,
     "utilization": rows.UTILIZATION,
 }
+#: The pipes among them.
+_PIPES: Final = ("tensor", "fp64", "fp32", "fp16", "integer")
 #: The rate of copies that a host thread stages, from pageable memory: 6 to 12 GB/s.
 _STAGED_BYTES_PER_S: Final = 8e9
 #: The engines that work beside the multiprocessors.
@@ -261,7 +263,9 @@ def pooled_evidence(pool: Pool, pooled: Pooled, *, launches_nothing: bool = Fals
     coverage = pool.coverage(busy_source) if busy_source else 0.0
     # While the timing of activity counters is undetermined, use the sensors that every GPU has.
     basis: Basis = _basis(pool.timeline) if "dram" in values else "coarse"
-    return Evidence(basis, values, busy.n, coverage, busy.half_width)
+    return Evidence(
+        basis, values, busy.n, coverage, busy.half_width, highest=_highest(pool.timeline, values, pooled.rates)
+    )
 
 
 def _most_busy(pool: Pool, pooled: Pooled, overall: float | None) -> float | None:
@@ -280,7 +284,7 @@ def span_evidence(timeline: Timeline, reading: SpanReading, device_busy: float |
     values["busy"] = min(1.0, busy.mean)
     _add_shares(values, timeline, {signal: own.mean for signal, own in reading.readings.items()})
     values |= contrast(timeline, reading.interval).values
-    return Evidence(_basis(timeline), values, busy.n, busy.coverage)
+    return Evidence(_basis(timeline), values, busy.n, busy.coverage, highest=_highest(timeline, values, {}))
 
 
 def period_evidence(timeline: Timeline, period: Period, region: str) -> Evidence:
@@ -296,7 +300,15 @@ def period_evidence(timeline: Timeline, period: Period, region: str) -> Evidence
     _add_shares(values, timeline, means, within)
     reading = read(timeline.columns[source], within)
     basis: Basis = _basis(timeline) if "dram" in values else "coarse"
-    return Evidence(basis, values, busy.n, 0.0 if reading is None else min(1.0, reading.coverage), busy.half_width)
+    coverage = 0.0 if reading is None else min(1.0, reading.coverage)
+    return Evidence(basis, values, busy.n, coverage, busy.half_width, highest=_highest(timeline, values, rates))
+
+
+def _highest(timeline: Timeline, values: Mapping[str, float], rates: Mapping[Signal, Rate]) -> dict[str, float]:
+    """The highest possible activity of each pipe that the device counts and that has no value."""
+    unknown = ((key, ACTIVITIES[key]) for key in _PIPES if key not in values)
+    ends = {key: rates.get(signal) for key, signal in unknown if timeline.column(signal) is not None}
+    return {key: 1.0 if rate is None else min(1.0, rate.value + rate.half_width) for key, rate in ends.items()}
 
 
 def _basis(timeline: Timeline) -> Basis:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Final
@@ -78,9 +78,17 @@ def classify(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) ->
     verdict = first_verdict(evidence, thresholds)
     if verdict.confidence <= FIRM or evidence.basis not in _SENSORS:
         return verdict
-    rounded = tuple(sorted((key, round(value, _DIGITS)) for key, value in sound(evidence).values.items()))
-    firm = _is_firm(evidence.basis, rounded, verdict.regime, thresholds)
-    return verdict if firm else replace(verdict, confidence=FIRM)
+    for each in (evidence, *_at_highest(evidence)):
+        rounded = tuple(sorted((key, round(value, _DIGITS)) for key, value in sound(each).values.items()))
+        if not _is_firm(each.basis, rounded, verdict.regime, thresholds):
+            return replace(verdict, confidence=FIRM)
+    return verdict
+
+
+def _at_highest(evidence: Evidence) -> Iterator[Evidence]:
+    """The same with all pipes without a value as active as possible; nothing without such pipes."""
+    if evidence.highest:
+        yield replace(evidence, values={**evidence.values, **evidence.highest}, highest={})
 
 
 @lru_cache(maxsize=512)
@@ -117,7 +125,21 @@ def _is_close(rule: Rule, basis: Basis, margin: float, limits: Thresholds) -> bo
 
 
 def first_verdict(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> Verdict:
-    """The verdict of `classify`, before it is examined whether it hangs on a threshold: that takes longest."""
+    """The verdict of `classify`, before it is examined whether it hangs on a threshold: that takes longest.
+
+    It is the same for every activity that the pipes without a value may have, else `UNKNOWN`.
+    """
+    verdict = _by_values(evidence, thresholds)
+    for other in _at_highest(evidence):
+        if verdict.regime not in {Regime.UNKNOWN, _by_values(other, thresholds).regime}:
+            pipes = ", ".join(f"{key} up to {percent(value, 0)}" for key, value in evidence.highest.items())
+            reason = f"{verdict.regime}, unless pipes without a rate are active: {pipes}"
+            return _unknown(evidence, reason, verdict.scores, verdict.regime, _LONGER)
+    return verdict
+
+
+def _by_values(evidence: Evidence, thresholds: Thresholds) -> Verdict:
+    """The verdict by the values alone."""
     given, evidence = evidence, sound(evidence)
     if evidence.get("busy") is None or not evidence.coverage > 0:
         nonsense = evidence.get("busy") is None and "busy" in given.values

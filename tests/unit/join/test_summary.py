@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,7 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Interval, Sample
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.summary import Durations, read_span, span_evidence, summarise
+from gpu_profile.join.summary import Durations, pooled_evidence, read_span, span_evidence, summarise
 from gpu_profile.join.unmixing.pools.meter import Metered
 from gpu_profile.join.unmixing.pools.pooling import Pool
 from gpu_profile.join.unmixing.solving.rate import Rate
@@ -302,3 +303,27 @@ def test_a_rate_that_noise_lifts_over_the_ceiling_is_evidence_of_the_ceiling() -
         noisy.append([Sample(rows.GRAPHICS, T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS, value)])
     evidence = summarise(pool(noisy), "work", Durations(), interval_source="host").evidence
     assert evidence.values["busy"] <= 1.0
+
+
+def test_a_pipe_that_is_counted_and_has_no_rate_may_be_as_active_as_its_interval_allows() -> None:
+    source = timeline()
+    told = pool(source)
+    pooled = told.pooled("work")
+
+    def highest(rate: Rate | None) -> dict[str, float]:
+        rates = {signal: own for signal, own in pooled.rates.items() if signal is not rows.FP32}
+        rates |= {} if rate is None else {rows.FP32: rate}
+        return dict(pooled_evidence(told, replace(pooled, rates=rates)).highest)
+
+    assert highest(Rate(0.2, 0.05, 100)) == {}
+    assert highest(Rate(0.2, 0.15, 100, "not identifiable yet")) == {"fp32": pytest.approx(0.35)}
+    assert highest(Rate(0.2, math.inf, 3, "too few samples (3)")) == {"fp32": 1.0}
+    assert highest(None) == {"fp32": 1.0}, "and those that this device does not count are absent"
+
+
+def test_a_pipe_without_a_reading_in_an_execution_may_be_as_active_as_it_can() -> None:
+    source = timeline()
+    reading = read_span(source, during(4_000, 5_000))
+    assert span_evidence(source, reading, None).highest == {}
+    lost = replace(reading, readings={s: own for s, own in reading.readings.items() if s is not rows.FP32})
+    assert span_evidence(source, lost, None).highest == {"fp32": 1.0}

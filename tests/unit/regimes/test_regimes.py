@@ -1,6 +1,6 @@
 import math
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
@@ -621,3 +621,44 @@ def test_what_is_too_close_to_call_says_what_it_would_be() -> None:
 @pytest.mark.parametrize("regime", EXAMPLES, ids=str)
 def test_each_next_step_has_a_number(regime: Regime) -> None:
     assert re.search(r"\d %", judge(**EXAMPLES[regime]).advice)
+
+
+#: Memory is touched all the time, at a power between those of memory-bound work and of arithmetic.
+TOUCHED = {"busy": 1.0, "memory_controller": 1.0, "power": 0.8}
+
+
+@pytest.mark.parametrize(
+    ("highest", "regime"),
+    [
+        ({}, Regime.MEMORY_BOUND),  # no counters of pipes
+        ({"tensor": 0.2, "fp32": 0.3}, Regime.MEMORY_BOUND),
+        ({"tensor": 0.85}, Regime.UNKNOWN),
+        ({"tensor": 0.2, "fp32": 1.0}, Regime.UNKNOWN),
+    ],
+)
+def test_a_guess_without_counters_holds_for_every_activity_that_refused_pipes_may_have(
+    highest: dict[str, float], regime: Regime
+) -> None:
+    assert classify(Evidence("coarse", TOUCHED, 100, 1.0, highest=highest)).regime is regime
+
+
+def test_a_memory_near_its_ceiling_is_no_verdict_while_a_pipe_may_be_as_near() -> None:
+    values = {"busy": 1.0, "sm": 1.0, "dram": 0.6, "fp32": 0.1}
+    assert judge(**values).regime is Regime.MEMORY_BOUND
+    assert classify(Evidence("counters", values, 100, 1.0, highest={"tensor": 0.1})).regime is Regime.MEMORY_BOUND
+    open_ = classify(Evidence("counters", values, 100, 1.0, highest={"tensor": 0.9}))
+    assert (open_.regime, open_.runner_up, open_.confidence) == (Regime.UNKNOWN, Regime.MEMORY_BOUND, 0.0)
+    assert open_.rule == "MEMORY_BOUND, unless pipes without a rate are active: tensor up to 90 %"
+
+
+def test_a_refused_pipe_changes_nothing_for_a_gpu_that_waits() -> None:
+    for basis in ("counters", "coarse"):
+        waits = Evidence(basis, {"busy": 0.1, "pcie": 0.0}, 100, 1.0)
+        assert classify(replace(waits, highest={"tensor": 1.0})) == classify(waits)
+
+
+def test_a_verdict_that_a_moved_threshold_ends_at_a_pipes_highest_activity_is_not_firm() -> None:
+    values = {"busy": 1.0, "sm": 1.0, "dram": 0.8, "fp32": 0.1}
+    near = classify(Evidence("counters", values, 100, 1.0, highest={"tensor": 0.8}))
+    assert near.regime is Regime.MEMORY_BOUND
+    assert near.confidence == FIRM < judge(**values).confidence
