@@ -7,7 +7,7 @@ import pytest
 from support.worlds import BUSY, DEVICE, MS, NAMES, T0, World, known
 
 from gpu_profile.catalogue.samples import Sample
-from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, MEMORY_USED, PCIE_RX, UTILIZATION
+from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, MEMORY_USED, PCIE_RX, POWER, POWER_AVERAGE, UTILIZATION
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.unmixing.pools.pooling import Pool
 from gpu_profile.join.unmixing.solving.region_columns import MOST_REGIONS, OTHER
@@ -338,6 +338,24 @@ def test_what_was_metered_of_a_region_that_leaves_goes_to_the_rest() -> None:
     pool = metered([3.0])
     pool._replace_region("work", "busier", [(pool.attribution.column("work"), pool.attribution.column(OTHER))])
     assert pool.pooled(OTHER).metered == metered([3.0]).pooled("work").metered
+
+
+def test_a_region_leaves_also_while_the_only_source_of_power_in_use_has_no_rate() -> None:
+    """The counter has come in last, so that the power of the first seconds is not in use any more."""
+    timeline = Timeline(DEVICE, [ENERGY, POWER, POWER_AVERAGE], capacity=1_000)
+    pool = Pool(timeline, start_ns=T0, prior=DevicePrior({POWER: SensorPrior(Sensor(), MS, MS)}))
+    for i in range(1, 61):
+        end = T0 + i * 100 * MS
+        timeline.append([Sample(POWER_AVERAGE, end - 100 * MS, end, 200_000)])
+        timeline.append([Sample(ENERGY, end, end, 20_000 * i)] if i > 40 else [])
+        work = DeviceExecution(i, None, f"r{i % 2}", end - 100 * MS, end - (20 + 5 * (i % 7)) * MS)
+        pool.count(work.region)
+        pool.advance([work], end)
+    assert ENERGY in pool.joined
+    assert POWER_AVERAGE not in pool.joined
+    assert pool.pooled("r0").rates[ENERGY].reason
+    pool._replace_region("r0", "busier", [(pool.attribution.column("r0"), pool.attribution.column(OTHER))])
+    assert (known(pool.counted("r1", ENERGY)) + known(pool.rest(ENERGY))) > 0
 
 
 # ---------------------------------------------------------------------- what was known before

@@ -70,7 +70,7 @@ class Pool:
         sampled = next((mixture for mixture in self._mixtures if mixture.lead is rows.POWER), None)
         for mixture in self._mixtures:
             if sampled is not None and mixture.lead in ENERGY_SOURCES:
-                mixture.best_rate, mixture.beside = partial(self._power, mixture.lead), sampled
+                mixture.best_rate, mixture.beside = partial(self._power, mixture), sampled
         self._executions, self._memory_max = dict[str, int](), dict[int, float]()
         self._meter, self._throttling = Meter(timeline), Throttling(timeline)
         self.periods = Periods(index, start_ns)
@@ -343,10 +343,10 @@ class Pool:
         (counted_mean, _), (sampled_mean, _) = (column.means(*edges) for column in columns)
         return float(counted_mean[0] / sampled_mean[0]) if sampled_mean[0] > 0 else math.inf
 
-    def _power(self, lead: Signal, weights: Floats) -> Rate:
-        """The narrowest rate of power while columns are active, weighted by active times."""
-        rates = self._rates(weights, POWER_SOURCES)
-        return rates[self._clearest(rates, POWER_SOURCES) or lead]
+    def _power(self, mixture: Mixture, weights: Floats) -> Rate:
+        """The narrowest rate of power while columns are active, weighted by active times; else the one of `mixture`."""
+        source = self._clearest(rates := self._rates(weights, POWER_SOURCES), POWER_SOURCES)
+        return mixture.rate(mixture.lead, weights) if source is None else rates[source]
 
     def _clearest(self, rates: Mapping[Signal, Rate], sources: Sequence[Signal]) -> Signal | None:
         """The source with the narrowest rate, among the sources with nearly the best coverage up to now; None if none
