@@ -113,7 +113,9 @@ class SpanJoin:
             choose=self._choose,
             clock=clock,
         )
-        self._joiner = Joiner(self._sampler, self._placement, clock, DEFAULT_THRESHOLDS, self.counts, late_s=late_s)
+        self._joiner = Joiner(
+            self._sampler, self._placement, clock, DEFAULT_THRESHOLDS, self.counts, late_s=late_s, defers=True
+        )
         self._encoder = Encoder(Enricher(self._joiner), lambda execution: service_and_region(execution.name)[1])
         self._ancestry = Ancestry(keep_ns=2 * self._late_ns)
         #: Executions without times by region, device, failure, and number of represented spans.

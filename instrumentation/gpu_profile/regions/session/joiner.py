@@ -53,7 +53,8 @@ class Joiner:
     """Takes in executions, advances pools as far as samples cover them, and judges regions.
 
     One thread at a time calls `join`; the other methods may be called from any. Failures and omissions are added to
-    `counts`. Executions may arrive up to `late_s` after their end: pools stay that far behind.
+    `counts`. Executions may arrive up to `late_s` after their end: pools stay that far behind. With `defers`,
+    `judge_first` leaves the work to the next join, and never waits for one.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Joiner:
         turns: Turns | None = None,
         *,
         late_s: float = 0.0,
+        defers: bool = False,
     ) -> None:
         self.sampler = sampler
         self.placement = placement
@@ -88,6 +90,9 @@ class Joiner:
         self._clock = clock
         self._counts = counts
         self._late_ns = nanoseconds(late_s)
+        self._defers = defers
+        #: Regions, with a device each, that need a first verdict.
+        self._lacking = set[tuple[str, str]]()
         self._started_ns = clock.now_ns()
         self._clock_steps = StepWatch(clock)
         #: Steps ahead of the clock.
@@ -149,6 +154,7 @@ class Joiner:
                 self._anchored_ns = now
                 self._anchor(now)
                 self._look_for_spinning(devices, now)
+            self._judge_lacking()
             self.verdicts.count_calls()
 
     def _judge(self, devices: Iterable[Device], now: int) -> None:
@@ -325,15 +331,24 @@ class Joiner:
         pools = (self.pools.get(device.uuid) for device in self.devices_of(execution))
         return all(pool is not None and pool.frontier_ns >= interval.end_ns for pool in pools)
 
-    def judge_first(self, execution: Execution) -> None:
-        """Judge its region on each device without a verdict, instead of waiting up to `_LONGEST_S` for the renewal."""
-        name, devices = execution.name, self.devices_of(execution)
-        # Without the lock if there is none to judge: a renewal holds it for 20 ms, a search for timings for seconds.
-        if all(self.verdicts.newest(name, device.uuid) is not None for device in devices):
-            return
+    def judge_first(self, execution: Execution) -> bool:
+        """Judge its region on each device without a verdict, instead of waiting up to `_LONGEST_S` for the renewal.
+
+        False if the next join does so.
+        """
+        # Without the lock if none can be judged: with 64 regions on each of 8 devices, a join holds it for seconds.
+        devices = self.devices_of(execution)
+        lacking = [(execution.name, each.uuid) for each in devices if self.verdicts.lacks(execution.name, each.uuid)]
+        self._lacking.update(lacking)
+        if not lacking or self._defers:
+            return not lacking
         with self.lock:
-            for device in devices:
-                self.verdicts.judge_first(name, device.uuid)
+            self._judge_lacking()
+        return True
+
+    def _judge_lacking(self) -> None:
+        while self._lacking:
+            self.verdicts.judge_first(*self._lacking.pop())
 
     def take_kernels(self, region: str, work: KernelWork) -> None:
         """Add the kernels and copies of one execution of a region, from a profiler's records."""

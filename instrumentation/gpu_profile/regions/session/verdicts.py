@@ -115,6 +115,13 @@ class Verdicts:
             for region in pool.regions if pool is not None else ():
                 self._judge(region, uuid)
 
+    def lacks(self, region: str, device: str) -> bool:
+        """Whether a region has no verdict on a device where it can have one. From any thread."""
+        pool, key = self._pools.get(device), (region, device)
+        if pool is None or key in self._judged:
+            return False
+        return key in self._spins or (region in self.durations and region in pool.regions)
+
     def judge_first(self, region: str, device: str) -> None:
         """Judge a region on a device where it has no verdict yet."""
         if (region, device) not in self._judged:

@@ -153,12 +153,14 @@ class Enricher:
         key = execution.name, execution.device
         values = self._regions.get(key)
         if values is None:
-            values = self._regions[key] = self._look_up(execution)
+            judged = self.joiner.judge_first(execution)
+            values = self._look_up(execution)
+            if judged:
+                self._regions[key] = values
         return values
 
     def _look_up(self, execution: Execution) -> RegionValues:
         joiner = self.joiner
-        joiner.judge_first(execution)
         devices = joiner.devices_of(execution)
         timelines = tuple(t for device in devices if (t := joiner.sampler.timeline(device.uuid)) is not None)
         fixed: dict[str, AttributeValues] = {

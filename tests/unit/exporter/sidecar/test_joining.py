@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from unit.driver.node.rings import GPU, OTHER, listed, put, table, writer
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.join.durations import BUCKETS_S
+from gpu_profile.join.unmixing.solving.region_columns import MOST_REGIONS
 from gpu_profile.regions.telemetry.server_spans import parse_rule
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.exposition.exposition import Exposition
@@ -115,6 +117,18 @@ class Node:
         return span(LOW.name, self.clock.now_ns() - 100_000_000, self.clock.now_ns(), **about)
 
 
+class Recorded:
+    """A lock that notes each entry."""
+
+    def __init__(self, taken: list[bool]) -> None:
+        self._taken = taken
+
+    def __enter__(self) -> None:
+        self._taken.append(True)
+
+    def __exit__(self, *_: object) -> None: ...
+
+
 def counted(node: Node) -> int:
     """Executions that the join is about to take in."""
     return sum(len(block.executions) for block in node.join._joiner.backlog.foreign)
@@ -125,6 +139,45 @@ def node(tmp_path: Path, clock: FakeClock) -> Iterator[Node]:
     made = Node(tmp_path, clock)
     yield made
     made.join.stop()
+
+
+def test_spans_wait_for_no_join_that_is_under_way_and_the_next_join_judges_their_new_region(node: Node) -> None:
+    new, found = Kind("c", "GET /y", 300.0), deque[dict[str, Any]]()
+    node.mixture(20.0)
+    node.run(new, 0.1)
+    joiner = node.join._joiner
+    pool = joiner.pools[GPU.uuid]
+    while not (fresh := [region for region in pool.regions if joiner.verdicts.newest(region, GPU.uuid) is None]):
+        node.run(None, 0.1)
+
+    def look() -> None:
+        found.append(node.joined(span(new.name, node.clock.now_ns(), node.clock.now_ns()), service__name="c"))
+
+    with joiner.lock:
+        # Another thread would wait here without end.
+        reads = Thread(target=look, daemon=True)
+        reads.start()
+        reads.join(10)
+        assert found.pop()["gpu_profile.unjoined"] == "nothing is known of the region yet"
+    assert joiner.verdicts.newest(fresh[0], GPU.uuid) is None
+    judged_ns = joiner.judged_ns
+    node.join.step()
+    assert joiner.judged_ns == judged_ns, "not by a renewal of all verdicts"
+    look()
+    assert found.pop()["gpu_profile.unjoined"] == "no samples cover the region"
+
+
+def test_spans_of_names_beyond_those_of_the_pools_wait_for_no_lock(node: Node) -> None:
+    for i in range(MOST_REGIONS + 1):
+        node.run(Kind("a", f"GET /{i}", 200.0), 0.02)
+    node.run(None, 20.0)
+    joiner = node.join._joiner
+    assert joiner.pools[GPU.uuid].overflowed
+    taken: list[bool] = []
+    joiner.lock = Recorded(taken)  # type: ignore[assignment]
+    for i in range(MOST_REGIONS, MOST_REGIONS + 20):
+        node.joined(span(f"GET /{i}", node.clock.now_ns(), node.clock.now_ns()), service__name="a")
+    assert not taken
 
 
 def test_two_services_with_one_region_each_of_the_same_name_get_what_each_of_them_draws(node: Node) -> None:
