@@ -222,20 +222,20 @@ class Stamps:
         sums = np.array((np.sign(weights), weights, products, products**2))
         self._edges += np.add.reduceat(sums, (0, len(before) - 2), axis=1)
 
-    def _by_edges(self) -> tuple[float, float | None, float]:
-        """The least, the most likely and the largest variance of stamp errors by the covariance beside stamps, in ns².
-
-        The likely one is None without enough executions."""
+    def _by_edges(self) -> tuple[float, float | None, float, float]:
+        """The least, the most likely and the largest variance of stamp errors by the covariance beside stamps, in ns²,
+        and the expected one at the edge where it is larger. The likely one is None without enough executions."""
         n, weights, products, squares = self._edges
         if n.min() < _FEWEST:
-            return 0.0, None, math.inf
+            return 0.0, None, math.inf, math.inf
         # Differences have twice the variance. Each execution is in two of them, so half of the pairs count.
         variances, doubt = -products / (2 * weights), squares / (2 * weights**2)
         low, high = (np.maximum(0.0, variances + side * _SURE * np.sqrt(doubt)) for side in (-1, 1))
         mean = max(0.0, float(variances.mean()))
         # An estimate below its own uncertainty becomes 0 (the positive part of James and Stein's estimator).
         likely = max(0.0, mean - float(doubt.sum()) / 4 / mean) if mean else 0.0
-        return float(low.min()), likely, float(high.max())
+        expected = max(map(_positive, variances.tolist(), np.sqrt(doubt).tolist()))
+        return float(low.min()), likely, float(high.max()), expected
 
     def bound_by(self, lead: Signal, equations: Equations, kernel: float) -> None:
         """Bound the errors by the residual of a family's windows; `kernel` is described in `errors`."""
@@ -277,7 +277,7 @@ class Stamps:
         if not self.elapsed_ns:
             return StampErrors(np.zeros((columns, columns)))
         both, beside = (_mutual(counts, columns) for counts in (self._follows, self._overlaps))
-        by_length, (low, likely, high) = self._by_lengths(), self._by_edges()
+        by_length, (low, likely, high, expected) = self._by_lengths(), self._by_edges()
         variance = _largest(by_length, high)
         unmarked = sized(self._unmarked.squares, columns) * (windows * kernel)
         pausing = sized(self._unmarked.shares, columns)
@@ -289,7 +289,8 @@ class Stamps:
         likely = 0.5 * variance if likely is None else likely
         fits = min(1.0, allowed / variance)
         # Lengths and windows bound the mean of the variances at starts and at ends. The larger one is at most twice it.
-        scatter = max(float(BEST_NS) ** 2, min(high, 2 * allowed, 2 * by_length))
+        # The lateness is as large as the scatter allows. So the scatter is the expected one, not the largest too.
+        scatter = max(float(BEST_NS) ** 2, min(expected, 2 * allowed, 2 * by_length))
         # The device's own stamps have no lateness in common. Half of the difference lies at each of a region's edges.
         late_ns = 0.0 if self.exact else min(_SHARED_NS, _SHARED * math.sqrt(scatter))
         shared, overlapping = (part * (late_ns / 2 / self.elapsed_ns) for part in (both - beside, beside))
@@ -312,6 +313,15 @@ def _largest(by_length: float | None, by_edges: float) -> float:
     if by_length is None:
         return 0.0
     return max(float(BEST_NS) ** 2, min(float(HOST_NS) ** 2, by_length, by_edges))
+
+
+def _positive(mean: float, deviation: float) -> float:
+    """The mean of a normal distribution without its negative part."""
+    if deviation <= 0:
+        return max(0.0, mean)
+    z = max(-5.0, mean / deviation)
+    density = math.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+    return deviation * (z + 2 * density / math.erfc(-z / math.sqrt(2)))
 
 
 def _pairs(before: Ints, after: Ints, count: int) -> Floats:
