@@ -48,7 +48,7 @@ FOUND: Final[Mapping[str, Case]] = {
         Region("a", 10.36, 432.9, varies=0.02), Region("b", 6.44, 592.6), Region("c", 20.9, 367.1, duty=0.7),
         loop_ms=88.4, gap_ms=(0.5, 0.5), stamps=Stamps((0.0, 0.0)),
     ),
-    # Their time looked like idle time, so a wrong timing explained the windows, with nearly equal rates.
+    # The time of unmarked executions looked like idle time, so a wrong timing explained the windows, with nearly equal rates.
     "loop of 11.3 ms, 2 % of executions unmarked": _case(
         0, (COUNTER,), 30.0,
         Region("a", 3.5, 270.0, duty=0.9), Region("b", 2.7, 620.0), Region("c", 4.2, 350.0, duty=0.4),
@@ -59,5 +59,12 @@ FOUND: Final[Mapping[str, Case]] = {
         1, (POWER,), 30.0,
         Region("a", 3.5, 270.0, duty=0.9), Region("b", 2.7, 620.0), Region("c", 4.2, 350.0, duty=0.4),
         jitter=0.04, gap_ms=(0.3, 0.3), unmarked=Unmarked(0.03),
+    ),
+    # A part of the period and the rest of the loop's length give readings that vary alike, with other rates.
+    "loop of 83 ms, counter renewed every 100.044 ms measures 50 ms": _case(
+        0, (replace(COUNTER, period_ms=100.044, window_ms=50.0),), 45.0,
+        Region("a", 15.7, 580.2, duty=0.4, varies=0.02), Region("b", 3.98, 494.2, varies=0.02),
+        Region("c", 10.57, 182.0, duty=0.3, varies=0.02),
+        loop_ms=83.0,
     ),
 }  # fmt: skip

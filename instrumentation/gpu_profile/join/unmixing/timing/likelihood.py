@@ -221,6 +221,10 @@ class Likelihood:
         """
         return len(self.windows.ends) * math.log(left) + self._against(sensor)
 
+    def _rank(self, tried: tuple[Sensor, float]) -> float:
+        """The score of a timing and its error."""
+        return self._score(*tried)
+
     def _against(self, sensor: Sensor) -> float:
         """The initial penalty of a timing, by the behaviour of such sensors or by the prior of this one."""
         if self._expected is not None and self._expected.stamped:

@@ -20,6 +20,8 @@ from gpu_profile.join.unmixing.timing.likelihood import UNKNOWN, Likelihood
 from gpu_profile.join.unmixing.timing.scan import Scan
 from gpu_profile.join.unmixing.timing.timings import (
     JITTERS_NS,
+    LAG_STEP_NS,
+    PARTING_STEPS_NS,
     PARTS_NS,
     STEP_NS,
     dividing,
@@ -27,7 +29,9 @@ from gpu_profile.join.unmixing.timing.timings import (
     following,
     lagging,
     locked,
+    near_lags,
     near_periods,
+    parting,
     plain,
     renewing,
     shapes,
@@ -55,10 +59,9 @@ _MORE: Final = 3.0
 _PARTS: Final = 4
 #: The coarse grid gives only a neighbour's score: points with scores worse by this are not followed.
 _FAR_OFF: Final = 200.0
-#: A closer search covers this range around a timing in these steps. With varying rates, it uses `_SOME` windows and
-#: corrects each lag `_CORRECTIONS` times.
+#: A closer search covers this range around a timing. With varying rates, it uses `_SOME` windows and corrects each lag
+#: `_CORRECTIONS` times.
 _RANGE_NS: Final = 60_000_000
-_STEP_NS: Final = 2_500_000
 _TOGETHER: Final = 8  #: number of timings in a range that are tried at once
 _SOME: Final = 300
 _CLOSER_NS: Final = (1_250_000, 600_000, 300_000, 150_000)
@@ -166,24 +169,19 @@ class Search(Likelihood):
         return self._others(best.sensor, likely, partial(self._if_rates_vary, best), reference)
 
     def _others(
-        self, best: Sensor, likely: Sequence[Sensor], judge: Callable[[Iterator[Sensor]], Iterator[float]],
-        reference: Best,
-    ) -> tuple[Sensor, ...]:  # fmt: skip
+        self, best: Sensor, likely: Sequence[Sensor], judge: Callable[[Iterator[Sensor]], Iterator[float]], near: Best
+    ) -> tuple[Sensor, ...]:
         apart = [best]
         for sensor in likely:
             if all(self._apart(sensor, other) for other in apart):
                 apart.append(sensor)
-        return *apart[1:], *self._as_good(best, judge, reference)
+        return *apart[1:], *self._as_good(best, judge, near)
 
     @property
     def _newest(self) -> Windows:
         """The windows for the coarse grid."""
         starts, ends, masses = self._alone
         return Windows(starts[-_COARSE:], ends[-_COARSE:], masses[-_COARSE:])
-
-    def _rank(self, tried: tuple[Sensor, float]) -> float:
-        """The score of a timing and its error."""
-        return self._score(*tried)
 
     def _likely(self, some: Sequence[Trial], effect: float) -> list[Sensor]:
         """The timings that the best one does not rule out, likeliest first."""
@@ -204,8 +202,8 @@ class Search(Likelihood):
         self, best: Sensor, judge: Callable[[Iterator[Sensor]], Iterator[float]], reference: Best
     ) -> Iterator[Sensor]:
         """The ends of the range of lags around the best one that are hardly worse. In a loop it may be wide."""
-        for step in (-_STEP_NS, _STEP_NS):
-            lags = range(best.lag_ns + step, best.lag_ns + step * (_RANGE_NS // _STEP_NS + 1), step)
+        for step in (-LAG_STEP_NS, LAG_STEP_NS):
+            lags = range(best.lag_ns + step, best.lag_ns + step * (_RANGE_NS // LAG_STEP_NS + 1), step)
             possible = takewhile(lambda lag: best.period_ns or lag >= self._earliest_ns, lags)
             near = [best._replace(lag_ns=lag) for lag in possible]
             scores = zip(near, judge(iter(near)), strict=False)
@@ -222,13 +220,14 @@ class Search(Likelihood):
         """
         whole = [sensor for sensor, _ in sorted(tried, key=self._rank) if not self._in_parts(sensor)]
         middles = [middle, *whole[:1]]
-        near = [sensor for sensor, _ in tried] + [each for one in middles for each in self._lags_near(one, range_ns)]
+        near = [sensor for sensor, _ in tried] + [each for one in middles for each in near_lags(one, range_ns)]
         trials = self._trials(self._possible(near), _SOME)
         best = min(trials, key=lambda one: one.score)
         trials.sort(key=lambda one: self._beside_if_rates_vary(one, best))
         starts: list[Trial] = []
         for one in trials:
-            if len(starts) < _STARTS and not any(self._near(one.sensor, other.sensor) for other in starts):
+            alike = (one.sensor.differs_in_lag(other.sensor, LAG_STEP_NS) for other in starts)
+            if len(starts) < _STARTS and not any(alike):
                 starts.append(one)
         result: dict[Sensor, Trial] = {}
         for one in starts:
@@ -240,14 +239,9 @@ class Search(Likelihood):
             fresh = [sensor for sensor in dict.fromkeys(best.sensor.moved(step)) if sensor not in result]
             result |= zip(fresh, self._trials(fresh), strict=True)
         best = min(result.values(), key=lambda one: one.score)
-        if not any(self._near(best.sensor, one, range_ns) for one in middles):
-            trials += self._trials(self._possible(self._lags_near(best.sensor, range_ns)), _SOME)
+        if not any(best.sensor.differs_in_lag(one, range_ns) for one in middles):
+            trials += self._trials(self._possible(near_lags(best.sensor, range_ns)), _SOME)
         return trials, list(result.values())
-
-    @staticmethod
-    def _lags_near(sensor: Sensor, range_ns: int) -> list[Sensor]:
-        """The sensor with every lag of the grid in a range around its own."""
-        return [sensor._replace(lag_ns=sensor.lag_ns + move) for move in range(-range_ns, range_ns + 1, _STEP_NS)]
 
     def _possible(self, sensors: Sequence[Sensor]) -> list[Sensor]:
         return [sensor for sensor in sensors if sensor.period_ns or sensor.lag_ns >= self._earliest_ns]
@@ -286,6 +280,7 @@ class Search(Likelihood):
                 tried += ranked(renewing([self._usual(near[0]), *near], self.lead))
             if self.lead.kind is Kind.COUNTER:
                 tried += ranked([*self._drifting(near[0]), *locked(near[0], self.lead, self._pieces)])
+                tried += self._parting(tried, ranked)
         tried += ranked(self._expected.starts() if self._expected is not None else [])
         whole, parts = ([one for one in tried if self._in_parts(one[2]) is part] for part in (False, True))
         # Some part of a period fits any loop, so parts take no places of other timings.
@@ -327,6 +322,15 @@ class Search(Likelihood):
         span, nominal = int(alone.ends[-1] - alone.ends[0]), self.lead.refresh_ns
         return [each for each in sensors if abs(each.period_ns - nominal) * span > STEP_NS * nominal]
 
+    def _parting(self, tried: Sequence[Ranked], ranked: Callable[[Sequence[Sensor]], list[Ranked]]) -> list[Ranked]:
+        """Other parts of a period than `tried`, with the best ones' period if it is not the nominal one."""
+        nominal, ends = self.lead.refresh_ns, self._newest.ends
+        sensors = parting([s for _, _, s in sorted(tried) if self._in_parts(s) and s.period_ns != nominal][:2])
+        for step in PARTING_STEPS_NS:
+            parts = self._distinct(ranked(sensors), _PARTS, math.inf)
+            sensors = near_periods(parts, int(ends[len(ends) // 2]), int(ends[-1] - ends[0]), step)
+        return ranked(sensors)
+
     def _any_phase(self, best: Sensor) -> list[Sensor]:
         """Renewals at any phase without a lag, if readings determine it, or executions without a mark may hide it."""
         hidden = self._hidden(best) > self._discrepancy
@@ -363,11 +367,6 @@ class Search(Likelihood):
         if sensor not in self._middle_moments:
             self._middle_moments[sensor] = sensor.placed(self._some).middles(self._some)
         return self._middle_moments[sensor]
-
-    @staticmethod
-    def _near(one: Sensor, other: Sensor, most_ns: int = _STEP_NS) -> bool:
-        """Whether the lags of two timings differ by at most `most_ns`, and nothing else does."""
-        return one._replace(lag_ns=0) == other._replace(lag_ns=0) and abs(one.lag_ns - other.lag_ns) <= most_ns
 
     def _refined(self, sensors: Sequence[Sensor]) -> list[tuple[Sensor, float]]:
         """The best timing near each, with its error. Hopeless ones are dropped on the way."""

@@ -32,6 +32,10 @@ MEANS_NS: Final = tuple(round(25 * _MS * 2 ** (step / 2)) for step in range(-1, 
 SMOOTHINGS_NS: Final = tuple(round(15 * _MS * 2 ** (step * 0.7)) for step in range(9))
 #: Parts of its period that an energy counter may count for all of it, like the same boards' power.
 PARTS_NS: Final = tuple(round(12.5 * _MS * 2 ** (step / 2)) for step in range(1, 6))
+#: The steps of the search for the period of such a sensor, as the movement of a renewal over all windows.
+PARTING_STEPS_NS: Final = (2_500_000, 1_000_000, 500_000, 250_000)
+#: The step of a closer grid of lags.
+LAG_STEP_NS: Final = 2_500_000
 #: The step of a search for the edges of a window, as a share of the window.
 _STRETCH: Final = 0.01
 #: ... and that for a time constant.
@@ -183,6 +187,19 @@ def drifting(near: Sensor, signal: Signal, stamps: Ints) -> list[Sensor]:
     return sensors
 
 
+def parting(some: Iterable[Sensor]) -> list[Sensor]:
+    """Sensors like `some` with renewals at any phase that measure other parts of each period.
+
+    In a loop, a part and the rest of the loop's length give readings that vary alike, with other rates.
+    """
+    return [
+        s._replace(window_ns=part, phase_ns=phase, lag_ns=0, blur_ns=STEP_NS)
+        for s in dict.fromkeys(s._replace(window_ns=0, phase_ns=0, lag_ns=0) for s in some)
+        for part in PARTS_NS
+        for phase in _phases(s.period_ns)
+    ]
+
+
 def locked(near: Sensor, signal: Signal, active: ActiveTime) -> list[Sensor]:
     """Sensors like `near` with renewals in step with the program's loop, if one of its multiples is near the nominal
     period.
@@ -201,6 +218,11 @@ def locked(near: Sensor, signal: Signal, active: ActiveTime) -> list[Sensor]:
             some = (_renewed(near, period, move) for move in _MOVES_NS)
             sensors += [s._replace(window_ns=0, phase_ns=phase) for s in some for phase in _phases(period)]
     return list(dict.fromkeys(sensors))
+
+
+def near_lags(sensor: Sensor, range_ns: int) -> list[Sensor]:
+    """The sensor with every lag of the closer grid in a range around its own."""
+    return [sensor._replace(lag_ns=sensor.lag_ns + move) for move in range(-range_ns, range_ns + 1, LAG_STEP_NS)]
 
 
 def near_periods(some: Iterable[Sensor], pivot_ns: int, span_ns: int, step_ns: int) -> list[Sensor]:

@@ -113,6 +113,10 @@ class Sensor(NamedTuple):
             sensor = sensor._replace(period_ns=period, phase_ns=renewal % period)
         return sensor
 
+    def differs_in_lag(self, other: Sensor, most_ns: int) -> bool:
+        """Whether the two sensors' lags differ by at most `most_ns`, and nothing else does."""
+        return self._replace(lag_ns=other.lag_ns) == other and abs(self.lag_ns - other.lag_ns) <= most_ns
+
     def refuted(self, signal: Signal, stamps: Ints) -> bool:
         """Whether new readings with these `stamps` come faster than this sensor's renewals."""
         return bool(self.period_ns) and not self.follows and renews_faster(signal, stamps)
