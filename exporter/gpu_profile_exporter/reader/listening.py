@@ -23,6 +23,8 @@ from gpu_profile_exporter.reader.wire import Message
 
 #: The interval at which it polls for events. A kill loses the events since the last poll.
 LISTEN_S: Final = 0.5
+#: The same after events. A poll returns a limited number of them, so more may wait.
+MORE_S: Final = 0.1
 #: The interval at which it tries to open the driver and to register missing GPUs. The driver adds pauses of its own.
 RETRY_S: Final = 1.0
 
@@ -40,6 +42,8 @@ class Listening:
         self._missing: frozenset[int] = frozenset()
         self._retry_ns = 0
         self._events: list[Event] = []
+        #: Whether events are sent before the next step, which then registers GPUs.
+        self._send_first = False
         self._problem: tuple[str, bool] = "", False
         self._sent_problem: tuple[str, bool] | None = None
 
@@ -55,18 +59,20 @@ class Listening:
 
     def step(self) -> float:
         """Poll for events and register GPUs. Returns the seconds until the next call."""
-        now_ns = self._clock.elapsed_ns()
+        now_ns, sent_first = self._clock.elapsed_ns(), self._send_first
+        due, self._send_first = now_ns >= self._retry_ns, False
         try:
-            if self._driver is not None and not self._problem[0]:
+            if self._driver is not None and not self._problem[0] and not sent_first:
                 self._poll(self._driver)
-            # New events are sent first: a registration may hang, and a kill then loses them.
-            if now_ns >= self._retry_ns and not self._events:
+            # A registration may hang, and a kill then loses the events that have not been sent.
+            self._send_first = due and bool(self._events)
+            if due and not self._events:
                 self._retry_ns = now_ns + nanoseconds(RETRY_S)
                 self._poll(self._register())
         except GpuProfileError as error:
             self._problem = str(error), isinstance(error, StaleLibraryError)
         self._where.leave()
-        return LISTEN_S
+        return 0.0 if self._send_first else MORE_S if self._events else LISTEN_S
 
     def _poll(self, driver: Driver) -> None:
         self._where.enter(EVENTS, READ_S)

@@ -7,6 +7,7 @@ from unittest.mock import Mock
 import pynvml
 import pytest
 
+from gpu_profile.catalogue.samples import Event
 from gpu_profile.driver import simulated
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import nanoseconds
@@ -96,10 +97,21 @@ def test_events_are_told_before_a_registration_that_may_hang(
     listed = Mock(wraps=one.listening._driver.devices)  # type: ignore[union-attr]
     monkeypatch.setattr(one.listening._driver, "devices", listed)
     one.listening.follow(BOTH)
-    one.listening.step()
+    assert one.listening.step() == 0.0
     assert (codes(one.listening.news(0)), listed.called) == ([("GPU-a", 31)], False)
+    # More events do not put it off.
+    monkeypatch.setattr(one.listening._driver, "events", lambda: [Event("GPU-a", 0, "xid", 31)])
     one.listening.step()
     assert listed.called
+
+
+def test_many_events_are_told_soon_although_a_poll_returns_few(
+    tmp_path: Path, clock: FakeClock, listeners: list[Listener]
+) -> None:
+    listeners.append(one := Listener(tmp_path, clock, *(xid(5, code) for code in range(1, 1001))))
+    one.listening.follow(BOTH)
+    one.run(5 - LISTEN_S)
+    assert len(codes(one.run(3 + LISTEN_S))) == 1000
 
 
 def test_a_driver_that_is_to_be_opened_anew_is_and_its_gpus_are_registered_again(
