@@ -48,7 +48,7 @@ FOUND: Final[Mapping[str, Case]] = {
         Region("a", 10.36, 432.9, varies=0.02), Region("b", 6.44, 592.6), Region("c", 20.9, 367.1, duty=0.7),
         loop_ms=88.4, gap_ms=(0.5, 0.5), stamps=Stamps((0.0, 0.0)),
     ),
-    # The time of unmarked executions looked like idle time, so a wrong timing explained the windows, with nearly equal rates.
+    # Their time looked like idle time, so a wrong timing explained the windows, with nearly equal rates.
     "loop of 11.3 ms, 2 % of executions unmarked": _case(
         0, (COUNTER,), 30.0,
         Region("a", 3.5, 270.0, duty=0.9), Region("b", 2.7, 620.0), Region("c", 4.2, 350.0, duty=0.4),

@@ -1,6 +1,7 @@
 """What a pool makes of a clock that jumps, of more regions than it has room for, and of streams side by side."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ from support.worlds import BUSY, DEVICE, MS, NAMES, T0, World, known
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, MEMORY_USED, PCIE_RX, POWER, POWER_AVERAGE, UTILIZATION
 from gpu_profile.history.timeline import Timeline
+from gpu_profile.join.unmixing.pools.mixture import Mixture
 from gpu_profile.join.unmixing.pools.pooling import Pool
 from gpu_profile.join.unmixing.solving.region_columns import MOST_REGIONS, OTHER
+from gpu_profile.join.unmixing.solving.unmix import Fit
 from gpu_profile.join.unmixing.timing.expected import DevicePrior, SensorPrior
 from gpu_profile.join.unmixing.windows.activities import Activities, DeviceExecution
 from gpu_profile.join.unmixing.windows.sensor import Sensor
@@ -356,6 +359,26 @@ def test_a_region_leaves_also_while_the_only_source_of_power_in_use_has_no_rate(
     assert pool.pooled("r0").rates[ENERGY].reason
     pool._replace_region("r0", "busier", [(pool.attribution.column("r0"), pool.attribution.column(OTHER))])
     assert (known(pool.counted("r1", ENERGY)) + known(pool.rest(ENERGY))) > 0
+
+
+def test_the_totals_are_shared_out_once_before_the_columns_of_a_region_that_leaves_are_merged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = World(1).run(10)
+    total = sum(known(pool.counted(name, ENERGY)) for name in NAMES) + known(pool.rest(ENERGY))
+    solved: list[Mixture] = []
+    solve = Mixture._solved
+
+    def solving(mixture: Mixture, *arguments: Any, **options: Any) -> Fit:
+        solved.append(mixture)
+        return solve(mixture, *arguments, **options)
+
+    monkeypatch.setattr(Mixture, "_solved", solving)
+    other = pool.attribution.column(OTHER)
+    pool._replace_region(NAMES[0], "busier", [(pool.attribution.column(name), other) for name in NAMES[:2]])
+    assert len(solved) == len({*map(id, solved)})
+    left = sum(known(pool.counted(name, ENERGY)) for name in (*NAMES[2:], OTHER)) + known(pool.rest(ENERGY))
+    assert left == pytest.approx(total)
 
 
 # ---------------------------------------------------------------------- what was known before

@@ -384,8 +384,7 @@ class Mixture:
         return self._targeted
 
     def merge(self, column: int, into: int) -> None:
-        """Merge a column into another, and free it."""
-        self.counted([])
+        """Merge a column into another, and free it. Before the first merge, each mixture must have `counted`."""
         self.family.merge(column, into)
         self._shares.merge(column, into)
         self._equations.merge(column, into)

@@ -198,8 +198,7 @@ class Pool:
             self._take_windows(final=False)
             self.periods.reach(self.frontier_ns, self._mixtures)
         # Not before: the activities are numbered for the whole slice.
-        swapped = self.attribution.swap()
-        if swapped is not None:
+        if (swapped := self.attribution.swap()) is not None:
             self._replace_region(*swapped)
         if final:
             self._take_windows(final=True)
@@ -225,13 +224,14 @@ class Pool:
 
     def _replace_region(self, region: str, busier: str, columns: Sequence[tuple[int, int]]) -> None:
         """Pool `region` under `OTHER`: merge its columns into others. `busier` gets columns of its own."""
+        for mixture in self._mixtures:
+            mixture.counted([])
         for column, into in columns:
             for mixture in self._mixtures:
                 mixture.merge(column, into)
             self._meter.merge(column, into)
             self._throttling.merge(column, into)
-            if column in self._memory_max:
-                peak = self._memory_max.pop(column)
+            if (peak := self._memory_max.pop(column, None)) is not None:
                 self._memory_max[into] = max(self._memory_max.get(into, peak), peak)
         self._executions[OTHER] = self._executions.get(OTHER, 0) + self._executions.pop(region, 0)
         self._executions.setdefault(busier, 0)
