@@ -12,6 +12,7 @@ from gpu_profile.join.summary import Durations, pooled_evidence, read_span, span
 from gpu_profile.join.unmixing.pools.meter import Metered
 from gpu_profile.join.unmixing.pools.pooling import Pool
 from gpu_profile.join.unmixing.solving.rate import Rate
+from gpu_profile.join.unmixing.timing.expected import DevicePrior
 from gpu_profile.join.unmixing.windows.activities import DeviceExecution
 from gpu_profile.units import NS_PER_S
 
@@ -52,7 +53,8 @@ def timeline(*, seconds: int = 20, device: Device = DEVICE, without: tuple[Signa
 
 
 def pool(source: Timeline, seconds: int = 20) -> Pool:
-    result = Pool(source, start_ns=T0)
+    # All executions are in step with the counter, so it must be known to measure all of the time.
+    result = Pool(source, start_ns=T0, prior=DevicePrior(measured=True))
     work = [
         DeviceExecution(i, None, "work", T0 + 2 * i * NS_PER_S, T0 + (2 * i + 1) * NS_PER_S)
         for i in range(seconds // 2)
