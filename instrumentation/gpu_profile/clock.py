@@ -121,6 +121,12 @@ class ClockStep(NamedTuple):
         return self.after.now_ns - self.before.now_ns - (self.after.elapsed_ns - self.before.elapsed_ns)
 
     @property
+    def between_ns(self) -> tuple[int, int]:
+        """What started by the first time and ended from the second one on lasted during the step."""
+        first, last = sorted((self.before.now_ns + self.ahead_ns, self.after.now_ns - self.ahead_ns))
+        return first, last
+
+    @property
     def set_ns(self) -> int:
         """`ahead_ns` without suspensions."""
         return self.after.setting_ns - self.before.setting_ns

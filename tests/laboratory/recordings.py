@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
@@ -39,7 +39,7 @@ class Case:
     sensors: tuple[Sensor, ...]
     seconds: float
     seed: int
-    board: str = DEVICE.name
+    board: str = field(default=DEVICE.name, repr=False)  # the digest of the mix is of the other fields
 
     @property
     def gpu(self) -> Device:

@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpu_profile.clock import ClockStep
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.windows.activities import NamedActivities
 from gpu_profile.regions.execution import Execution, resolve_together
@@ -38,14 +37,14 @@ class EndedExecutions(NamedTuple):
         starts, ends = [e.start_ns for e in executions], [e.end_ns for e in executions]
         return cls(executions, np.array(starts, np.int64), np.array(ends, np.int64))
 
-    def skipped(self, step: ClockStep) -> EndedExecutions:
-        """The same with later starts for executions during which the clock was set ahead. Notes it in them too."""
-        first, last = sorted((step.before.now_ns + step.ahead_ns, step.after.now_ns - step.ahead_ns))
-        during = (self.starts <= first) & (self.ends >= last)
+    def skipped(self, first_ns: int, last_ns: int, ahead_ns: int) -> EndedExecutions:
+        """The same with starts that are `ahead_ns` later for executions that started by `first_ns` and ended from
+        `last_ns` on: the clock was set ahead meanwhile. Notes it in them too."""
+        during = (self.starts <= first_ns) & (self.ends >= last_ns)
         for i in np.flatnonzero(during).tolist():
             if self.executions[i].end_ns:
-                self.executions[i].skipped_ns += step.set_ns
-        return self._replace(starts=np.where(during, self.starts + step.set_ns, self.starts))
+                self.executions[i].skipped_ns += ahead_ns
+        return self._replace(starts=np.where(during, self.starts + ahead_ns, self.starts))
 
     def separate(self) -> Iterator[Execution]:
         """One execution with times for each row."""

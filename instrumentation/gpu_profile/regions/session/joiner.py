@@ -239,7 +239,7 @@ class Joiner:
             marked.update((e.name, e.device) for e in ended.executions if e.stream is not None)
         counted = ended
         for step in self._skipped:
-            counted = counted.skipped(step)
+            counted = counted.skipped(*step.between_ns, step.set_ns)
         for (name, device), times in self.verdicts.take(counted, where).items():
             for pool in (self.pools[uuid] for uuid in where[device] if uuid in self.pools):
                 pool.count(name, times, until_ns=self.last_end_ns, marked=marked[name, device])

@@ -131,7 +131,8 @@ class Fit:
             errors, explained = errors._replace(least=0.0, likely=0.5), 0.0
         self._open = Undetermined(self._gram, self._moment, square, errors, ceilings, self.most)
         # The standard error of the steady rate outside regions.
-        doubt = math.sqrt(left / self.n * float(np.linalg.pinv(self._gram, hermitian=True)[0, 0]))
+        # It is negative by rounding if all windows have the same shares.
+        doubt = math.sqrt(max(0.0, left / self.n * float(np.linalg.pinv(self._gram, hermitian=True)[0, 0])))
         unmarked = errors.unmarked * errors.possible(steady, Z95 * doubt)
         self._unmarked = changed(self._gram, self._moment, square, steady, unmarked)
         called_for = gram
