@@ -13,7 +13,7 @@ from laboratory.score import clustered
 
 from benchmarks import serving_gate, serving_messages, serving_sweep, serving_vllm, serving_workers
 from benchmarks.rows import Row
-from benchmarks.serving_accounts import share_out, where
+from benchmarks.serving_accounts import passed_on, share_out, where
 from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.serving.pricing.account import EngineAccount
@@ -39,6 +39,8 @@ class Case:
     tenants: tuple[int, ...] = (0, 1, 2)
     bursts: bool = False
     late_s: float = 0.0
+    #: The period of the counter's renewals. 0: it is renewed at each reading.
+    renewed_s: float = 0.0
     #: The power of other work on the device, for 4 s of 8.
     foreign_w: float = 0.0
     lost: float = 0.0
@@ -53,6 +55,8 @@ CASES: Final = (
     Case("prices fall by up to 15 % with the load", replace(_PHYSICS, load_price=-0.15)),
     Case("power cap of 450 W", replace(_PHYSICS, power_cap_w=450.0), may_refuse=True),
     Case("counter 60 ms late", late_s=0.06, exact=True),
+    Case("counter renewed every 105 ms", renewed_s=0.105, exact=True),
+    Case("counter renewed every 130 ms", renewed_s=0.13, exact=True),
     Case("10 % of iterations lost", lost=0.1, may_refuse=True),
     Case("bursts", bursts=True, exact=True),
     Case("one tenant", tenants=(1,), exact=True),
@@ -92,7 +96,7 @@ def judged(seeds: int) -> list[list[Judged]]:
 
 def judge(case: Case, run: ServingRun, seed: int) -> Judged:
     """Share out one simulated run, in batches as they would arrive."""
-    readings = run.readings(late_s=case.late_s, seed=seed)
+    readings = passed_on(run.readings(late_s=case.late_s, seed=seed, renewed_s=case.renewed_s))
     if case.foreign_w:
         times_s = (readings.times - run.start_ns) / 1e9
         worked_s = times_s // 8 * 4 + np.minimum(times_s % 8, 4.0)

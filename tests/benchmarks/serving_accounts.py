@@ -4,13 +4,33 @@ from typing import Any, Final
 
 import numpy as np
 
+from gpu_profile.catalogue import SIGNALS
+from gpu_profile.catalogue.signals import ENERGY
+from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.serving.pricing.account import EngineAccount
 from gpu_profile.serving.pricing.sharing import Unallocated
 from gpu_profile.serving.pricing.windows import CounterReadings
 from gpu_profile.serving.simulated import ServingRun
 from gpu_profile.serving.work import Iterations
+from gpu_profile_exporter.serving.energy import EnergySum
 
 _BATCH_NS: Final = 5_000_000_000
+_ENERGY: Final = SIGNALS.index(ENERGY)
+
+
+def take(energy: EnergySum, times: Ints, joules: Floats) -> None:
+    """Pass readings of the counter of the GPU "gpu" on, as the exporter does."""
+    quanta = np.rint(joules / ENERGY.quantum).astype(np.int64)
+    numbers = np.full(len(times), _ENERGY)
+    energy.take("gpu", np.column_stack((numbers, times, times, quanta)).ravel().tolist())
+
+
+def passed_on(readings: CounterReadings) -> CounterReadings:
+    """The readings that the exporter passes on to the account."""
+    energy = EnergySum(["gpu"], renewals=True)
+    take(energy, *readings)
+    times, joules, _ = energy.readings()
+    return CounterReadings(times, joules)
 
 
 def share_out(

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 from msgspec import msgpack
 
+from benchmarks.serving_accounts import take
 from gpu_profile.history.timeline import Floats
 from gpu_profile.serving.joined import ServingEngine
 from gpu_profile.serving.pricing.cost_sums import RequestCost
@@ -20,6 +21,7 @@ from gpu_profile.serving.simulated import ServingRun
 from gpu_profile.serving.streams.workers import WorkerRole
 from gpu_profile.serving.work import RequestPhase, WorkQuantity
 from gpu_profile_exporter.serving.costs import STEP_S
+from gpu_profile_exporter.serving.energy import EnergySum
 
 _S: Final = 10**9
 #: Messages arrive this much after an iteration, and up to some times the second value more; spans after their request.
@@ -111,6 +113,7 @@ def replay(
     """All data of a run in the order of their arrival, and idle readings until the last request is settled. `some` are
     other messages than SGLang's. `cached`: spans have the cached tokens of their prompts. `keep`: which spans arrive,
     by place."""
+    energy = EnergySum(["gpu"], renewals=True)
     engine = ServingEngine(_TENANT, deadline_ns=_DEADLINE_NS, role=role)
     readings = readings or run.readings(seed=seed)
     name = f"{role} Req 1a2b3c4d" if role else "llm_request"
@@ -132,7 +135,8 @@ def replay(
     began = time.process_time()
     for at, kind, values in events:
         while at >= next_ns:
-            engine.read(times, joules_at)
+            take(energy, np.array(times, np.int64), np.array(joules_at))
+            engine.read(*energy.readings()[:2], energy.last_ns)
             times, joules_at = [], []
             engine.settle(next_ns, next_ns // _LISTS_NS * _LISTS_NS - _S)
             finished += engine.finished()

@@ -109,7 +109,7 @@ class ServedEngine:
             role=self.worker.role,
         )
         self._programs = OtherPrograms(self.name, uuids, self._clock, behind_s=self._behind_s)
-        self.energy = EnergySum(uuids)
+        self.energy = EnergySum(uuids, renewals=True)
 
     # ------------------------------------------------------------------ requests
 
@@ -178,8 +178,7 @@ class ServedEngine:
         times, joules, resets = energy.readings()
         for start_ns, end_ns in resets:
             estimator.account.spoil(start_ns, end_ns, Unallocated.RESTART)
-        if len(times):
-            estimator.read(times, joules)
+        estimator.read(times, joules, energy.last_ns)
         for start_ns, end_ns in programs.look(states, estimator.last_iteration_ns):
             estimator.account.spoil(start_ns, end_ns, Unallocated.OTHERS)
         estimator.settle(self._clock.now_ns(), programs.listed_until_ns())

@@ -71,8 +71,8 @@ class ServingEngine:
         self.account = EngineAccount(self._use_of, devices)
         self._passes, self._membership, self._pipeline = PublishedPasses(), Membership(role), PipelineWatch()
         self._publisher: tuple[str, int] | None = None
-        #: When two publishers ran iterations last, the end of the last iteration, and the start of the first one.
-        self._shared_until_ns, self._last_ns, self._first_ns = 0, 0, 0
+        #: The ends of a time with two publishers, and of the last iteration, the start of the first, the last readings.
+        self._shared_until_ns = self._last_ns = self._first_ns = self._last_time_ns = self._read_ns = 0
         #: Requests by number, and numbers by the names that the engine reports. Ended requests wait for a place, and
         #: then for their cost.
         self._requests: dict[int, FinishedRequest] = {}
@@ -89,7 +89,6 @@ class ServingEngine:
         self.refusal: CostRefusal | None = None
         #: The time of iterations that were dropped because there were no readings.
         self._unread: tuple[int, int] | None = None
-        self._last_time_ns = 0
         #: Spans of requests that cannot be used, and requests without a place in the iterations, by reason.
         self.refused_requests: dict[SpanFault | PlacingFault, int] = defaultdict(int)
 
@@ -182,9 +181,9 @@ class ServingEngine:
             self._numbers[request.id] = number
         return number
 
-    def read(self, times: Sequence[int] | Ints, joules: Sequence[float] | Floats) -> None:
-        """Add readings of the energy counters, in J, summed over the devices, at times in ns since the epoch. Readings
-        that are not later than all earlier ones are left out, as are values that are not finite."""
+    def read(self, times: Sequence[int] | Ints, joules: Sequence[float] | Floats, read_ns: int = 0) -> None:
+        """Add readings of the energy counters, in J, summed over the devices, at times in ns since the epoch, without
+        those that are not later than earlier ones or not finite. Readings up to `read_ns` were made, and may follow."""
         later = []
         for time_ns, value in zip(times, joules, strict=True):
             if time_ns < self._last_time_ns - CLOCK_STEP_NS:
@@ -192,6 +191,7 @@ class ServingEngine:
             if time_ns > self._last_time_ns and math.isfinite(value):
                 self._last_time_ns = int(time_ns)
                 later.append((self._last_time_ns, float(value)))
+        self._read_ns = max(read_ns, self._last_time_ns)
         if later:
             kept_times, kept_j = zip(*later, strict=True)
             self.account.read(CounterReadings(np.array(kept_times, np.int64), np.array(kept_j)))
@@ -204,7 +204,7 @@ class ServingEngine:
         self._unplaced.clear()
         self._ended.clear()
         self._membership = Membership(self._role)
-        self._shared_until_ns = self._last_ns = self._first_ns = self._last_time_ns = 0
+        self._shared_until_ns = self._last_ns = self._first_ns = self._last_time_ns = self._read_ns = 0
         self._unread = None
         self._spans.restart()
         self.account.set_back()
@@ -246,7 +246,7 @@ class ServingEngine:
             else None
         )  # fmt: skip
         iterations = batch.iterations()
-        if self._last_time_ns > now_ns - _NO_SPANS_NS:
+        if self._read_ns > now_ns - _NO_SPANS_NS:
             for reason, times in ((Unallocated.LOST, batch.lost), (Unallocated.REQUEST, batch.unclear)):
                 for start_ns, end_ns in times:
                     self.account.spoil(start_ns, end_ns, reason)
@@ -275,6 +275,7 @@ class ServingEngine:
             self.account.spoil(0, now_ns, Unallocated.STAGES)
             self.account.settle(now_ns)
             self.account.set_back()
+            self.account.spoil(0, now_ns, Unallocated.STAGES)  # readings of this time may follow
         until_ns = now_ns - _IDLE_BEHIND_NS
         for marked in self._pipeline.marked(passes, until_ns):
             self.account.spoil(*marked)

@@ -189,10 +189,12 @@ class ServingRun(NamedTuple):
     idle_w: float
 
     def readings(
-        self, *, every_s: float = 0.1, late_s: float = 0.0, jitter_s: float = 0.003, seed: int = 0
-    ) -> CounterReadings:
-        """Readings of the energy counter in whole mJ, which shows the energy of `late_s` ago."""
-        return shown(self.start_ns, *self.grown(), every_s, late_s, jitter_s, seed)
+        self, *, every_s: float = 0.1, late_s: float = 0.0, jitter_s: float = 0.003, seed: int = 0,
+        renewed_s: float = 0.0,
+    ) -> CounterReadings:  # fmt: skip
+        """Readings of the energy counter in whole mJ, which shows the energy of `late_s` ago. It is renewed every
+        `renewed_s`; 0: at each reading."""
+        return shown(self.start_ns, *self.grown(), every_s, late_s, jitter_s, seed, renewed_s)
 
     def grown(self) -> tuple[Floats, Floats]:
         """When iterations start and end, in s since the start, and the J up to then."""
@@ -203,13 +205,15 @@ class ServingRun(NamedTuple):
 
 
 def shown(
-    start_ns: int, times: Floats, joules: Floats, every_s: float, late_s: float, jitter_s: float, seed: int
-) -> CounterReadings:
+    start_ns: int, times: Floats, joules: Floats, every_s: float, late_s: float, jitter_s: float, seed: int,
+    renewed_s: float = 0.0,
+) -> CounterReadings:  # fmt: skip
     """Readings of a counter that grows along `joules` at `times` in s, as `ServingRun.readings` gives them."""
     drawn = np.random.default_rng(seed)
     at = np.arange(every_s, times[-1], every_s)
     at = at + drawn.uniform(-jitter_s, jitter_s, len(at))
-    values = np.interp(at - late_s, np.concatenate(([0.0], times)), np.concatenate(([0.0], joules)))
+    since = (at - drawn.uniform(0, renewed_s)) % renewed_s if renewed_s else 0.0
+    values = np.interp(at - since - late_s, np.concatenate(([0.0], times)), np.concatenate(([0.0], joules)))
     return CounterReadings(start_ns + np.rint(at * _NS).astype(np.int64), np.floor(values * 1e3) / 1e3)
 
 

@@ -170,6 +170,21 @@ def test_a_counter_that_stands_still_for_seconds_leaves_the_prices_as_they_are()
     assert shown.tenants == pytest.approx(truth, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("period_s", "every_s"),
+    [(0.02, 0.1), (0.1, 0.1), (0.105, 0.1), (0.13, 0.1), (0.25, 0.1), (0.02, 0.03), (0.1, 0.03)],
+)
+def test_a_counter_that_is_slower_than_its_readings_leaves_all_costs(period_s: float, every_s: float) -> None:
+    """A reading has the energy up to the last renewal, which was up to a period ago."""
+    run = simulate(EnginePhysics(MODELS["H200 SXM"]), seconds=75, seed=5, drained=True)
+    jitter_s = min(0.003, every_s / 30)
+    shown = replay(run, 1, readings=run.readings(renewed_s=period_s, every_s=every_s, jitter_s=jitter_s, seed=1))
+    assert right(shown, run) > 0.9
+    truth = np.bincount([request.tenant for request in run.requests], run.true_j)
+    assert shown.tenants == pytest.approx(truth, rel=0.02)
+    assert np.isfinite(shown.tenant_half_widths).all()
+
+
 def test_requests_whose_reported_iterations_were_lost_have_no_confident_error() -> None:
     run = simulate(EnginePhysics(MODELS["H200 SXM"]), seconds=75, seed=5, drained=True)
     drawn = np.random.default_rng(1)

@@ -3,6 +3,7 @@
 Read in this order:
 
 - `terms`: the terms of an iteration's cost, and each request's share of them (Aumann-Shapley).
+- `renewals`: the moments at which an energy counter is renewed, from readings that repeat its values.
 - `windows`: readings matched with iterations under a lag; the search for the lag.
 - `prices`: the prices of the terms, with intervals; the prediction of durations.
 - `model`: the model of one engine over time, and the test whether windows reject it; `seen_work`: unlike new work.

@@ -1,6 +1,7 @@
 """The energy of several GPUs as one sum: no joule is lost or counted twice, whatever the order of the readings."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,6 +59,27 @@ def test_a_reset_counter_goes_on_and_its_time_is_named() -> None:
     assert (joules - joules[0]).tolist() == [0, 0.5, 0.5, 1.1]
     assert resets == [(200_000_000, 300_000_000)]
     assert energy.readings()[2] == []
+
+
+def test_readings_of_slow_counters_are_moved_to_the_renewals_of_each_gpu() -> None:
+    """Two GPUs at 200 W and 400 W, with counters that are renewed every 130 ms and 105 ms."""
+    energy = EnergySum(["a", "b"], renewals=True)
+    at_ms = [100 * n + n * 7 % 5 for n in range(1, 1200)]
+    for uuid, watts, period in (("a", 200, 130), ("b", 400, 105)):
+        energy.take(uuid, samples(*((at, (at // period) * period * watts) for at in at_ms)))
+    assert energy.last_ns == at_ms[-1] * 1_000_000
+    times, joules, _ = energy.readings()
+    assert len(times) == pytest.approx(1200 * 100 / 130, rel=0.01)
+    power = np.diff(joules) / (np.diff(times) / 1e9)
+    assert power == pytest.approx(np.full(len(power), 600.0), rel=0.02)
+
+
+def test_readings_closer_than_windows_are_passed_on_as_one() -> None:
+    energy = EnergySum(["a"], renewals=True)
+    energy.take("a", samples(*((30 * n, 6_000 * n) for n in range(1, 1000))))
+    times, joules, _ = energy.readings()
+    assert set(np.diff(times).tolist()) == {120_000_000}
+    assert np.diff(joules) == pytest.approx(np.full(len(times) - 1, 24.0))
 
 
 @settings(max_examples=50)
