@@ -185,6 +185,18 @@ def test_a_counter_that_is_slower_than_its_readings_leaves_all_costs(period_s: f
     assert np.isfinite(shown.tenant_half_widths).all()
 
 
+def test_requests_beside_prompts_with_iterations_of_seconds_have_no_confident_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Requests wait for seconds between being scheduled and their first chunk, so that parts of prompts may be taken
+    for another's. The error would go on from prompt to prompt, as each takes what another left."""
+    monkeypatch.setattr(simulated, "_CHUNK", 16_384)
+    tenants = (TenantLoad("doc", 120_000, 20, 0.2, 0.5, 0.0, 0.06), TenantLoad("chat", 500, 50, 0.5, 0.5, 0.0, 0.3))
+    run = simulate(EnginePhysics(MODELS["H200 SXM"]), tenants, seconds=600, seed=8, drained=True)
+    assert run.iterations.seconds.max() > 2
+    assert right(replay(run, 1), run) > 0.8
+
+
 def test_requests_whose_reported_iterations_were_lost_have_no_confident_error() -> None:
     run = simulate(EnginePhysics(MODELS["H200 SXM"]), seconds=75, seed=5, drained=True)
     drawn = np.random.default_rng(1)

@@ -243,7 +243,17 @@ class Prefilling:
             if (computed := min(self._left(prompt, at), tokens)) > 0:
                 result.append(Chunk(prompt, computed, (prompt.cached or 0) + prompt.computed))
                 tokens -= computed
-        return result
+        return [self._alone(here, result[0])] if len(result) == here.prompts == 1 and self._stores else result
+
+    @staticmethod
+    def _alone(here: _PrefillPass, chunk: Chunk) -> Chunk:
+        """The part of the only prompt of an iteration, which reports how far the prompt was: an earlier part may have
+        been another prompt's."""
+        computed = here.stored - (chunk.prompt.cached or 0)
+        if computed < 0 or here.stored + here.tokens > chunk.prompt.request.prompt:
+            return chunk
+        wrong, chunk.prompt.computed = abs(computed - chunk.prompt.computed), computed
+        return Chunk(chunk.prompt, here.tokens, here.stored, wrong, wrong)
 
     def _uncertain(self, rest: _PrefillPass, ending: list[Prompt], more: list[Prompt], missing: int) -> list[Chunk]:
         """The parts of prompts if some do not report their cached tokens. `rest` has the sums without those of other
