@@ -172,7 +172,7 @@ def test_a_counter_that_stands_still_for_seconds_leaves_the_prices_as_they_are()
 
 @pytest.mark.parametrize(
     ("period_s", "every_s"),
-    [(0.02, 0.1), (0.1, 0.1), (0.105, 0.1), (0.13, 0.1), (0.25, 0.1), (0.02, 0.03), (0.1, 0.03)],
+    [(period_s, every_s) for period_s in (0.02, 0.1, 0.1003, 0.105, 0.13, 0.25) for every_s in (0.1, 0.03)],
 )
 def test_a_counter_that_is_slower_than_its_readings_leaves_all_costs(period_s: float, every_s: float) -> None:
     """A reading has the energy up to the last renewal, which was up to a period ago."""
