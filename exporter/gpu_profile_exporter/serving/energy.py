@@ -60,7 +60,10 @@ class _Counter:
     def restart(self) -> None:
         """Drop the readings. Later ones continue their sum."""
         self.times, self.totals, self.last_ns = [], [], 0
-        self._renewals = self._renewals and Renewals()
+        if self._renewals is not None:
+            self._renewals = Renewals()
+            # The estimator has to notice the new time at once.
+            self._renewals.restart()
 
     def drop(self, before_ns: int) -> None:
         """Drop the readings that no later moment needs: all but the last one up to `before_ns`."""

@@ -51,6 +51,14 @@ def test_readings_go_on_after_the_clock_was_set_back() -> None:
     assert not resets
 
 
+def test_the_first_reading_after_the_clock_was_set_back_waits_for_no_renewals() -> None:
+    energy = EnergySum(["a"], renewals=True)
+    energy.take("a", samples(*((900_000 + 100 * n, 1_000 * n) for n in range(1, 400))))
+    assert len(energy.readings()[0]) == 399
+    energy.take("a", samples((100, 400_000), (200, 401_000)))
+    assert energy.readings()[0].tolist() == [100_000_000, 200_000_000]
+
+
 def test_a_reset_counter_goes_on_and_its_time_is_named() -> None:
     energy = EnergySum(["a"])
     energy.take("a", samples((100, 9_000), (200, 9_500), (300, 100), (400, 700)))
