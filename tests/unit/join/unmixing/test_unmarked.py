@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from laboratory import sensors
+from laboratory.programs import Physics, Program, Region, Stamps
+from laboratory.recordings import Case, analysed
 
+from gpu_profile.catalogue.signals import ENERGY, UTILIZATION
 from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.join.unmixing.solving.equations import Equations
 from gpu_profile.join.unmixing.solving.stamps import StampErrors
 from gpu_profile.join.unmixing.solving.undetermined import changed
 from gpu_profile.join.unmixing.solving.unmarked import UnmarkedExecutions
@@ -93,6 +100,44 @@ def test_no_more_executions_are_missing_than_the_power_outside_regions_allows() 
     assert errors.by_unmarked.possible(rates) == errors.possible(rates)
     assert errors.possible(np.array([250.0, 300.0, 500.0])) == 1.0
     assert StampErrors(np.zeros((3, 3))).possible(rates) == 1.0
+
+
+def test_a_gpu_that_is_not_busy_in_pauses_runs_no_executions_there() -> None:
+    """Pauses of a waiting program may be as long as executions, and an idle GPU draws power too."""
+    unmarked, rng = taken(3, 0.05), np.random.default_rng(3)
+    work, shares = float(unmarked.shares.sum()), rng.dirichlet(np.ones(4), 200)
+    assert unmarked.elsewhere == 1.0
+
+    def equations(outside: float, inside: float) -> Equations:
+        result = Equations()
+        result.add(shares, shares @ np.array([[outside], *3 * [[inside]]]), np.zeros((200, 0)))
+        return result
+
+    unmarked.bound_by(ENERGY, equations(100.0, 100.0), (), 0.0)
+    assert unmarked.elsewhere == 1.0
+    unmarked.bound_by(UTILIZATION, equations(0.2 * work, 1.0), (), 0.0)
+    assert unmarked.elsewhere == pytest.approx(0.2, rel=1e-3)
+    # Another timing that fits as well allows more, and so does what readings cut off.
+    unmarked.bound_by(UTILIZATION, equations(0.2 * work, 1.0), [np.array([0.3 * work, 1.0, 1.0, 1.0])], 0.1 * work)
+    assert unmarked.elsewhere == pytest.approx(0.4, rel=1e-3)
+    errors = StampErrors(np.zeros((4, 4)), pausing=unmarked.shares, elsewhere=unmarked.elsewhere)
+    assert errors.possible(np.full(4, 100.0)) == pytest.approx(0.4, rel=1e-3)
+    assert errors.by_unmarked.elsewhere == errors.elsewhere
+    unmarked.merge(3, 1)
+    assert unmarked.elsewhere == 1.0
+
+
+def test_waits_for_data_leave_the_rates_of_a_training_loop() -> None:
+    """Waits of 20 ms on average, some as long as executions, with a counter and utilisation."""
+    regions = Region("forward", 12.0, 220.0), Region("backward", 25.0, 330.0), Region("optimizer", 8.0, 180.0)
+    loop = Program(regions, fixed=True, jitter=0.1, gap_ms=(0.2, 0.6), pause_every_s=0.15, pause_s=0.02)
+    loop = replace(loop, stamps=Stamps((0.02, 0.3), tail=0.02), physics=Physics(idle_w=60.0))
+    answers = analysed(Case(loop, (sensors.COUNTER, sensors.UTILIZATION), 40.0, 1, "NVIDIA A100-SXM4-80GB").run())
+    for region in regions:
+        power = answers[region.name, "power"]
+        assert power.value is not None, power.reason
+        assert power.half_width is not None
+        assert abs(power.value - region.power_w) < power.half_width < 0.25 * region.power_w
 
 
 def shares_of(seed: int, share: float) -> tuple[Floats, Floats]:

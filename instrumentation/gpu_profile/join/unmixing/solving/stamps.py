@@ -25,7 +25,7 @@ import numpy as np
 from gpu_profile.catalogue import Signal
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.solving.equations import Equations, sized
-from gpu_profile.join.unmixing.solving.unmarked import UnmarkedExecutions
+from gpu_profile.join.unmixing.solving.unmarked import UnmarkedExecutions, share_outside
 from gpu_profile.join.unmixing.windows.activities import Activities, Pieces
 from gpu_profile.join.unmixing.windows.piece_sums import Columns
 
@@ -66,7 +66,8 @@ class StampErrors(NamedTuple):
     all time that may count for `a` instead of `b` because a region's stamps are late by the same time, and
     `overlapping[a, b]` the share in which both ran and that may count for `a` alone. `unmarked` are the squares of the
     shares that executions without a mark have, by column, summed over the windows too. `pausing` are the shares of the
-    time outside regions that they have, by column."""
+    time outside regions that they have, by column. `elsewhere` is the largest share of these executions that the
+    windows of all sensors allow."""
 
     most: Floats
     least: float = 0.0
@@ -76,6 +77,7 @@ class StampErrors(NamedTuple):
     overlapping: Floats = np.zeros((0, 0))
     unmarked: Floats = np.zeros(1)
     pausing: Floats = np.zeros(1)
+    elsewhere: float = 1.0
 
     def by_stamps(self, rates: Floats) -> float:
         """The largest sum of the squares of the windows' errors by stamp errors under these rates."""
@@ -92,14 +94,15 @@ class StampErrors(NamedTuple):
     def possible(self, rates: Floats, doubt: float = 0.0) -> float:
         """The largest share of the executions without a mark that these rates allow. The rate outside regions, which
         `doubt` may exceed, includes their work: where a program only waits, it is that of an idle device."""
-        if not self.pausing.any():
-            return 1.0
-        return min(1.0, (max(0.0, float(rates[0])) + doubt) / max(float(self.pausing @ np.maximum(rates, 0.0)), 1e-300))
+        return min(self.elsewhere, share_outside(self.pausing, rates, doubt))
 
     @property
     def by_unmarked(self) -> StampErrors:
         """Only the contribution of executions without a mark."""
-        return StampErrors(np.zeros_like(self.most), unmarked=self.unmarked, pausing=self.pausing)
+        return self._replace(
+            most=np.zeros_like(self.most), least=0.0, likely=0.5, allowed=1.0, shared=np.zeros((0, 0)),
+            overlapping=np.zeros((0, 0)),
+        )  # fmt: skip
 
     def moved(self, weights: Floats, rates: Floats, active: Floats) -> float:
         """How far the rate of a mixture of columns may be off because a region's stamps are late by the same time.
@@ -142,7 +145,7 @@ class Stamps:
         self._allowed: dict[Signal, tuple[int, float]] = {}
         #: Executions that ended, and the number of them with stamps of the device.
         self.counted = self.marked = 0
-        self._unmarked = UnmarkedExecutions()
+        self.unmarked = UnmarkedExecutions()
 
     @property
     def exact(self) -> bool:
@@ -184,7 +187,7 @@ class Stamps:
         self._follows[:, 0] += np.bincount(before[~directly], minlength=count)
         self._follows[0] += np.bincount(after[~directly], minlength=count)
         if not self._slices % _EVERY**2 or self._lengths[0].sum() <= _MANY:
-            self._unmarked.take(pauses[~directly], lengths, own, end_ns - start_ns)
+            self.unmarked.take(pauses[~directly], lengths, own, end_ns - start_ns)
 
     def _take_edges(self, pieces: Pieces, columns: Columns, between: tuple[int, int]) -> None:
         start_ns, end_ns = between
@@ -279,12 +282,13 @@ class Stamps:
         both, beside = (_mutual(counts, columns) for counts in (self._follows, self._overlaps))
         by_length, (low, likely, high, expected) = self._by_lengths(), self._by_edges()
         variance = _largest(by_length, high)
-        unmarked = sized(self._unmarked.squares, columns) * (windows * kernel)
-        pausing = sized(self._unmarked.shares, columns)
+        unmarked = sized(self.unmarked.squares, columns) * (windows * kernel)
+        pausing = sized(self.unmarked.shares, columns)
+        elsewhere = self.unmarked.elsewhere
         # Time that a stamp error adds to one region is taken from its neighbour.
         most = (np.diag(both.sum(axis=0)) - both) * (variance * windows * kernel / self.elapsed_ns)
         if by_length is None:
-            return StampErrors(most, unmarked=unmarked, pausing=pausing)
+            return StampErrors(most, unmarked=unmarked, pausing=pausing, elsewhere=elsewhere)
         allowed = min((most for _, most in self._allowed.values()), default=math.inf)
         likely = 0.5 * variance if likely is None else likely
         fits = min(1.0, allowed / variance)
@@ -295,7 +299,7 @@ class Stamps:
         late_ns = 0.0 if self.exact else min(_SHARED_NS, _SHARED * math.sqrt(scatter))
         shared, overlapping = (part * (late_ns / 2 / self.elapsed_ns) for part in (both - beside, beside))
         least, likely = min(1.0, low / variance), min(1.0, likely / variance)
-        return StampErrors(most, least, likely, fits, shared, overlapping, unmarked, pausing)
+        return StampErrors(most, least, likely, fits, shared, overlapping, unmarked, pausing, elsewhere)
 
     def merge(self, column: int, into: int) -> None:
         """Merge a column into another."""
@@ -304,7 +308,7 @@ class Stamps:
                 counts[into] += counts[column]
                 counts[:, into] += counts[:, column]
                 counts[column] = counts[:, column] = 0.0
-            self._unmarked.merge(column, into)
+            self.unmarked.merge(column, into)
             self._lengths[:, column] = 0.0
 
 

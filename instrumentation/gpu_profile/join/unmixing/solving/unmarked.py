@@ -10,11 +10,15 @@ rates of these regions are equal. It matters where the shares hardly vary otherw
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
+from gpu_profile.catalogue import Signal
 from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.join.unmixing.solving.equations import Equations
+from gpu_profile.join.unmixing.solving.rate import Z95
 
 #: Pauses are counted by length in this many classes per factor of two, from the resolution of clocks to 16 s.
 _PER_OCTAVE: Final = 8
@@ -38,6 +42,8 @@ _FARTHEST: Final = 3.0
 _BY_QUARTILES: Final = 0.7413
 #: Pauses are evaluated again when their number has grown by this factor.
 _GROWTH: Final = 1.25
+#: Windows per unknown that a family's bound needs.
+_WINDOWS_PER_UNKNOWN: Final = 4
 
 
 class UnmarkedExecutions:
@@ -60,6 +66,9 @@ class UnmarkedExecutions:
         self._evaluated, self._elapsed_ns = 0.0, 0
         #: The expected number of executions without a mark, as of the last evaluation.
         self.count = 0.0
+        #: By leading signal: its number of windows, and for each possible timing the steady rates by column, and by how
+        #: much the rate outside regions may exceed its own.
+        self._outside: dict[Signal, tuple[int, list[tuple[Floats, float]]]] = {}
 
     def take(self, pauses: Ints, lengths: Floats, columns: Ints, elapsed_ns: int) -> None:
         """Add a slice of time: its pauses, and the lengths of its executions in ns with the column of each."""
@@ -118,14 +127,51 @@ class UnmarkedExecutions:
         densities: Floats = possible * np.exp(-far / 2) / np.sqrt(variances) * n / max(1.0, float(n.sum()))
         return densities
 
+    def bound_by(self, lead: Signal, equations: Equations, others: Sequence[Floats], cut_off: float) -> None:
+        """Bound the share of executions without a mark by a family's rates outside regions.
+
+        The work of such an execution is in the windows of every sensor: a GPU that is not busy in pauses runs none
+        there, whatever power it draws. `others` are the steady rates by column under each other timing that the windows
+        do not rule out. Readings omit up to `cut_off`.
+        """
+        p, n = len(equations.probes), equations.n
+        before, timings = self._outside.get(lead, (0, []))
+        enough = n >= _WINDOWS_PER_UNKNOWN * equations.columns
+        if not enough or (before <= n < _GROWTH * before and len(timings) == 1 + len(others)):
+            return
+        rates, doubt = steady_rates(equations.gram[p:, p:], equations.moment[p:, 0], float(equations.square[0]), n)
+        self._outside[lead] = n, [(each, Z95 * doubt + cut_off) for each in (rates, *others)]
+
+    @property
+    def elsewhere(self) -> float:
+        """The largest share of these executions that the windows of all sensors allow."""
+        shares = (max(share_outside(self.shares, *each) for each in timings) for _, timings in self._outside.values())
+        return min(shares, default=1.0)
+
     def merge(self, column: int, into: int) -> None:
         """Merge a column into another."""
+        self._outside.clear()  # the rates are by column
         if max(column, into) < len(self._squares):
             for sums in (self._squares, self.shares):
                 sums[into] += sums[column]
                 sums[column] = 0.0
         if column < self._executions.shape[1]:
             self._executions[:, column] = 0.0
+
+
+def steady_rates(gram: Floats, moment: Floats, square: float, n: int) -> tuple[Floats, float]:
+    """The steady rates by column that solve the equations of `n` windows, and the standard error of the first one."""
+    rates = np.linalg.lstsq(gram, moment, rcond=None)[0].astype(np.float64)
+    left = max(square - float(rates @ moment), 1e-300)
+    return rates, math.sqrt(left / n * float(np.linalg.pinv(gram, hermitian=True)[0, 0]))
+
+
+def share_outside(pausing: Floats, rates: Floats, doubt: float) -> float:
+    """The share of the executions without a mark, with shares `pausing` of the time outside regions, that these rates
+    allow. `doubt` may be added to the rate outside regions."""
+    count = min(len(pausing), len(rates))
+    work = float(pausing[:count] @ np.maximum(rates[:count], 0.0))
+    return min(1.0, (max(0.0, float(rates[0])) + doubt) / max(work, 1e-300)) if pausing.any() else 1.0
 
 
 def _moments(sums: Floats) -> tuple[Floats, Floats]:

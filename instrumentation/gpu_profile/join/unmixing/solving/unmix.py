@@ -26,6 +26,7 @@ from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH, Z95, Rate,
 from gpu_profile.join.unmixing.solving.shrinkage import CERTAIN, Posterior, omitted, shrink, shrink_without
 from gpu_profile.join.unmixing.solving.stamps import StampErrors
 from gpu_profile.join.unmixing.solving.undetermined import Undetermined, changed
+from gpu_profile.join.unmixing.solving.unmarked import steady_rates
 from gpu_profile.join.unmixing.windows.probes import Prior, ProbeGroup, ProbeKind, groups_of
 
 _LEAST_WIDTH: Final = 0.003  #: no half-width is below this share of its rate
@@ -124,15 +125,12 @@ class Fit:
         # Work outside regions draws no more than regions do in the busiest window.
         ceilings[0] = min(self.most, float(equations.highest[output]))
         errors = self._errors
-        self.steady = steady = np.linalg.lstsq(self._gram, self._moment, rcond=None)[0].astype(np.float64)
-        left = max(square - float(steady @ self._moment), 1e-300)
+        steady, doubt = steady_rates(self._gram, self._moment, square, self.n)
+        self.steady, left = steady, max(square - float(steady @ self._moment), 1e-300)
         explained = errors.least * float(steady @ errors.most @ steady) / left
         if explained > _TOO_MUCH:
             errors, explained = errors._replace(least=0.0, likely=0.5), 0.0
         self._open = Undetermined(self._gram, self._moment, square, errors, ceilings, self.most)
-        # The standard error of the steady rate outside regions.
-        # It is negative by rounding if all windows have the same shares.
-        doubt = math.sqrt(max(0.0, left / self.n * float(np.linalg.pinv(self._gram, hermitian=True)[0, 0])))
         unmarked = errors.unmarked * errors.possible(steady, Z95 * doubt)
         self._unmarked = changed(self._gram, self._moment, square, steady, unmarked)
         called_for = gram
