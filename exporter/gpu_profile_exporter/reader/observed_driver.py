@@ -37,7 +37,7 @@ class ObservedDriver:
     ) -> None:
         self.driver = driver
         self._where = where
-        self._now_ns = clock.now_ns
+        self._elapsed_ns = clock.elapsed_ns
         self._open_s = open_s
         self._alone = alone
         self._opened: set[str] = set()
@@ -55,12 +55,12 @@ class ObservedDriver:
         self._alone = True
 
     def _call(self, device: Device, call: Callable[..., T], *arguments: object) -> T:
-        uuid, now_ns = device.uuid, self._now_ns
+        uuid, elapsed_ns = device.uuid, self._elapsed_ns
         opened = uuid in self._opened
         # The first call opens the GPU, and so does the first call after a failure.
         limit_s = self._open_s if not opened else ALONE_S if self._alone else READ_S
         self._where.enter(ELSEWHERE if device.index is None else device.index, limit_s)
-        started = now_ns()
+        started = elapsed_ns()
         try:
             result = call(device, *arguments)
         except GpuProfileError:
@@ -69,7 +69,7 @@ class ObservedDriver:
             raise
         if not opened:
             self._opened.add(uuid)
-        elif (took := now_ns() - started) > self._took.get(uuid, -1):
+        elif (took := elapsed_ns() - started) > self._took.get(uuid, -1):
             self._took[uuid] = took
         self._where.enter(DRIVER, READ_S)
         return result

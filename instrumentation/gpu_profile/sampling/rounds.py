@@ -278,7 +278,7 @@ class Rounds(Generic[T]):
     def _read_all(self, driver: Driver, tiers: Sequence[str], now: int) -> None:
         spent = dict.fromkeys(tiers, 0)
         try:
-            started = self.clock.now_ns()
+            started = self.clock.elapsed_ns()
             for state in list(self.states.values()):
                 started = self._read(driver, state, tiers, now, started, spent)
         finally:
@@ -288,13 +288,13 @@ class Rounds(Generic[T]):
     def _read(
         self, driver: Driver, state: T, tiers: Sequence[str], now: int, started: int, spent: dict[str, int]
     ) -> int:
-        """Read one device. Returns the time of the end, in ns."""
+        """Read one device. Returns the elapsed time at the end, in ns; `started` is that at the start."""
         if not state.up:
             if _waiting(state.retry_ns, now):
                 return started
             # A driver may report an empty buffer for a lost device: only a read shows whether it is back.
             tiers = [Tier.FAST]
-        device, now_ns = state.device, self.clock.now_ns
+        device, elapsed_ns = state.device, self.clock.elapsed_ns
         samples: list[Sample] = []
         try:
             for tier in tiers:
@@ -306,16 +306,16 @@ class Rounds(Generic[T]):
                     samples += driver.drain(device)
                 else:
                     state.processes, state.processes_ns = tuple(driver.processes(device)), now
-                ended = now_ns()
+                ended = elapsed_ns()
                 spent[tier] = spent.get(tier, 0) + ended - started
                 started = ended
         except DeviceLost as error:
             self._mark_lost(state, str(error), now)
-            return now_ns()
+            return elapsed_ns()
         if not state.up:
             self._mark_back(driver, state, now)
         if samples:
-            now = now_ns() if skip_step(self._clock_steps, self.states.values()) else now
+            now = self.clock.now_ns() if skip_step(self._clock_steps, self.states.values()) else now
             taken = state.timeline.append(samples, now)
             state.samples += taken
             self.stats.samples += taken

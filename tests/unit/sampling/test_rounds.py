@@ -1,13 +1,13 @@
 """The rounds on their own: without timelines, in whoever's loop."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 from support.exporter import FakeDriver
 
-from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue import Signal, Tier
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event, Sample
 from gpu_profile.catalogue.signals import ENERGY, POWER
 from gpu_profile.errors import GpuBackendError
@@ -153,3 +153,22 @@ def test_a_round_asks_a_driver_once_whether_a_counter_restarts_too_soon(world: W
     world.driver = Asked(world.clock, [Device("GPU-a", index=0)], {ENERGY: 1})
     world.run(2)
     assert len(asked) <= world.rounds.stats.rounds
+
+
+@pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
+def test_the_time_of_reads_contains_no_step_of_the_clock(world: World, ahead_s: float) -> None:
+    class Stepped(FakeDriver):
+        ahead_s = 0.0
+
+        def read(self, device: Device, tier: Tier) -> Sequence[Sample]:
+            self.clock.advance(0.001)
+            self.clock.set_forward(self.ahead_s)
+            self.ahead_s = 0.0
+            return super().read(device, tier)
+
+    world.driver = driver = Stepped(world.clock, [Device("GPU-a", index=0)], {ENERGY: 1})
+    world.rounds.step()
+    driver.ahead_s = ahead_s
+    world.clock.advance(1.0)
+    world.rounds.step()
+    assert world.rounds.stats.busy_ns[Tier.FAST] == 2_000_000

@@ -129,10 +129,13 @@ class Spy(Heartbeat):
 
 
 class Slow(FakeDriver):
-    """Each read takes 0.2 s."""
+    """Each read takes 0.2 s, in which the clock is set ahead by `ahead_s`."""
+
+    ahead_s = 0.0
 
     def read(self, device: Device, tier: Tier) -> Sequence[Sample]:
         self.clock.advance(0.2)
+        self.clock.set_forward(self.ahead_s)
         return super().read(device, tier)
 
     def events(self) -> Sequence[Event]:
@@ -207,6 +210,15 @@ def test_the_longest_call_of_each_device_is_told_once_and_opening_does_not_count
     driver.drain(DEVICES[0])
     assert driver.take() == {"GPU-a": 200_000_000}
     assert driver.take() == {}
+
+
+@pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
+def test_the_longest_call_contains_no_step_of_the_clock(spy: Spy, ahead_s: float) -> None:
+    driver, fake = marked(spy)
+    driver.read(DEVICES[0], Tier.FAST)
+    fake.ahead_s = ahead_s
+    driver.read(DEVICES[0], Tier.FAST)
+    assert driver.take() == {"GPU-a": 200_000_000}
 
 
 def test_all_else_is_the_drivers_own(spy: Spy) -> None:
