@@ -5,12 +5,9 @@ import socket
 from pathlib import Path
 
 import pytest
-from integration.conftest import NODE
 from prometheus_client.parser import text_string_to_metric_families
 from support.exporter import series
 from support.programs import exporter, fails, taken_port, until
-
-from gpu_profile.driver import simulated
 
 
 def test_it_serves_what_it_reads_and_ends_in_peace_when_told_to(node: str) -> None:
@@ -141,27 +138,3 @@ def test_none_is_a_driver_that_is_ready_with_no_devices() -> None:
         assert ": 0 devices through none on " in running.first_line
         until(lambda: running.get("/-/ready")[0] == 200, "ready")
         assert json.loads(running.get("/api/devices")[2])["devices"] == []
-
-
-def test_a_gpu_that_hangs_hides_no_other_and_neither_stops_scrapes_nor_fails_liveness_nor_delays_the_end(
-    tmp_path: Path,
-) -> None:
-    hang = '[[fault]]\nkind = "hang"\ndevice = 1\nfrom_s = 4\nhang_s = 600\n'
-    node = simulated.create(tmp_path / "node", f"{NODE}\n{hang}")
-    with exporter("--driver", f"simulated:{node}") as running:
-
-        def up() -> list[float]:
-            found = series(running.get("/metrics")[2].decode())
-            return [value for name, value in found.items() if name.startswith("gpu_profile_device_up{")]
-
-        until(lambda: sorted(up())[:2] == [0, 1], "one GPU down and another up")
-        assert running.get("/-/healthy")[0] == running.get("/-/ready")[0] == 200
-        devices = json.loads(running.get("/api/devices")[2])["devices"]
-        (down,) = [device for device in devices if device["reason"]]
-        assert "hangs" in down["reason"]
-        found = series(running.get("/metrics")[2].decode())
-        assert found["gpu_profile_driver_up"] == 1
-        for device in devices:
-            told = any(name.startswith("hw_power_watts{") and device["uuid"] in name for name in found)
-            assert told is (device is not down and device["kind"] == "gpu" and device["power_w"] is not None)
-        assert running.end()[0] == 0

@@ -1,12 +1,15 @@
 """Some of the faults in `benchmarks.fault_scripts` under the real exporter; `exporter_faults.py` runs them all."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from benchmarks.fault_runs import judge, run
-from benchmarks.fault_scripts import FAULTS, Fault
+from benchmarks.fault_runs import bench, judge, run
+from benchmarks.fault_scripts import FAULTS, GPUS, Fault
+from support.exporter import series
 from support.nvml_stub.build import CannotBuildError, build
+from support.programs import until
 
 CHOSEN = (
     "a GPU is lost, and comes back",
@@ -44,3 +47,29 @@ def test_the_faults_chosen_are_in_the_table_and_the_table_has_each_once() -> Non
     names = [fault.name for fault in FAULTS]
     assert set(CHOSEN) <= set(names)
     assert len(names) == len(set(names)) >= 30
+
+
+def test_a_gpu_that_hangs_hides_no_other_and_neither_stops_scrapes_nor_fails_liveness_nor_delays_the_end(
+    library: Path, tmp_path: Path
+) -> None:
+    with bench(library, tmp_path / "node", Fault(name="a GPU hangs")) as node:
+        running = node.exporter
+
+        def up() -> list[float]:
+            found = series(running.get("/metrics")[2].decode())
+            return sorted(value for name, value in found.items() if name.startswith("gpu_profile_device_up{"))
+
+        # NVML does not tell the UUID of a GPU that hangs before it has been listed.
+        until(lambda: up() == [1] * GPUS, "all GPUs up")
+        node.control("hang 1 * 600")
+        until(lambda: up() == [0] + [1] * (GPUS - 1), "one GPU down and the others up")
+        assert running.get("/-/healthy")[0] == running.get("/-/ready")[0] == 200
+        devices = json.loads(running.get("/api/devices")[2])["devices"]
+        (down,) = [device for device in devices if device["reason"]]
+        assert "hangs" in down["reason"]
+        found = series(running.get("/metrics")[2].decode())
+        assert found["gpu_profile_driver_up"] == 1
+        for device in devices:
+            told = any(name.startswith("hw_power_watts{") and device["uuid"] in name for name in found)
+            assert told is (device is not down)
+        assert running.end()[0] == 0
