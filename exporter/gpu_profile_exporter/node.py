@@ -277,12 +277,12 @@ class ExporterNode:
 
     def health(self) -> Health:
         """The exporter's state."""
-        return health(self.readers, self.clock.now_ns())
+        return health(self.readers, self.readers.now_ns())
 
     def devices(self) -> PageData:
         """The data of /api/devices."""
         readings = self.readings
-        return describe(self.readers, readings.identity, self.clock.now_ns(), simulated=readings.simulated)
+        return describe(self.readers, readings.identity, self.readers.now_ns(), simulated=readings.simulated)
 
 
 def _naming(config: Config) -> tuple[Naming, frozenset[Group]]:

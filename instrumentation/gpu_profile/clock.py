@@ -133,7 +133,7 @@ class ClockStep(NamedTuple):
 
 
 class StepWatch:
-    """Notices that a clock was set, by its distance to elapsed time. For one thread."""
+    """Notices that a clock was set, by its distance to elapsed time. For one thread; any may read `last`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -77,6 +77,14 @@ class Intake:
         self.lost: set[str] = set()
         self._clock_steps = StepWatch(clock)
 
+    def now_ns(self) -> int:
+        """The present by the setting of the clock at the last samples, in ns since the epoch. From any thread.
+
+        Their age follows from it, also if the clock has been set since then.
+        """
+        last = self._clock_steps.last
+        return last.now_ns + self.clock.elapsed_ns() - last.elapsed_ns
+
     @property
     def timeline_settings(self) -> Mapping[str, Any]:
         """The timeline's settings for reader processes. Empty without a timeline."""

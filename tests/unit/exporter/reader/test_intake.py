@@ -1,5 +1,7 @@
 """What the supervisor makes of what readers say."""
 
+from collections.abc import Callable
+
 import pytest
 from unit.exporter.reader.pipes import FakeProcess, Time, a_round, about, state
 
@@ -11,6 +13,7 @@ from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.reader import intake
 from gpu_profile_exporter.reader.intake import Intake
 from gpu_profile_exporter.reader.settings import ReaderSettings
+from gpu_profile_exporter.readings.node_readings import NodeReadings
 
 A, B = Device("GPU-a", index=0, name="A"), Device("GPU-b", index=1)
 SLICE = Device("MIG-b", parent="GPU-b", kind=DeviceKind.MIG, index=1)
@@ -92,6 +95,34 @@ def test_what_a_new_reader_finds_in_the_drivers_buffer_is_not_counted_twice(kept
     busy = kept.states["GPU-a"].timeline.busy
     assert busy.covered_ns == (30 if step_s == 0 else 20 + 8 - 2) * NS_PER_S
     assert busy.masses == {UTILIZATION: busy.covered_ns * 50}
+
+
+@pytest.mark.parametrize("step", [FakeClock.set_forward, FakeClock.set_back, FakeClock.suspend])
+def test_a_step_of_the_clock_makes_no_reading_old_and_no_driver_silent(
+    kept: Kept, step: Callable[[FakeClock, float], None]
+) -> None:
+    clock = kept.clock
+    assert isinstance(clock, FakeClock)
+    node = NodeReadings(kept, "nvml", "1", clock=clock)  # type: ignore[arg-type]
+    node.reporters.clear()
+
+    def read() -> dict[str, float]:
+        return {r.metric.otel: r.value for r in node() if r.attributes.get("hw.id") in (None, "GPU-a")}
+
+    now_ns = clock.now_ns()
+    kept.say(a_round({"GPU-a": [*energy(5, now_ns), (POWER, now_ns, now_ns, 70_000)]}, t_ns=now_ns))
+    before = read()
+    assert (before["hw.power"], before["gpu_profile.device.up"], before["gpu_profile.driver.up"]) == (70, 1, 1)
+    step(clock, 3600.0)
+    clock.advance(0.1)
+    during = read()
+    assert during == before | {"gpu_profile.sample.age": pytest.approx(0.1)}
+    kept.say(a_round({"GPU-a": energy(6, clock.now_ns())}, t_ns=clock.now_ns()))
+    assert kept.now_ns() == clock.now_ns()
+    clock.advance(6.0)
+    later = read()
+    assert (later["gpu_profile.device.up"], later["gpu_profile.driver.up"]) == (0, 0)
+    assert "hw.power" not in later
 
 
 def test_a_gpu_s_own_reader_adds_samples_and_costs_but_is_no_round_of_all(kept: Kept) -> None:
