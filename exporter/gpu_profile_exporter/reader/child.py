@@ -23,7 +23,7 @@ from gpu_profile.driver.node.writer import RingOptions
 from gpu_profile.errors import StaleLibraryError
 from gpu_profile.sampling.rounds import RARE_S, SLOW_S, Rounds
 from gpu_profile.sampling.tracked import TrackedDevice, available
-from gpu_profile.units import nanoseconds
+from gpu_profile.units import NS_PER_S, nanoseconds
 from gpu_profile_exporter.reader.counting import DeviceCounting
 from gpu_profile_exporter.reader.heartbeat import DRIVER, Heartbeat
 from gpu_profile_exporter.reader.listening import Listening
@@ -278,10 +278,12 @@ def run(settings: ReaderSettings, clock: Clock = SYSTEM_CLOCK) -> None:
     try:
         while True:
             delay = loop.step()
+            ended_ns = clock.elapsed_ns()
             for message in loop.news(clock.now_ns()):
-                send(settings.out_fd, message)
+                send(settings.out_fd, message)  # blocks while the exporter is stopped and the pipe is full
             where.turn()
-            ready, _, _ = select.select([settings.orders_fd], [], [], delay)
+            sent_s = (clock.elapsed_ns() - ended_ns) / NS_PER_S
+            ready, _, _ = select.select([settings.orders_fd], [], [], max(0.0, delay - sent_s))
             if not ready:
                 continue
             data = os.read(settings.orders_fd, 1 << 16)

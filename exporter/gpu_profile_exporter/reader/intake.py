@@ -19,6 +19,7 @@ from gpu_profile.history.ledger import Ledger
 from gpu_profile.join.spinning import SpinningDetector
 from gpu_profile.sampling.rounds import MOST_EVENTS, SamplerStats
 from gpu_profile.sampling.tracked import TrackedDevice, available, skip_step
+from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.reader.process import ReaderProcess
 from gpu_profile_exporter.reader.settings import HOME
 from gpu_profile_exporter.reader.timeline import NodeTimeline
@@ -32,6 +33,10 @@ NOT_STARTED: Final = "not started"
 _LONGEST_PERIOD_S: Final = 4.0
 _FADING: Final = 0.8
 _STEP_S: Final = 0.5
+#: A supervisor whose last turn is longer ago was stopped: it has at least two in a second.
+_STOPPED_S: Final = 1.0
+#: The longest wait of a scrape for the samples that were sent meanwhile.
+_CATCH_UP_S: Final = 0.04
 _log = logging.getLogger("gpu_profile_exporter")
 
 
@@ -76,12 +81,24 @@ class Intake:
         #: The devices that the supervisor has declared lost, because their readers cannot report it.
         self.lost: set[str] = set()
         self._clock_steps = StepWatch(clock)
+        #: Monotonic times, in s, of the end of the supervisor's last turn, and of the first one after a stop.
+        self._turned, self._resumed = time.monotonic(), 0.0
 
     def now_ns(self) -> int:
         """The present by the setting of the clock at the last samples, in ns since the epoch. From any thread.
 
-        Their age follows from it, also if the clock has been set since then.
+        Their age follows from it, also if the clock has been set since then. If this process was stopped, the samples
+        of that time wait in the pipes, or in readers whose pipe is full: this waits up to `_CATCH_UP_S` for them.
         """
+        now = time.monotonic()
+        if self._turned < now - _STOPPED_S or self._resumed > now - _STOPPED_S:
+            while (
+                self._now_ns() - self.stats.turned_ns > _STOPPED_S * NS_PER_S and time.monotonic() < now + _CATCH_UP_S
+            ):
+                time.sleep(0.002)
+        return self._now_ns()
+
+    def _now_ns(self) -> int:
         last = self._clock_steps.last
         return last.now_ns + self.clock.elapsed_ns() - last.elapsed_ns
 
@@ -91,7 +108,10 @@ class Intake:
         return {} if self._timeline is None else self._timeline.settings
 
     def keep_timeline(self, *, ended: bool = False) -> None:
-        """Write the current state to the timeline's table. `ended`: mark it as no longer written, and close it."""
+        """At the end of a turn: write the state to the timeline's table. `ended`: mark it as ended, and close it."""
+        before, self._turned = self._turned, time.monotonic()
+        if self._turned - before > _STOPPED_S:
+            self._resumed = self._turned
         if self._timeline is not None:
             if ended:
                 self._timeline.close(self)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -324,6 +325,34 @@ def test_a_process_without_news_shows_that_it_lives_and_wakes_nobody(wires: Wire
         last = wires.where.turned
         until(lambda last=last: last < wires.where.turned <= time.monotonic(), "a turn ends")
     assert select.select([wires.fd], [], [], 0)[0] == []
+
+
+@pytest.mark.parametrize("blocked_s", [0.0, 0.03, 8.0])
+def test_after_a_full_pipe_a_reader_reads_at_once(
+    made: Child, monkeypatch: pytest.MonkeyPatch, blocked_s: float
+) -> None:
+    waits: list[float] = []
+
+    class Select:
+        @staticmethod
+        def select(*arguments: object) -> tuple[list[int], list[int], list[int]]:
+            waits.append(arguments[3])  # type: ignore[arg-type]
+            if len(waits) == 2:
+                raise BrokenPipeError
+            return [], [], []
+
+    sent: list[Message] = []
+
+    def slowly(_: int, message: Message) -> None:
+        sent.append(message)
+        if message[0] == "round":
+            made.clock.advance(blocked_s)
+
+    monkeypatch.setattr(child, "select", Select)
+    monkeypatch.setattr(child, "send", slowly)
+    run(replace(made.reading._settings, where_fd=os.dup(made.where.fd)), made.clock)
+    assert kinds(sent).count("round") == (2 if blocked_s > SEND_S else 1)
+    assert waits[0] == pytest.approx(max(0.0, 0.1 - blocked_s))
 
 
 def test_power_is_not_told_where_the_driver_has_none(made: Child) -> None:

@@ -27,7 +27,8 @@ class Kept(Intake):
     """An intake that knows two GPUs and one slice, and keeps what happens."""
 
     def __init__(self) -> None:
-        super().__init__(interval_s=0.1, clock=FakeClock())
+        self.time = FakeClock()
+        super().__init__(interval_s=0.1, clock=self.time)
         self.home = reader()
         self.told: list[Event] = []
         self.event_sinks.append(self.told.append)
@@ -101,8 +102,7 @@ def test_what_a_new_reader_finds_in_the_drivers_buffer_is_not_counted_twice(kept
 def test_a_step_of_the_clock_makes_no_reading_old_and_no_driver_silent(
     kept: Kept, step: Callable[[FakeClock, float], None]
 ) -> None:
-    clock = kept.clock
-    assert isinstance(clock, FakeClock)
+    clock = kept.time
     node = NodeReadings(kept, "nvml", "1", clock=clock)  # type: ignore[arg-type]
     node.reporters.clear()
 
@@ -123,6 +123,50 @@ def test_a_step_of_the_clock_makes_no_reading_old_and_no_driver_silent(
     later = read()
     assert (later["gpu_profile.device.up"], later["gpu_profile.driver.up"]) == (0, 0)
     assert "hw.power" not in later
+
+
+@pytest.mark.parametrize("turned_first", [False, True])
+@pytest.mark.parametrize("messages", [True, False])
+def test_after_a_stop_of_the_exporter_the_waiting_samples_are_taken_before_their_age_is_read(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, messages: bool, turned_first: bool
+) -> None:
+    clock = kept.time
+
+    class Stopped(Time):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            clock.advance(seconds)
+            if messages:
+                kept.say(a_round({"GPU-a": energy(6, clock.now_ns())}, t_ns=clock.now_ns()))
+
+    def pass_time(seconds: float) -> float:
+        clock.advance(seconds)
+        time.now += seconds
+        return time.now
+
+    monkeypatch.setattr(intake, "time", time := Stopped())
+    kept.keep_timeline()
+    kept.say(a_round({"GPU-a": energy(5, clock.now_ns())}, t_ns=clock.now_ns()))
+    for _ in range(4):
+        pass_time(0.5)
+        kept.keep_timeline()
+    began = pass_time(12.0)
+    if turned_first:  # with messages from before the pipe was full
+        kept.keep_timeline()
+    age_ns = kept.now_ns() - kept.stats.turned_ns
+    if messages:
+        assert age_ns == 0
+        assert time.now < began + 0.01
+    else:
+        assert age_ns > 12 * NS_PER_S
+        assert began + 0.04 <= time.now < began + 0.05  # a scrape takes at most 50 ms
+    for _ in range(24):
+        pass_time(0.5)
+        kept.keep_timeline()
+    # The thread runs, and the readers are silent: there is nothing to wait for.
+    began = time.now
+    assert kept.now_ns() - kept.stats.turned_ns > 11 * NS_PER_S
+    assert time.now == began
 
 
 def test_a_gpu_s_own_reader_adds_samples_and_costs_but_is_no_round_of_all(kept: Kept) -> None:
@@ -259,8 +303,7 @@ def test_a_gpu_that_hung_is_lost_once_and_back_once_whatever_is_heard_of_it_firs
 
 @pytest.mark.parametrize("ahead_s", [0.5, 3.0, 3600.0])
 def test_time_that_a_clock_was_set_ahead_by_is_not_measured(kept: Kept, ahead_s: float) -> None:
-    clock = kept.clock
-    assert isinstance(clock, FakeClock)
+    clock = kept.time
     kept.say(about(A, ENERGY, UTILIZATION))
     for i in range(40):
         clock.advance(0.1)
