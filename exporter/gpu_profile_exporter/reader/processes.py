@@ -25,6 +25,8 @@ _log = logging.getLogger("gpu_profile_exporter")
 #: The pause before a restart. It doubles each time, up to the longest.
 _PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 4.0
+#: The same for a process that has read several GPUs: readings expire after 2 s, and a start takes up to 1 s.
+_LONGEST_OF_ALL_S: Final = 0.4
 #: A process that lasted longer than this is restarted without a pause.
 _ENOUGH_S: Final = 10.0
 #: The interval at which processes are checked.
@@ -174,10 +176,11 @@ class ReaderProcesses:
         """
         self.restarts[why] += 1
         lasted = time.monotonic() - process.started
+        longest_s = _LONGEST_OF_ALL_S if process.only is None and process.uuids else LONGEST_PAUSE_S
         pause = (
             0.0
             if at_once or lasted > _ENOUGH_S
-            else min(LONGEST_PAUSE_S, max(_PAUSE_S, 2 * self._pause.get(process.key, 0.0)))
+            else min(longest_s, max(_PAUSE_S, 2 * self._pause.get(process.key, 0.0)))
         )
         self._pause[process.key] = pause
         self._due[process.key] = time.monotonic() + pause

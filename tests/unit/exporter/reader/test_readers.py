@@ -194,6 +194,20 @@ def test_a_reader_that_dies_is_started_again_each_time_a_little_later(supervisor
     assert supervisor.readers.restarts["died"] == 8
 
 
+def test_gpus_that_were_read_are_read_again_before_their_readings_expire_however_often_the_reader_dies(
+    supervisor: Supervisor,
+) -> None:
+    for life_s in (0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 9.0, 9.0):
+        supervisor.meet(0, 1)
+        supervisor.turn(round(life_s / 0.1), each_s=0.1)
+        died, home = supervisor.time.now, supervisor.home
+        home.exit_code = -signal.SIGKILL
+        while not any(process.key == HOME for process in supervisor.alive):
+            supervisor.turn(each_s=0.05)
+        # They live for 2 s. The start takes up to 1 s, and samples are sent every `SEND_S`.
+        assert supervisor.time.now - died < 1.0 - child.SEND_S
+
+
 def test_a_reader_that_dies_after_a_long_life_is_started_again_at_once(supervisor: Supervisor) -> None:
     supervisor.turn(60, each_s=1.0)
     supervisor.home.exit_code = -signal.SIGKILL
