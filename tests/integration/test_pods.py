@@ -319,7 +319,7 @@ states = dict(g=DeviceState.of(Device("g"), dict(), 1))
 path = Path({str(tmp_path / "d" / "k.sock")!r})
 running = Attribution(lambda: states, AttributionSettings(pods="on", containers=False, kubelet_socket=path))
 running.refresh()
-print(*(reading.attributes.get("reason") for reading in running.readings(running._snapshot.taken_ns)
+print(*(reading.attributes.get("reason") for reading in running.readings(running._clock.now_ns())
         if reading.metric.otel == "gpu_profile.attribution.up"))
 """
     (tmp_path / "d").mkdir(mode=0o700)

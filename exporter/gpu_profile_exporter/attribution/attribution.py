@@ -84,7 +84,7 @@ class Attribution:
         self._tally = OmissionCounts()
         self._instances = InstanceEnergy()
         self._ledger = HolderLedger(self._life_ns, self._instances.parts)
-        self._snapshot = Snapshot(clock.now_ns(), dict.fromkeys(self._sources, Reason.STARTING), {})
+        self._snapshot = Snapshot(clock.elapsed_ns(), dict.fromkeys(self._sources, Reason.STARTING), {})
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -121,7 +121,7 @@ class Attribution:
 
     def refresh(self) -> None:
         """Query every source now, in this thread."""
-        started_ns = self._clock.now_ns()
+        started_ns = self._clock.elapsed_ns()
         states = list(self._states().values())
         status: dict[HolderSource, Reason | None] = {}
         holders: list[DeviceHolder] = []
@@ -235,10 +235,10 @@ class Attribution:
     # ------------------------------------------------------------------ results
 
     def readings(self, now_ns: int) -> Iterator[MetricReading]:
-        """The readings of the last refresh, without holders if it is too old at `now_ns`. Queries no source."""
+        """The readings of the last refresh, without holders if it is too old. Queries no source."""
         snapshot = self._snapshot
-        yield from snapshot.health(fresh=self._fresh(snapshot, now_ns))
-        if self._fresh(snapshot, now_ns):
+        yield from snapshot.health(fresh=(fresh := self._fresh(snapshot)))
+        if fresh:
             yield from snapshot.holders(self._states(), now_ns)
         yield from self._ledger.readings()
 
@@ -246,14 +246,14 @@ class Attribution:
         """The OpenTelemetry attributes of each device's holders, by UUID."""
         snapshot = self._snapshot
         holders: dict[str, list[Mapping[str, str]]] = {}
-        for row in snapshot.allocations if self._fresh(snapshot, self._clock.now_ns()) else ():
+        for row in snapshot.allocations if self._fresh(snapshot) else ():
             holders.setdefault(row.uuid, []).append(dict(row.attributes))
         return holders
 
     def labels_for(self, uuid: str) -> Mapping[str, str]:
         """The requested labels on which all holders of a device agree, by OpenTelemetry attribute."""
         snapshot = self._snapshot
-        return snapshot.labels.get(uuid, {}) if self._fresh(snapshot, self._clock.now_ns()) else {}
+        return snapshot.labels.get(uuid, {}) if self._fresh(snapshot) else {}
 
-    def _fresh(self, snapshot: Snapshot, now_ns: int) -> bool:
-        return now_ns - snapshot.taken_ns <= self._life_ns
+    def _fresh(self, snapshot: Snapshot) -> bool:
+        return self._clock.elapsed_ns() - snapshot.taken_ns <= self._life_ns

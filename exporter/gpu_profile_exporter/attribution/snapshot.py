@@ -54,7 +54,7 @@ class ProcessUsage(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The results of one refresh. `left_out` are the counts since the start."""
+    """The results of one refresh at `taken_ns` of elapsed time. `left_out` are the counts since the start."""
 
     taken_ns: int
     status: Mapping[HolderSource, Reason | None]

@@ -113,6 +113,20 @@ def test_what_was_found_is_not_repeated_when_the_thread_no_longer_turns(tmp_path
     assert host.attribution.labels_for(GPU0) == {}
 
 
+@pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
+def test_a_step_of_the_clock_neither_takes_the_holders_away_nor_keeps_them(tmp_path: Path, ahead_s: float) -> None:
+    host = Host(tmp_path, job_mapping_dir=tmp_path / "jobs", labels=["job"])
+    (host.jobs / "0").write_text("5")
+    host.attribution.refresh()
+    host.clock.set_forward(ahead_s)
+    assert status(host.read()) == {"slurm": ""}
+    assert host.attribution.labels_for(GPU0) == {"slurm.job.id": "5"}
+    assert list(host.attribution.holders()) == [GPU0]
+    host.clock.advance(26)
+    assert status(host.read()) == {"slurm": "stale"}
+    assert host.attribution.labels_for(GPU0) == {}
+
+
 def test_pods_need_grpc_and_say_which_extra_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kubelet, "find_spec", lambda _: None)
     with pytest.raises(UsageError, match=r"pip install 'gpu-profile\[pods\]'"):
