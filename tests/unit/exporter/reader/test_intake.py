@@ -125,6 +125,38 @@ def test_a_step_of_the_clock_makes_no_reading_old_and_no_driver_silent(
     assert "hw.power" not in later
 
 
+@pytest.mark.parametrize("ahead_s", [3.0, 60.0, 3600.0])
+@pytest.mark.parametrize("queued", [1, 2, 8])
+def test_messages_from_before_a_step_that_are_read_after_it_show_no_step_back(
+    kept: Kept, queued: int, ahead_s: float
+) -> None:
+    clock = kept.time
+    kept.say(about(A, ENERGY, UTILIZATION))
+    waiting: list[tuple[object, ...]] = []
+
+    def message() -> tuple[object, ...]:
+        rows = []
+        for _ in range(3):
+            clock.advance(0.1)
+            now_ns = clock.now_ns()
+            rows += [*energy(clock.elapsed_ns() // 10_000_000, now_ns), (UTILIZATION, now_ns - 10**8, now_ns, 50)]
+        return a_round({"GPU-a": rows}, t_ns=clock.now_ns())
+
+    for _ in range(5):
+        kept.say(message())
+    for _ in range(queued):
+        waiting.append(message())
+    clock.set_forward(ahead_s)
+    for _ in range(5):
+        waiting.append(message())
+    for one in waiting:
+        kept.say(one)
+    column = kept.states["GPU-a"].timeline.columns[ENERGY]
+    assert column.dropped["clock set back"] == 0
+    assert column.total_mass == column.total_covered_ns // 10_000_000 == 30 * (10 + queued) - 10
+    assert kept.states["GPU-a"].timeline.busy.covered_ns == 30 * 10**8
+
+
 @pytest.mark.parametrize("turned_first", [False, True])
 @pytest.mark.parametrize("messages", [True, False])
 def test_after_a_stop_of_the_exporter_the_waiting_samples_are_taken_before_their_age_is_read(
