@@ -139,6 +139,8 @@ class StepWatch:
         self._clock = clock
         self._suspended_ns = clock.suspended_ns()
         self._last = self._read()
+        #: The time of day, in ns, after the last step ahead. 0 before the first.
+        self.set_ahead_ns = 0
 
     @property
     def last(self) -> Moment:
@@ -156,7 +158,10 @@ class StepWatch:
             return None
         before = Moment(*last, self._suspended_ns)
         self._suspended_ns = self._clock.suspended_ns()
-        return ClockStep(before, self.last)
+        step = ClockStep(before, self.last)
+        if step.ahead_ns > 0:
+            self.set_ahead_ns = now[0]
+        return step
 
     def _read(self) -> tuple[int, int] | None:
         """Both clocks at one moment; None if this thread was interrupted in between, again and again."""

@@ -81,8 +81,6 @@ class Intake:
         #: The devices that the supervisor has declared lost, because their readers cannot report it.
         self.lost: set[str] = set()
         self._clock_steps = StepWatch(clock)
-        #: The time of day, in ns, after the last step ahead.
-        self._stepped_ns = 0
         #: Monotonic times, in s, of the end of the supervisor's last turn, and of the first one after a stop.
         self._turned, self._resumed = time.monotonic(), 0.0
 
@@ -242,10 +240,7 @@ class Intake:
         samples: dict[str, list[int]],
     ) -> None:
         stats, now = self.stats, time.monotonic()
-        if skip_step(self._clock_steps, self.states.values()):
-            self._stepped_ns = self.clock.now_ns()
-        # Messages from before the step may still follow: their samples are late, and no evidence of a step back.
-        now_ns = turned_ns if turned_ns >= self._stepped_ns else self.clock.now_ns()
+        now_ns = skip_step(self._clock_steps, self.states.values(), turned_ns)
         stats.turned_ns = turned_ns  # from any reader: the driver as a whole answers
         if process.only is None:
             stats.late_ns = late_ns

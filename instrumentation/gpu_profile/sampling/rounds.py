@@ -315,8 +315,7 @@ class Rounds(Generic[T]):
         if not state.up:
             self._mark_back(driver, state, now)
         if samples:
-            now = self.clock.now_ns() if skip_step(self._clock_steps, self.states.values()) else now
-            taken = state.timeline.append(samples, now)
+            taken = state.timeline.append(samples, skip_step(self._clock_steps, self.states.values(), now))
             state.samples += taken
             self.stats.samples += taken
         for sink in list(self.sinks):

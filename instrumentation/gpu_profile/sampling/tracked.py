@@ -80,14 +80,14 @@ def available(capabilities: Mapping[Signal, Capability]) -> list[Signal]:
     return [signal for signal, capability in capabilities.items() if capability.available]
 
 
-def skip_step(clock_steps: StepWatch, states: Iterable[TrackedDevice]) -> bool:
-    """Before samples are added: if the clock was set ahead since the last call, no row covers that time. True if so.
+def skip_step(clock_steps: StepWatch, states: Iterable[TrackedDevice], read_ns: int) -> int:
+    """Before samples are added: if the clock was set ahead since the last call, no row covers that time.
 
-    All samples that were added until now have times by the earlier setting.
+    All samples that were added until now have times by the earlier setting. Returns `read_ns`, the time at which the
+    new samples were read, or the present if that was before a step ahead: then they are no evidence of a step back.
     """
     step = clock_steps.step()
-    if step is None or step.ahead_ns < 0:
-        return False
-    for state in states:
-        state.timeline.skip(step.ahead_ns)
-    return True
+    if step is not None and step.ahead_ns > 0:
+        for state in states:
+            state.timeline.skip(step.ahead_ns)
+    return read_ns if read_ns >= clock_steps.set_ahead_ns else clock_steps.last.now_ns

@@ -1,12 +1,14 @@
 """A clock that is set ahead while devices are sampled: time that never passed is no measured time."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.exporter import FakeDriver
 
-from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue import Signal, Tier
 from gpu_profile.catalogue.samples import Device, Interval, Sample
 from gpu_profile.catalogue.signals import ENERGY, MEMORY_USED, UTILIZATION
 from gpu_profile.join.reading import Reading, read
@@ -91,3 +93,31 @@ def test_no_signal_covers_time_that_never_passed(ahead_s: float) -> None:
         column = sampler.timelines[0].columns[signal]
         assert column.total_covered_ns == pytest.approx(8 * NS_PER_S, abs=within_s * NS_PER_S), signal.key
         assert column.dropped["clock set back"] == 0
+
+
+def test_buffers_with_samples_from_before_a_step_within_the_round_show_no_step_back() -> None:
+    clock = FakeClock()
+
+    class Buffered(FakeDriver):
+        steps = False
+
+        def read(self, device: Device, tier: Tier) -> Sequence[Sample]:
+            if self.steps:
+                self.steps = False
+                clock.set_forward(60)
+            return super().read(device, tier)
+
+        def drain(self, device: Device) -> Sequence[Sample]:
+            # What the last 0.5 s contained, by the clock before the step.
+            ends = range(stamp_ns := before_ns[0], stamp_ns + 500 * MS, 100 * MS)
+            return [Sample(UTILIZATION, end - 100 * MS, end, 50) for end in ends]
+
+    before_ns = [clock.now_ns()]
+    driver = Buffered(clock, [Device("GPU-a", index=0), Device("GPU-b", index=1)], {ENERGY: 0})
+    sampler = Sampler(lambda: driver, clock=clock)
+    for driver.steps in (False, False, True):
+        sampler.step(force=True)
+        before_ns[0] += 500 * MS
+        clock.advance(0.5)
+    for timeline in sampler.timelines:
+        assert timeline.columns[UTILIZATION].dropped["clock set back"] == 0

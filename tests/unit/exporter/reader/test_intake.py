@@ -132,7 +132,6 @@ def test_messages_from_before_a_step_that_are_read_after_it_show_no_step_back(
 ) -> None:
     clock = kept.time
     kept.say(about(A, ENERGY, UTILIZATION))
-    waiting: list[tuple[object, ...]] = []
 
     def message() -> tuple[object, ...]:
         rows = []
@@ -144,11 +143,9 @@ def test_messages_from_before_a_step_that_are_read_after_it_show_no_step_back(
 
     for _ in range(5):
         kept.say(message())
-    for _ in range(queued):
-        waiting.append(message())
+    waiting = [message() for _ in range(queued)]
     clock.set_forward(ahead_s)
-    for _ in range(5):
-        waiting.append(message())
+    waiting += [message() for _ in range(5)]
     for one in waiting:
         kept.say(one)
     column = kept.states["GPU-a"].timeline.columns[ENERGY]
