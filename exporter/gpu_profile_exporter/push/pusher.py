@@ -91,7 +91,7 @@ class Pusher:
 
     def stop(self, timeout_s: float = 2.0) -> None:
         """Read and push a last time, within `timeout_s` in all. Batches that are not accepted by then are dropped."""
-        end_ns = self._clock.now_ns() + nanoseconds(timeout_s)
+        end_ns = self._clock.elapsed_ns() + nanoseconds(timeout_s)
         self._stop.set()
         self._wake.set()
         thread, self._thread = self._thread, None
@@ -101,9 +101,9 @@ class Pusher:
             self._take_events()
             self._take_readings()
         for sender in self.senders.values():
-            sender.ask_to_stop(max(0.0, end_ns - self._clock.now_ns()) / NS_PER_S)
+            sender.ask_to_stop(max(0.0, end_ns - self._clock.elapsed_ns()) / NS_PER_S)
         for sender in self.senders.values():
-            sender.wait_until_stopped(max(0.0, end_ns - self._clock.now_ns()) / NS_PER_S)
+            sender.wait_until_stopped(max(0.0, end_ns - self._clock.elapsed_ns()) / NS_PER_S)
 
     def event(self, event: Event) -> None:
         """Queue this event as a log record. Never blocks. An event sink for a `Sampler`."""

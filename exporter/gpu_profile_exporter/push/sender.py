@@ -236,7 +236,7 @@ class Sender:
 
     def ask_to_stop(self, timeout_s: float) -> None:
         """Try the queued batches once more, within `timeout_s`, then end."""
-        self._end_ns = self._clock.now_ns() + nanoseconds(timeout_s)
+        self._end_ns = self._clock.elapsed_ns() + nanoseconds(timeout_s)
         self._stop.set()
         self._wake.set()
 
@@ -254,7 +254,7 @@ class Sender:
         if not self._throttled:
             self._pause_until_ns = 0
         while self.waiting()[0]:
-            left_s = (self._end_ns - self._clock.now_ns()) / NS_PER_S
+            left_s = (self._end_ns - self._clock.elapsed_ns()) / NS_PER_S
             if left_s <= 0 or self._pause_s() > 0:
                 break
             self.step(min(left_s, self._timeout_s))

@@ -292,21 +292,21 @@ class SpanPipeline:
 
     def stop(self, timeout_s: float = 2.0) -> None:
         """Forward the waiting requests within `timeout_s`. Later, they stay on disk or are dropped without one."""
-        end_ns = self._clock.now_ns() + nanoseconds(timeout_s)
+        end_ns = self._clock.elapsed_ns() + nanoseconds(timeout_s)
         self.join.hurried = True
         self._stop.set()
         self._wake.set()
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join(timeout_s / 2)
-        while (self._held or self._uncosted) and self._clock.now_ns() < end_ns:
+        while (self._held or self._uncosted) and self._clock.elapsed_ns() < end_ns:
             self.step(final=True)
         if (waiting := self._waiting) and self._disk is None:
             _log.warning("%d received spans are dropped: there was no time to send them on", waiting)
         elif waiting:
             _log.info("%d received spans stay on disk until the next start", waiting)
-        self.sender.ask_to_stop(max(0.0, end_ns - self._clock.now_ns()) / NS_PER_S)
-        self.sender.wait_until_stopped(max(0.0, end_ns - self._clock.now_ns()) / NS_PER_S)
+        self.sender.ask_to_stop(max(0.0, end_ns - self._clock.elapsed_ns()) / NS_PER_S)
+        self.sender.wait_until_stopped(max(0.0, end_ns - self._clock.elapsed_ns()) / NS_PER_S)
         self.join.stop()
         if self._disk is not None:
             self._disk.close()

@@ -270,7 +270,7 @@ def test_an_endpoint_that_is_away_or_slow_does_not_keep_it_from_stopping() -> No
 
 
 def test_its_thread_pushes_what_is_put_and_ends(clock: FakeClock, world: World) -> None:
-    world.sender._clock = type("Real", (), {"now_ns": clock.now_ns, "wait": lambda _, event, s: event.wait(s)})()
+    world.sender._clock = type("Real", (FakeClock,), {"wait": lambda _, event, s: event.wait(s)})(clock.now_ns())
     world.sender.start()
     world.put(b"1", b"2")
     world.sender.ask_to_stop(5.0)

@@ -230,6 +230,39 @@ def test_what_is_held_when_it_stops_goes_on_and_what_cannot_is_told(caplog: pyte
     assert "2 items are dropped" in caplog.text
 
 
+def test_a_clock_that_is_set_ahead_while_it_stops_drops_no_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    added = world.join.added
+
+    def late(joined: JoinedRequest) -> AddedAttributes:
+        world.clock.set_forward(3600.0)
+        return added(joined)
+
+    monkeypatch.setattr(world.join, "added", late)
+    world.take("a")
+    world.pipeline.stop(1.0)
+    assert world.next.got == ["a"]
+
+
+@pytest.mark.parametrize("back_s", [0.0, 3600.0])
+def test_a_stop_ends_in_time_where_the_clock_is_set_back(monkeypatch: pytest.MonkeyPatch, back_s: float) -> None:
+    world = World()
+    world.take("a")
+    tries: list[float] = []
+
+    def send(batch: Batch, timeout_s: float) -> Accepted:
+        tries.append(timeout_s)
+        world.clock.advance(0.6)
+        world.clock.set_back(back_s)
+        if len(tries) < 10:
+            world.sender.offer(batch)
+        return Accepted()
+
+    monkeypatch.setattr(world.next, "send", send)
+    world.pipeline.stop(1.0)
+    assert tries == pytest.approx([1.0, 0.4])
+
+
 def test_nothing_waits_for_hours_where_the_clock_was_set_back() -> None:
     world = World()
     world.join.waits_s = 1.0
