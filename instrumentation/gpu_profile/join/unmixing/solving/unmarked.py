@@ -163,7 +163,8 @@ def steady_rates(gram: Floats, moment: Floats, square: float, n: int) -> tuple[F
     """The steady rates by column that solve the equations of `n` windows, and the standard error of the first one."""
     rates = np.linalg.lstsq(gram, moment, rcond=None)[0].astype(np.float64)
     left = max(square - float(rates @ moment), 1e-300)
-    return rates, math.sqrt(left / n * float(np.linalg.pinv(gram, hermitian=True)[0, 0]))
+    # The variance is negative by rounding if all windows have the same shares.
+    return rates, math.sqrt(max(0.0, left / n * float(np.linalg.pinv(gram, hermitian=True)[0, 0])))
 
 
 def share_outside(pausing: Floats, rates: Floats, doubt: float) -> float:
