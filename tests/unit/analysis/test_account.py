@@ -354,7 +354,7 @@ def test_work_that_no_region_marks_is_told_of(share: float) -> None:
     assert len(told) == (1 if share else 0)
     if share:
         value, half_width = (float(part) for part in told[0].split(" of ")[0].replace("%", "").split("±"))
-        assert half_width <= 3
+        assert half_width < 3
         assert value == pytest.approx(100 * share, abs=1.5 * half_width)
 
 

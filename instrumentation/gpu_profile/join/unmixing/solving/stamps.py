@@ -141,8 +141,9 @@ class Stamps:
         #: The number of slices of time, and the total length of the evaluated ones.
         self._slices = 0
         self.elapsed_ns = 0
-        #: By leading signal: its number of windows, and the largest variance of a stamp's error that they allow.
-        self._allowed: dict[Signal, tuple[int, float]] = {}
+        #: By leading signal: its number of windows, and the largest variance of a stamp's error that they allow, with
+        #: and without the chance of a small residual.
+        self._allowed: dict[Signal, tuple[int, float, float]] = {}
         #: Executions that ended, and the number of them with stamps of the device.
         self.counted = self.marked = 0
         self.unmarked = UnmarkedExecutions()
@@ -243,7 +244,7 @@ class Stamps:
     def bound_by(self, lead: Signal, equations: Equations, kernel: float) -> None:
         """Bound the errors by the residual of a family's windows; `kernel` is described in `errors`."""
         p, n = len(equations.probes), equations.n
-        before, _ = self._allowed.get(lead, (0, 0.0))
+        before, *_ = self._allowed.get(lead, (0, 0.0, 0.0))
         spare = n - equations.columns
         if before <= n < _GROWTH * before or n < _WINDOWS_PER_UNKNOWN * equations.columns or spare <= 0:
             return
@@ -251,8 +252,8 @@ class Stamps:
         most = self.errors(equations.columns, n, kernel).most
         share = largest(equations.gram[p:, p:], equations.moment[p:, 0], square, most) if square > 0 else 1.0
         # The fitted rates absorb a part of the residual, and its sum of squares has an error of its own.
-        chance = (1 + _SURE * math.sqrt(2 / spare)) * n / spare
-        self._allowed[lead] = n, math.inf if share >= 1 else share * variance * chance
+        expected = math.inf if share >= 1 else share * variance * n / spare
+        self._allowed[lead] = n, expected * (1 + _SURE * math.sqrt(2 / spare)), expected
 
     @property
     def variance(self) -> float:
@@ -289,12 +290,12 @@ class Stamps:
         most = (np.diag(both.sum(axis=0)) - both) * (variance * windows * kernel / self.elapsed_ns)
         if by_length is None:
             return StampErrors(most, unmarked=unmarked, pausing=pausing, elsewhere=elsewhere)
-        allowed = min((most for _, most in self._allowed.values()), default=math.inf)
+        allowed, usual = (min((each[i] for each in self._allowed.values()), default=math.inf) for i in (1, 2))
         likely = 0.5 * variance if likely is None else likely
         fits = min(1.0, allowed / variance)
         # Lengths and windows bound the mean of the variances at starts and at ends. The larger one is at most twice it.
         # The lateness is as large as the scatter allows. So the scatter is the expected one, not the largest too.
-        scatter = max(float(BEST_NS) ** 2, min(expected, 2 * allowed, 2 * by_length))
+        scatter = max(float(BEST_NS) ** 2, min(expected, 2 * usual, 2 * by_length))
         # The device's own stamps have no lateness in common. Half of the difference lies at each of a region's edges.
         late_ns = 0.0 if self.exact else min(_SHARED_NS, _SHARED * math.sqrt(scatter))
         shared, overlapping = (part * (late_ns / 2 / self.elapsed_ns) for part in (both - beside, beside))

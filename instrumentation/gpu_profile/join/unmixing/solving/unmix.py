@@ -276,8 +276,9 @@ class Fit:
     def _rate(self, weights: Floats, unknown: float = 0.0) -> Rate:
         n, value = int(self._seen[weights > 0].max(initial=0)), float(weights @ self._means @ self.solution)
         widths = self._widths(weights)
-        late = widths.pop(STAMPED, 0.0)
-        half_width = biased(sum(widths.values()), late) + unknown
+        # Late stamps and executions without a mark have any effect up to these.
+        bias = widths.pop(STAMPED, 0.0) + widths.pop(UNMARKED, 0.0)
+        half_width = biased(sum(widths.values()), bias) + unknown
         reason = self._reason(weights, value, half_width, n)
         result = Rate(min(max(value, 0.0), self.most), half_width, n, reason)
         return (self._overlap(weights, n) or result) if reason else result
