@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from laboratory.programs import Program, Region, Stamps, Unmarked
+from laboratory.programs import Physics, Program, Region, Stamps, Unmarked
 from laboratory.recordings import Case
 from laboratory.sensors import COUNTER, GPM, POWER, UTILIZATION, Sensor
 
@@ -66,5 +66,14 @@ FOUND: Final[Mapping[str, Case]] = {
         Region("a", 15.7, 580.2, duty=0.4, varies=0.02), Region("b", 3.98, 494.2, varies=0.02),
         Region("c", 10.57, 182.0, duty=0.3, varies=0.02),
         loop_ms=83.0,
+    ),
+    # Half a loop from the best timing was another one, between two points of the grid of lags.
+    "loop of 11 ms, work in gaps": _case(
+        3, (COUNTER, GPM), 40.0,
+        Region("a", 5.09, 500.4, duty=0.5, activity=0.23, varies=0.02),
+        Region("b", 4.44, 267.8, activity=0.49, varies=0.02),
+        jitter=0.06474, gap_ms=(0.0, 3.223), stamps=Stamps((0.0, 0.05)),
+        unmarked=Unmarked(gap_share=0.0513, gap_w=121.7),
+        physics=Physics(idle_w=78.22, warming=0.0532, warming_s=10.05),
     ),
 }  # fmt: skip

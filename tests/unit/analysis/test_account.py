@@ -381,6 +381,8 @@ def test_regions_that_work_in_a_third_of_their_time_are_not_confidently_wrong() 
         ("more: loops of 40 to 210 ms, each of another length, work in a part", 13),
         # Lags near the best timing were not tried, because the search had begun far from it.
         ("kind: loop near a rational", 7),
+        # In a loop of 11 ms, the grid of lags had no point near the right one.
+        ("found: loop of 11 ms, work in gaps", 3),
     ],
 )
 def test_loops_have_no_confident_errors(row: str, seed: int) -> None:

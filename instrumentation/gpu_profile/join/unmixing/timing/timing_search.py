@@ -19,7 +19,6 @@ from gpu_profile.join.unmixing.timing.expected import SensorPrior
 from gpu_profile.join.unmixing.timing.likelihood import UNKNOWN, Likelihood
 from gpu_profile.join.unmixing.timing.scan import Scan
 from gpu_profile.join.unmixing.timing.timings import (
-    JITTERS_NS,
     LAG_STEP_NS,
     PARTING_STEPS_NS,
     PARTS_NS,
@@ -74,8 +73,6 @@ _FOLLOWING: Final = (
 _LAGS_NS: Final = range(-30_000_000, 60_000_001, STEP_NS)
 #: Two timings are neighbours if their windows differ by less than this share, and the moments of most readings agree.
 _ALIKE: Final = 0.2
-#: A stamp error is only accepted if it lowers the error below this share: chance alone gains a little.
-_BETTER: Final = 0.98
 
 #: A timing with its score, and its index among others.
 Ranked = tuple[float, int, Sensor]
@@ -114,7 +111,6 @@ class Search(Likelihood):
         tried = sorted([*tried, *phases], key=self._rank)
         best, left = tried[0]
         effect = self._repeated(best)
-        reference = Best(self._score(best, left), is_late(best), effect)
         trial = self._trial(best)
         enough = len(self.windows.ends) >= WINDOWS_PER_RATE * (trial.probes + self.columns)
         if enough and len(self.windows.ends) * math.log(left / trial.noise) > CERTAIN:
@@ -123,6 +119,9 @@ class Search(Likelihood):
             best, left = trial.sensor, trial.left
             alternatives = self._rivals(trial, rough, every, effect)
         else:
+            tried = sorted([*tried, *self._between(best)], key=self._rank)
+            best, left = tried[0]
+            reference = Best(self._score(best, left), is_late(best), effect)
             scores = ((self._beside(*each, (best, left), self._discrepancy), each[0]) for each in tried)
             likely = [sensor for score, sensor in scores if reference.near(score, late=is_late(sensor))]
             alternatives = self._others(best, likely, partial(self._if_steady, (best, left)), reference)
@@ -387,13 +386,14 @@ class Search(Likelihood):
             ]
         return tried
 
+    def _between(self, best: Sensor) -> list[tuple[Sensor, float]]:
+        """The minima at lags near the best one: in a loop of some 10 ms, they are as close as the grid's points."""
+        if best.period_ns and not best.in_step:
+            return []
+        ranked = self._ranking(self._newest)(self._possible(near_lags(best, _RANGE_NS)))
+        around = zip(ranked, ranked[1:], ranked[2:], strict=False)
+        minima = sorted(each for before, each, after in around if before[0] > each[0] < after[0])
+        return self._refined([best, *(sensor for _, _, sensor in minima[:_STARTS])])
+
     def _with_residuals(self, sensors: Sequence[Sensor]) -> list[tuple[Sensor, float]]:
         return list(zip(sensors, self.residuals(sensors), strict=True))
-
-    def _unsettled(self, sensors: Sequence[Sensor]) -> list[Sensor]:
-        """Each sensor with the stamp error that clearly lowers its error; unchanged if none does."""
-        jitters = [jitter for jitter in JITTERS_NS if jitter <= 2 * self._unsteadiness_ns + JITTERS_NS[0]]
-        tried = [[] if s.in_step else [s._replace(jitter_ns=jitter) for jitter in jitters] for s in sensors]
-        left = dict(self._with_residuals([*sensors, *(each for some in tried for each in some)]))
-        best = [min(some, key=left.__getitem__, default=sensor) for sensor, some in zip(sensors, tried, strict=True)]
-        return [b if left[b] < left[s] * _BETTER else s for s, b in zip(sensors, best, strict=True)]
