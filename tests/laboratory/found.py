@@ -76,4 +76,11 @@ FOUND: Final[Mapping[str, Case]] = {
         unmarked=Unmarked(gap_share=0.0513, gap_w=121.7),
         physics=Physics(idle_w=78.22, warming=0.0532, warming_s=10.05),
     ),
+    # A part of the window's time with another lag, because the grid of lags had no point near the right one.
+    "loop of 122 ms, mean power": _case(
+        556, (POWER,), 90.0,
+        Region("a", 37.04, 514.1, duty=0.6, varies=0.02), Region("b", 35.06, 512.1, varies=0.02),
+        Region("c", 15.93, 258.4, duty=0.6, varies=0.02), Region("d", 24.23, 451.8, varies=0.02),
+        jitter=0.02935, gap_ms=(0.0, 4.883), stamps=Stamps((0.0, 0.05)),
+    ),
 }  # fmt: skip

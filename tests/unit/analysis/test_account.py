@@ -383,6 +383,8 @@ def test_regions_that_work_in_a_third_of_their_time_are_not_confidently_wrong() 
         ("kind: loop near a rational", 7),
         # In a loop of 11 ms, the grid of lags had no point near the right one.
         ("found: loop of 11 ms, work in gaps", 3),
+        # The same for a sensor whose mean is over 100 ms.
+        ("found: loop of 122 ms, mean power", 2),
     ],
 )
 def test_loops_have_no_confident_errors(row: str, seed: int) -> None:

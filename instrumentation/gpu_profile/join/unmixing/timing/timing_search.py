@@ -119,10 +119,11 @@ class Search(Likelihood):
             best, left = trial.sensor, trial.left
             alternatives = self._rivals(trial, rough, every, effect)
         else:
-            tried = sorted([*tried, *self._between(best)], key=self._rank)
-            best, left = tried[0]
+            between, certainly = self._between(best), self._score(best, left) - CERTAIN * effect
+            better = [each for each in between if self._rank(each) < certainly]
+            best, left = min(better or [(best, left)], key=self._rank)
             reference = Best(self._score(best, left), is_late(best), effect)
-            scores = ((self._beside(*each, (best, left), self._discrepancy), each[0]) for each in tried)
+            scores = ((self._beside(*each, (best, left), self._discrepancy), each[0]) for each in [*tried, *between])
             likely = [sensor for score, sensor in scores if reference.near(score, late=is_late(sensor))]
             alternatives = self._others(best, likely, partial(self._if_steady, (best, left)), reference)
         whole = [sensor for sensor in alternatives if not self._in_parts(sensor)]
@@ -388,7 +389,7 @@ class Search(Likelihood):
 
     def _between(self, best: Sensor) -> list[tuple[Sensor, float]]:
         """The minima at lags near the best one: in a loop of some 10 ms, they are as close as the grid's points."""
-        if best.period_ns and not best.in_step:
+        if self._expected is not None or (best.period_ns and not best.in_step):
             return []
         ranked = self._ranking(self._newest)(self._possible(near_lags(best, _RANGE_NS)))
         around = zip(ranked, ranked[1:], ranked[2:], strict=False)

@@ -34,6 +34,8 @@ SMOOTHINGS_NS: Final = tuple(round(15 * _MS * 2 ** (step * 0.7)) for step in ran
 PARTS_NS: Final = tuple(round(12.5 * _MS * 2 ** (step / 2)) for step in range(1, 6))
 #: The steps of the search for the period of such a sensor, as the movement of a renewal over all windows.
 PARTING_STEPS_NS: Final = (2_500_000, 1_000_000, 500_000, 250_000)
+#: The window of most boards (H100, H200).
+_USUAL_NS: Final = 100 * _MS
 #: The step of a closer grid of lags.
 LAG_STEP_NS: Final = 2_500_000
 #: The step of a search for the edges of a window, as a share of the window.
@@ -67,11 +69,14 @@ def shapes(signal: Signal) -> Iterator[Sensor]:
 
 
 def lagging(some: Iterable[Sensor]) -> list[Sensor]:
-    """The grid of lags for sensors of some shapes: the longer the window, the fewer lags."""
+    """The grid of lags for sensors of some shapes: the longer the window, the fewer lags.
+
+    For the usual window of 100 ms, executions of a loop that hardly varies still distinguish lags 5 ms apart.
+    """
     return [
         s._replace(lag_ns=lag, blur_ns=STEP_NS)
         for s in some
-        for lag in range(0, LONGEST_LAG_NS + 1, max(STEP_NS, s.window_ns // 10))
+        for lag in range(0, LONGEST_LAG_NS + 1, STEP_NS if s.window_ns <= _USUAL_NS else s.window_ns // 10)
     ]
 
 
