@@ -43,8 +43,12 @@ class Case:
 
     @property
     def gpu(self) -> Device:
-        """The device with the board's name."""
-        return replace(DEVICE, name=self.board)
+        """The device with the board's name.
+
+        The counters of measured boards measure all of the time. One that measures a part is of an unknown board.
+        """
+        parts = any(sensor.kind == "counter" and sensor.window_ms for sensor in self.sensors)
+        return replace(DEVICE, name="Laboratory" if parts else self.board)
 
     def run(self) -> Run:
         """The device's curves, the sensors' readings, and the executions' stamps."""

@@ -467,3 +467,13 @@ def test_equal_readings_of_a_loop_show_no_equal_rates_if_the_counter_may_be_rene
     assert found.sensor.window_ns == 0
     # Loops of other lengths suggest no period.
     assert locked(Sensor(), ENERGY, ActiveTime.of(Pieces(own, starts * 7 // 10, ends * 7 // 10), owner, owner)) == []
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_counter_known_to_be_whole_is_one_of_a_part_only_if_that_explains_far_more(whole: bool) -> None:
+    """Work outside regions resembled a part of the period: a rate on an H100 was 3.7 half-widths off."""
+    world = World(1, seconds=20)
+    search = Search(ENERGY, windows_of(world), active_of(world), world.regions + 1, np.inf, whole=whole)
+    part, all_of_it = Sensor(window_ns=25 * MS), Sensor()
+    better = [left for left in (1.0, 0.3, 0.15) if search._rank((part, left)) < search._rank((all_of_it, 1.0))]
+    assert better == ([0.15] if whole else [0.3, 0.15])

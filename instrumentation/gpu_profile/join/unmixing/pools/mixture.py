@@ -78,7 +78,8 @@ class Mixture:
         self._targeted: Targets | None = None  # cached: every region requests it
         self._attributed_ns = 0  # the activity before this time is unknown
         self._stamps, self._origin_ns = stamps, start_ns
-        self._shares, self._equations, self._unseen = Shares(), Equations(), UnseenParts(whole=prior.whole)
+        self._whole = prior.whole  # whether the counter measures all of the time
+        self._shares, self._equations, self._unseen = Shares(), Equations(), UnseenParts(whole=self._whole)
         #: The equations as of the last time the timing was beyond doubt. They survive a new search.
         self._settled = Equations()
         self._watch, self._waiting, self._kept = ResidualWatch(), list[Windows](), list[Windows]()
@@ -212,7 +213,7 @@ class Mixture:
         self._prior = self._expected and self._expected.prior
         search = Search(
             self.lead, windows, active, columns, self.family.most, candidates=self._candidates, expected=self._expected,
-            errors=None if self.lead in IMMEDIATE else self._stamps.errors(columns, 1, 1.0),
+            errors=None if self.lead in IMMEDIATE else self._stamps.errors(columns, 1, 1.0), whole=self._whole,
         )  # fmt: skip
         best = search.run()
         self._candidates, self._effect = (best.sensor, *best.alternatives), best.effect

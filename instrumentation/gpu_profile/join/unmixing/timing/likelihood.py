@@ -50,6 +50,8 @@ _DISCREPANCY: Final = 0.002
 #: The initial penalty of a sensor with renewals that also has a lag, or a period other than the nominal one. A counter
 #: that measures a part of each period has it too.
 _STRANGE: Final = 20.0
+#: ... and where the counter is known to measure all of the time, it must leave less than this share of the error.
+_KNOWN: Final = 0.25
 #: ... and that of a window unlike any board's, or of a lag above all boards' known lags (`trials`).
 _UNUSUAL: Final = 20.0
 UNKNOWN: Final = 2  #: unknowns of a timing: its lag and its phase
@@ -77,12 +79,14 @@ class Likelihood:
     """The evidence of `windows` of one family on timings of its sensor. `lead` is the family's first signal.
 
     `candidates` are timings that an earlier search could not rule out: further starts. `expected` is the sensor's
-    prior. `errors` are the stamp errors for a window of 1 ns: they decrease in proportion to its length.
+    prior. `whole`: a counter of this board is known to measure all of the time. `errors` are the stamp errors for a
+    window of 1 ns: they decrease in proportion to its length.
     """
 
     def __init__(
         self, lead: Signal, windows: Windows, active: ActiveTime, columns: int, most: float,
         *, candidates: Sequence[Sensor] = (), expected: SensorPrior | None = None, errors: StampErrors | None = None,
+        whole: bool = False,
     ) -> None:  # fmt: skip
         self.lead = lead
         self.windows = windows
@@ -90,7 +94,7 @@ class Likelihood:
         self._reach_ns = LONGEST_LAG_NS + max(shape.reach_ns for shape in shapes(lead)) + 2 * lead.refresh_ns
         self._pieces = active.tabled(columns)
         self._active = self._coarse()
-        self._candidates, self._expected = candidates, expected
+        self._candidates, self._expected, self._whole = candidates, expected, whole
         #: No reading shows a moment after its stamp, unless stamps of work are late. This is the earliest lag.
         self._earliest_ns = expected.sensor.lag_ns - expected.nearest_ns if expected and expected.stamped else 0
         self._stamp_errors = errors or StampErrors(np.zeros((columns, columns)))
@@ -249,7 +253,8 @@ class Likelihood:
         # A reading of a moment after its stamp: only inaccurate stamps can show that.
         early = not sensor.in_step and sensor.lag_ns < -GUARD_NS
         strange = (other_period or extra_lag) + self._in_parts(sensor)
-        return _STRANGE * strange + _UNUSUAL * (unheard + is_late(sensor) + early)
+        unknown = len(self.windows.ends) * math.log(1 / _KNOWN) if self._whole and self._in_parts(sensor) else 0.0
+        return _STRANGE * strange + _UNUSUAL * (unheard + is_late(sensor) + early) + unknown
 
     def _explained(self, sensor: Sensor, rates: Floats) -> float:
         """The largest mean squared error that stamp errors cause under a timing with these rates."""
