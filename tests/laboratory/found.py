@@ -6,13 +6,23 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from laboratory.programs import Physics, Program, Region, Stamps, Unmarked
+from laboratory.programs import Physics, Profile, Program, Region, Stamps, Unmarked
 from laboratory.recordings import Case
 from laboratory.sensors import COUNTER, GPM, POWER, UTILIZATION, Sensor
 
 
 def _case(seed: int, sensors: tuple[Sensor, ...], seconds: float, *regions: Region, **options: Any) -> Case:
     return Case(Program(regions, fixed=True, **options), sensors, seconds, seed)
+
+
+def _third(seed: int, sensors: tuple[Sensor, ...], watts: float, profile: Profile, **options: Any) -> Case:
+    """One region that works in a third of its time, on a board of which nothing is known."""
+    region = Region("a", 50.0, watts, profile=profile, varies=0.02)
+    return replace(_case(seed, sensors, 45.0, region, **options), board="Laboratory")
+
+
+#: Utilisation over a quarter of its period.
+_QUARTER: Final = COUNTER, replace(UTILIZATION, window_ms=1000 / 24)
 
 
 FOUND: Final[Mapping[str, Case]] = {
@@ -82,5 +92,17 @@ FOUND: Final[Mapping[str, Case]] = {
         Region("a", 37.04, 514.1, duty=0.6, varies=0.02), Region("b", 35.06, 512.1, varies=0.02),
         Region("c", 15.93, 258.4, duty=0.6, varies=0.02), Region("d", 24.23, 451.8, varies=0.02),
         jitter=0.02935, gap_ms=(0.0, 4.883), stamps=Stamps((0.0, 0.05)),
+    ),
+    # Windows at few phases of the loop. A wrong lag took the work for work outside regions, of 1.57 kW.
+    "loop of 299.91 ms, work in a third": _third(
+        13, (COUNTER,), 582.028, "first", loop_ms=299.91, gap_ms=(30.0, 30.0)
+    ),
+    # The same with windows at all phases: pauses of 1.13 kW explained windows of 540 W at most.
+    "loop of 416.9 ms, work in a third": _third(
+        860, _QUARTER, 543.91, "middle", loop_ms=416.9311, gap_ms=(36.165, 36.165)
+    ),
+    # All readings were 0 %, so every timing of the sensor fitted.
+    "loop of 83.3 ms, utilisation over a quarter of its period": _third(
+        73, _QUARTER, 266.91, "middle", loop_ms=250 / 3, gap_ms=(19.6734, 19.6734)
     ),
 }  # fmt: skip

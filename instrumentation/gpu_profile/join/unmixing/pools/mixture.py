@@ -79,7 +79,8 @@ class Mixture:
         self._attributed_ns = 0  # the activity before this time is unknown
         self._stamps, self._origin_ns = stamps, start_ns
         self._whole = prior.whole  # whether the counter measures all of the time
-        self._shares, self._equations, self._unseen = Shares(), Equations(), UnseenParts(whole=self._whole)
+        self._unseen = UnseenParts(whole=self._whole, expected=self._expected is not None)
+        self._shares, self._equations = Shares(), Equations()
         #: The equations as of the last time the timing was beyond doubt. They survive a new search.
         self._settled = Equations()
         self._watch, self._waiting, self._kept = ResidualWatch(), list[Windows](), list[Windows]()
@@ -341,6 +342,7 @@ class Mixture:
                 output=output, errors=self._errors(), others=[rates[output] for rates in self.others],
                 start=self._watch.variances, effect=self._effect, idle="steady" if signal in POWER_SOURCES else "none",
                 step=0.0 if signal.kind is Kind.COUNTER else signal.base(1),
+                in_step=self._unseen.in_step(self.columns),
             )  # fmt: skip
         return fit
 

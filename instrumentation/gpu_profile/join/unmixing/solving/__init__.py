@@ -8,7 +8,7 @@ Read in this order:
 - `least_squares`: the solution within bounds.
 - `shrinkage`: the solution with each violation of the assumptions as large as the readings support.
 - `unmix`: a `rate` with its confidence interval, or its refusal and the reason.
-- `undetermined`: rates that only physics bounds.
+- `undetermined`: rates that only physics bounds; `overlap`: rates that the mean of windows bounds.
 - `unseen`: the parts of executions that no window shows.
 
 Imports `windows`. The timing is given here; `timing` searches for it.

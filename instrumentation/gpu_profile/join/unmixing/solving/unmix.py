@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Final, Literal
 
 import numpy as np
@@ -22,6 +23,7 @@ import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.solving.equations import Equations
+from gpu_profile.join.unmixing.solving.overlap import overlapping
 from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH, Z95, Rate, biased, not_yet, t95
 from gpu_profile.join.unmixing.solving.shrinkage import CERTAIN, Posterior, omitted, shrink, shrink_without
 from gpu_profile.join.unmixing.solving.stamps import StampErrors
@@ -37,6 +39,7 @@ _MOSTLY: Final = 1 / 3
 _TOO_MUCH: Final = 3.0
 #: A rate is impossible if it is further outside physics than this many half-widths. Noise puts some just outside.
 _IMPOSSIBLE: Final = 2.0
+_BUSIEST: Final = 1.5  #: pauses draw at most this multiple of the busiest window's rate
 #: Columns with less than this share of a mixture may be left out of its rate: regions overlap for nanoseconds where
 #: marks are rounded, and no window determines that rate. It is at most `most`, or this multiple of the signal's mean.
 _LEAST_SHARE, _HIGHEST = 1e-4, 300.0
@@ -72,13 +75,15 @@ class Fit:
     `start` gives the variances at which the search for the groups' variances begins. `effect` windows carry as much
     information as one independent window. With `idle` "steady", intervals include the rates under a steady rate outside
     regions; with "none", also the rates under none; each unless the windows rule it out. Readings are multiples of
-    `step`. `prior` is the prior of the sensor's timing.
+    `step`. `prior` is the prior of the sensor's timing. Of the columns `in_step` with the windows, only the total is
+    known.
     """
 
     def __init__(
         self, equations: Equations, output: int = 0, *, errors: StampErrors | None = None,
         others: Sequence[Floats] = (), most: float = np.inf, start: Variances | None = None,
         effect: float = 1.0, idle: Idle = "varies", step: float = 0.0, prior: Prior | None = None,
+        in_step: npt.NDArray[np.bool_] | None = None,
     ) -> None:  # fmt: skip
         self.n, self.most = equations.n, most
         self._first = p = len(equations.probes)
@@ -91,7 +96,6 @@ class Fit:
         self._gram = gram[p:, p:].copy()
         self._moment = equations.moment[p:, output].copy() if self.n else np.zeros(columns)
         self._unseen = np.diag(self._gram) <= 0
-        self._diagonal = np.where(self._unseen, 1.0, np.diag(self._gram))
         self.solution, self.noise, self._scores = np.zeros(size), np.inf, np.zeros((0, size))
         #: The rates before the correction for stamp errors, and the covariance of their errors.
         self.posterior = Posterior(self.solution, np.zeros((size, size)), np.inf, {}, 0.0)
@@ -99,11 +103,11 @@ class Fit:
         self._alone: dict[int, Rate] = {}
         self._offsets = np.zeros((0, 2, columns))
         #: By how much each simpler rate outside regions that is not ruled out would change the rates.
-        self._simpler = np.zeros((0, columns))
-        self._means = equations.averages
+        self._simpler, self._means = np.zeros((0, columns)), equations.averages
         self.mean, self._groups = 0.0, groups_of(self._probes)
         self._after = self._groups.pop(ProbeGroup.AFTER, np.zeros(0, np.int64))
         self._step, self._shares = step, equations.total[p:] / max(1, self.n)
+        self._in_step = np.zeros(columns, bool) if in_step is None else in_step
         #: The rates by column if they do not vary, and their change if work continues after regions' ends.
         self.steady, self._continued = np.zeros(columns), np.zeros(columns)
         #: The prior precision of each unknown, in units of a window's variance, and the least variance of a window.
@@ -130,7 +134,8 @@ class Fit:
         explained = errors.least * float(steady @ errors.most @ steady) / left
         if explained > _TOO_MUCH:
             errors, explained = errors._replace(least=0.0, likely=0.5), 0.0
-        self._open = Undetermined(self._gram, self._moment, square, errors, ceilings, self.most)
+        self._highest_outside = float(ceilings[0])
+        self._open = Undetermined(self._gram, self._moment, square, errors, ceilings, self.most, self._in_step)
         unmarked = errors.unmarked * errors.possible(steady, Z95 * doubt)
         self._unmarked = changed(self._gram, self._moment, square, steady, unmarked)
         called_for = gram
@@ -274,14 +279,26 @@ class Fit:
         return min(full, without, key=lambda rate: (bool(rate.reason), rate.half_width))
 
     def _rate(self, weights: Floats, unknown: float = 0.0) -> Rate:
-        n, value = int(self._seen[weights > 0].max(initial=0)), float(weights @ self._means @ self.solution)
+        n, (value, half_width) = int(self._seen[weights > 0].max(initial=0)), self._interval(weights)
+        half_width += unknown
+        reason = self._reason(weights, value, half_width, n) or self._outside
+        result = Rate(min(max(value, 0.0), self.most), half_width, n, reason)
+        return (self._overlap(weights, n) or result) if reason else result
+
+    @cached_property
+    def _outside(self) -> str:
+        """Why no rate is right: pauses certainly draw far more than the busiest window. Empty if they do not."""
+        value, half_width = self._interval(np.eye(1, len(self._means))[0])
+        if value - half_width <= _BUSIEST * self._highest_outside:
+            return ""
+        return f"not identifiable: {value:.3g} ± {half_width:.3g} outside regions is not possible"
+
+    def _interval(self, weights: Floats) -> tuple[float, float]:
+        """The rate of a mixture of columns, and its half-width."""
         widths = self._widths(weights)
         # Late stamps and executions without a mark have any effect up to these.
         bias = widths.pop(STAMPED, 0.0) + widths.pop(UNMARKED, 0.0)
-        half_width = biased(sum(widths.values()), bias) + unknown
-        reason = self._reason(weights, value, half_width, n)
-        result = Rate(min(max(value, 0.0), self.most), half_width, n, reason)
-        return (self._overlap(weights, n) or result) if reason else result
+        return float(weights @ self._means @ self.solution), biased(sum(widths.values()), bias)
 
     def _widths(self, weights: Floats) -> dict[str, float]:
         """The parts of the half-width, by cause."""
@@ -367,33 +384,14 @@ class Fit:
         return _NOTHING * self.most if np.isfinite(self.most) else 0.0
 
     def _overlap(self, weights: Floats, n: int) -> Rate | None:
-        """The mean of the windows that overlap the columns, if the columns fill them well enough.
-
-        Where the columns are active for a share `f` of such windows, their mean is `f·rate + (1 - f)·rest`. No column's
-        rate is above its ceiling: its rate if it alone had drawn all of its windows' total. So the rest is bounded too,
-        and bounds the rate without solving any equations.
-        """
-        used = weights > 0
-        share = float(self._gram[used].sum())
-        unseen = used & self._unseen
-        # For a column in no window, only the highest possible rate bounds it.
-        if not n or share <= 0 or not np.isfinite(self.noise) or (unseen.any() and not np.isfinite(self.most)):
+        """The mean of the windows that overlap the columns, if the columns fill them well enough."""
+        if not n or not np.isfinite(self.noise):
             return None
-        # Shares of a window add up to 1, so a row of the equations adds up to the column's own share.
-        filled = float(self._gram[np.ix_(used, used)].sum()) / share
-        mean = float(self._moment[used].sum()) / share
-        ceilings = np.where(unseen, self.most, np.minimum(self.most, self._moment / self._diagonal))
-        rest = float(self._gram[np.ix_(used, ~used)].sum(axis=0) @ ceilings[~used]) / share
-        # The proportions of the columns in the windows may differ from `weights`.
-        surplus = weights - np.where(used, self._gram[used].sum(axis=0), 0.0) / (filled * share)
-        low = (mean - rest) / filled + float(np.minimum(surplus, 0.0) @ ceilings)
-        high = mean / filled + float(np.maximum(surplus, 0.0) @ ceilings)
-        low, high = max(0.0, low), min(self.most, high)
-        if low > high:
-            # The windows contradict the bounds: rounding dominates columns of very little active time.
+        if (bounds := overlapping(self._gram, self._moment, weights, self.most)) is None:
             return None
-        noise = Z95 * float(np.sqrt(self.noise / (filled * share)))
+        low, high, windows = bounds
+        rate, noise = (low + high) / 2, Z95 * math.sqrt(self.noise / windows)
         # Another timing changes which windows overlap the columns, and by how much.
-        rate = (low + high) / 2
-        half_width = max((high - low) / 2 + noise + self._apart(weights, 1), _LEAST_WIDTH * rate)
+        moved = self._apart(weights, 1) + self._open.by_exchange(weights, self.rates)
+        half_width = max((high - low) / 2 + noise + moved, _LEAST_WIDTH * rate)
         return None if self._too_wide(rate, half_width) else Rate(rate, half_width, n, "", "overlap")
