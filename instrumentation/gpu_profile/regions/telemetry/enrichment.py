@@ -194,9 +194,9 @@ def _why(joiner: Joiner, region: str, devices: Sequence[Device]) -> str:
             return f"more than {MOST_REGIONS} regions: it is pooled with others"
         judged = joiner.verdicts.newest(region, device.uuid)
         if judged is not None:
-            # A verdict by kernels or operations does not explain why samples are missing: the summary does.
-            sampled = judged.verdict.basis in {"counters", "coarse"}
-            return judged.verdict.rule if sampled else judged.summary.reason
+            # A verdict that gives a regime, or rests on kernels or operations, does not explain why samples are missing.
+            explains = judged.verdict.regime is Regime.UNKNOWN and judged.verdict.basis in {"counters", "coarse"}
+            return judged.verdict.rule if explains else judged.summary.reason
     return "nothing is known of the region yet"
 
 
@@ -240,6 +240,9 @@ def _add_pooled(result: dict[str, AttributeValues], judged: list[Judged], *, of:
     """Add a region's pooled values. Returns its power and half-width in watts, or None and 0 if a device has none."""
     measured = [j for j in judged if j.summary.busy is not None or j.summary.power_w is not None]
     if not measured:
+        # The regime of a region may be known although none of its rates is, as on a device that is always idle.
+        for verdict in [j.verdict for j in judged if j.verdict.regime is not Regime.UNKNOWN][:1]:
+            _add_verdict(result, verdict)
         return None, 0.0
     summary, verdict = max(measured, key=lambda j: j.summary.busy or 0.0)
     result[names.SCOPE.name] = "pooled"

@@ -1,4 +1,5 @@
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -9,6 +10,7 @@ from support.regions import BLANK, HUNGRY, NOTHING, ONE_GPU, PRODUCT, TALKING, S
 from gpu_profile import region
 from gpu_profile.catalogue.attributes import ATTRIBUTES
 from gpu_profile.driver.simulated import Work
+from gpu_profile.regimes import Regime
 from gpu_profile.regions.telemetry.enrichment import Enricher, RegionValues
 
 #: Two GPUs: a process that says nothing uses the first.
@@ -153,6 +155,25 @@ def test_device_of_a_region_is_joined_even_where_it_is_not_the_default(staged: S
     assert "no device has this UUID; there are" in stage.attributes("unknown")["unjoined"]
     assert stage.session.joiner.pools[first].regions == ["default"]
     assert stage.session.joiner.pools[second].regions == ["second"]
+
+
+def test_a_region_with_a_regime_but_no_rates_has_it_on_its_spans_and_the_reason_of_the_missing_rates(
+    on_host: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_host.run(1.0)
+    for _ in range(5):
+        with region("sleep"):
+            on_host.run(0.2)
+    on_host.flush()
+    joiner, execution = on_host.session.joiner, on_host.ended[-1]
+    (judged,) = on_host.session.regions()
+    assert judged.verdict.regime is Regime.IDLE
+    # A device that was idle throughout shows this before there are windows enough for a rate.
+    without = replace(judged.summary, busy=None, power_w=None, reason="too few samples (0)")
+    monkeypatch.setattr(joiner.verdicts, "newest", lambda *_: judged._replace(summary=without))
+    said = Enricher(joiner).attributes(execution)
+    assert said["gpu_profile.unjoined"] == "too few samples (0)"
+    assert (said["gpu_profile.regime"], said["gpu_profile.reason"]) == ("IDLE", judged.verdict.rule)
 
 
 def test_span_of_a_lost_gpu_says_so(staged: Staged) -> None:
