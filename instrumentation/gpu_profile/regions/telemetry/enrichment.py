@@ -194,7 +194,7 @@ def _why(joiner: Joiner, region: str, devices: Sequence[Device]) -> str:
             return f"more than {MOST_REGIONS} regions: it is pooled with others"
         judged = joiner.verdicts.newest(region, device.uuid)
         if judged is not None:
-            # A verdict that gives a regime, or rests on kernels or operations, does not explain why samples are missing.
+            # A regime, or a verdict by kernels or operations, does not explain why samples are missing.
             explains = judged.verdict.regime is Regime.UNKNOWN and judged.verdict.basis in {"counters", "coarse"}
             return judged.verdict.rule if explains else judged.summary.reason
     return "nothing is known of the region yet"
