@@ -347,7 +347,8 @@ def _start(
 
 
 # Calling a function costs half as much as calling an object with `__call__`. The cast declares its attributes.
-_named.start, _named.__name__ = _start, "region"  # type: ignore[attr-defined]
+_named.start = _start  # type: ignore[attr-defined]
+_named.__name__ = _named.__qualname__ = "region"  # Python's own TypeErrors name it too
 region: Final = cast(_RegionEntry, _named)
 
 

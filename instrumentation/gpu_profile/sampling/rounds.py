@@ -360,7 +360,7 @@ class Rounds(Generic[T]):
 
     def _lose_driver(self, reason: str, now: int) -> None:
         if reason != self.problem:
-            _log.warning("gpu-profile: no driver: %s", reason)
+            _log.warning("gpu-profile: no GPU can be read: %s", reason)
         self.problem = reason
         self.stats.errors["driver"] += 1
         self._retry_ns = now + nanoseconds(RETRY_S)

@@ -13,6 +13,11 @@ from gpu_profile.regions.region import current_name
 from gpu_profile.regions.session import process
 
 
+def test_wrong_arguments_name_the_function_that_the_user_called() -> None:
+    with pytest.raises(TypeError, match=r"^region\(\) got an unexpected keyword argument 'devise'"):
+        region("x", devise=0)  # type: ignore[call-overload]
+
+
 @pytest.mark.parametrize("name", ["", 42, None, 1.5])
 def test_name_that_is_no_name_is_a_type_error(name: Any) -> None:
     with pytest.raises(TypeError, match="name"):

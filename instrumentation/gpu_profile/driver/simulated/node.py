@@ -84,7 +84,7 @@ class Node:
 
     def __init__(self, directory: Path, clock: Clock) -> None:
         if not directory.is_dir():
-            raise ScenarioError(f"{directory}: there is none; make it with gpu_profile.driver.simulated.create()")
+            raise ScenarioError(f"{directory}: no such directory; make it (mkdir) for a new simulated node")
         self.directory, self.clock = directory, clock
         self.scenario = load(directory)
         self.epoch_ns = epoch(directory, self.scenario, clock)

@@ -42,17 +42,24 @@ class Placement:
         self._listed: tuple[Device, ...] = ()
         self._visible = Visible((), self._environ)
         self._resolved: dict[Hashable, tuple[Device, ...]] = {}
+        #: By name: why it does not resolve.
+        self._unresolved: dict[Hashable, str] = {}
         self._used: Sequence[str] = ()
         self._problem = ""
         #: The sampler's thread calls `update`; the joiner's and the user's threads read.
         self._lock = threading.RLock()
 
-    def update(self, listed: Sequence[Device], used: Sequence[str] | None = None, *, simulated: bool = False) -> None:
+    def update(
+        self, listed: Sequence[Device], used: Sequence[str] | None = None, *, simulated: bool = False, driver: str = ""
+    ) -> None:
         """Set the devices that the driver lists. `used`: UUIDs of the ones that list this process; None: unknown.
 
         `simulated`: there is no CUDA. Unless the environment decides, the GPUs without MIG instances are visible.
+        `driver`: its name, for the reason if it lists none.
         """
         with self._lock:
+            if not listed:
+                self.reason = f"the driver {driver} lists no devices"
             self._update(listed, used, simulated)
 
     def _update(self, listed: Sequence[Device], used: Sequence[str] | None, simulated: bool) -> None:
@@ -60,6 +67,7 @@ class Placement:
             self._listed = tuple(listed)
             self._visible = Visible(self._listed, self._environ, simulated=simulated)
             self._resolved.clear()
+            self._unresolved.clear()
             self.version += 1
         if used is not None:
             self._used = used
@@ -117,13 +125,15 @@ class Placement:
             except (UsageError, TypeError, ValueError) as error:
                 self._complain(str(error))
                 devices = ()
+                if len(self._unresolved) < _MOST_KEPT:
+                    self._unresolved[device] = str(error)
             if len(self._resolved) < _MOST_KEPT:
                 self._resolved[device] = devices
         return devices
 
     def why(self, device: Hashable) -> str:
         """Why a region that names `device` is on no device."""
-        return self.reason if device is None else self._problem or self.reason
+        return self._unresolved.get(device, self.reason)
 
     def _complain(self, problem: str) -> None:
         if problem != self._problem:

@@ -203,7 +203,7 @@ class Session(Inbox):
             used = own_process.uses(driver, listed, own_process.own_ids())
             self._times_asked += 1
             self._ask_s = now_s + own_process.pause_s(self._times_asked, listed=bool(used))
-        self.placement.update(listed, used, simulated=simulated)
+        self.placement.update(listed, used, simulated=simulated, driver=driver.name)
         return self.placement.read
 
     # ------------------------------------------------------------------ steps

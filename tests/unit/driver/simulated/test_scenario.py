@@ -110,7 +110,7 @@ def test_broken_epoch_is_a_scenario_error(tmp_path: Path) -> None:
 
 
 def test_node_needs_its_directory(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match="there is none"):
+    with pytest.raises(ScenarioError, match="no such directory; make it"):
         Node(tmp_path / "none", SYSTEM_CLOCK)
 
 

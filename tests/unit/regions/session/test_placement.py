@@ -55,6 +55,21 @@ def test_a_name_that_is_none_is_told_once_and_joins_nothing(caplog: pytest.LogCa
     assert len(caplog.records) == 1
 
 
+def test_each_wrong_name_has_its_own_reason() -> None:
+    placement = placed(A)
+    assert placement.of(7) == placement.of("GPU-nowhere") == ()
+    assert "device 7" in placement.why(7)
+    assert "GPU-nowhere" in placement.why("GPU-nowhere")
+    assert "device 7" not in placement.why(None)
+
+
+def test_a_driver_that_lists_nothing_has_answered() -> None:
+    placement = Placement(environ={})
+    placement.update((), driver="none")
+    assert placement.of(None) == placement.of(0) == ()
+    assert placement.why(None) == placement.why(0) == "the driver none lists no devices"
+
+
 @pytest.mark.parametrize("value", ["", "7", "GPU-nowhere"])
 def test_where_cuda_sees_nothing_the_reason_names_the_variable(value: str) -> None:
     placement = placed(A, environ={"CUDA_VISIBLE_DEVICES": value})
