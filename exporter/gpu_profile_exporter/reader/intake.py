@@ -170,7 +170,9 @@ class Intake:
         """Record that the driver does not answer, and mark these devices as down."""
         if reason != self.problem:
             # The first problem is for the caller of `start()` to report.
-            _log.log(logging.DEBUG if self.problem == NOT_STARTED else logging.WARNING, "no GPU can be read: %s", reason)
+            _log.log(
+                logging.DEBUG if self.problem == NOT_STARTED else logging.WARNING, "no GPU can be read: %s", reason
+            )
         self.driver, self.problem = None, reason
         self.stats.turned_ns = self.clock.now_ns()
         for uuid in list(uuids):
