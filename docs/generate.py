@@ -222,8 +222,8 @@ VARIABLES: Final[Mapping[str, tuple[str, str]]] = {
         "where vLLM's plug-in sends the iterations of the engine: `unix://PATH` or ZeroMQ's address",
     ),
     SPANS_VARIABLE: (
-        "`server,consumer`",
-        "the [spans](opentelemetry.md) that get GPU attributes besides those of regions",
+        "`server,consumer,regions`",
+        "the [spans](opentelemetry.md#spans-of-other-libraries) that get GPU attributes besides those of regions",
     ),
     TIMELINE_VARIABLE: (
         "`/run/gpu-profile`",

@@ -50,3 +50,8 @@ def si(value: float, unit: str, digits: int = 3) -> str:
 def percent(ratio: float, digits: int = 1) -> str:
     """A ratio of 0-1 as a percentage."""
     return f"{ratio * 100:.{digits}f} %"
+
+
+def counted(number: int, one: str, many: str) -> str:
+    """A number with its noun, and its verb if there is one: `counted(1, "call ends", "calls end") == "1 call ends"`."""
+    return f"{number:,} {one if number == 1 else many}"

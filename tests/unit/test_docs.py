@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
@@ -33,6 +34,7 @@ from gpu_profile.catalogue.metric import label
 from gpu_profile.catalogue.serving import REQUEST_ATTRIBUTES
 from gpu_profile.cli import commands
 from gpu_profile.regions.session import process
+from gpu_profile.regions.telemetry.server_spans import VARIABLE, ServerSpanRule, parse_rule
 from gpu_profile_exporter.cli import exporter
 from gpu_profile_exporter.config import SETTINGS as EXPORTER_SETTINGS
 
@@ -417,3 +419,15 @@ def test_the_page_of_settings_has_every_variable_of_the_code() -> None:
     }
     assert named - {"GPU_PROFILE_EXPORTER"} <= set(re.findall(r"`(GPU_PROFILE_[A-Z_]+)`", page))
     assert {row.flag for row in EXPORTER_SETTINGS} <= set(re.findall(r"`(--[a-z0-9-]+)`", page))
+
+
+def test_the_documented_default_of_the_spans_is_the_rule_that_applies_without_the_variable() -> None:
+    (default,) = re.findall(rf"\| `{VARIABLE}` \| `([^`]*)` \|", (DOCS / "settings.md").read_text())
+    assert parse_rule(default) == ServerSpanRule()
+    assert f"`{default}` is the default" in (DOCS / "opentelemetry.md").read_text()
+
+
+def test_every_extra_has_its_row_on_the_page_of_the_installation() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    rows = [row for row in (DOCS / "installation.md").read_text().splitlines() if row.startswith("| `")]
+    assert [extra for extra in extras if not any(f"`{extra}`" in row.split("|")[1] for row in rows)] == []

@@ -34,7 +34,14 @@ class NodePlacement(Placement):
         super().__init__(environ={})
         self._devices: dict[str, Device] = {}
 
-    def update(self, listed: Sequence[Device], used: object = None, *, simulated: bool = False) -> None:  # noqa: ARG002
+    def update(
+        self,
+        listed: Sequence[Device],
+        used: object = None,  # noqa: ARG002
+        *,
+        simulated: bool = False,  # noqa: ARG002
+        driver: str = "",  # noqa: ARG002
+    ) -> None:
         """Set the devices to `listed`, the driver's list."""
         devices = {device.uuid: device for device in listed}
         if devices != self._devices:

@@ -31,7 +31,7 @@ from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.regimes.kernel_work import KernelWorks
 from gpu_profile.regimes.operation import RegionOperations
 from gpu_profile.regions.session.sensor_priors import unexpected
-from gpu_profile.units import NS_PER_S
+from gpu_profile.units import NS_PER_S, counted
 
 _NO_DEVICE: Final = "the recording has no samples of this device"
 #: The share of the busy time outside regions above which a note reports it.
@@ -130,7 +130,8 @@ def analyse(
         notes.append("no executions of regions: only devices are shown")
     elif not devices and len(timelines) > 1:
         for where, count in work.unplaced.items():
-            notes.append(f"{count:,} executions name no device: taken to have run on {', '.join(where)} (see --device)")
+            nameless = counted(count, "execution names", "executions name")
+            notes.append(f"{nameless} no device: taken to have run on {', '.join(where)} (see --device)")
     uses, regions, changes = [], [], list[RegionChange]()
     for uuid, mine in work.devices.items():
         timeline = timelines.get(uuid) or Timeline(Device(uuid))
@@ -261,7 +262,8 @@ def _uncovered(timeline: Timeline, mine: DeviceWork) -> Iterator[str]:
     starts, ends = mine.activities.starts, mine.activities.ends
     outside = int(np.count_nonzero((ends <= sampled_ns[0]) | (starts >= sampled_ns[1])))
     if outside:
-        yield f"{outside:,} executions ran on {timeline.device.uuid} before its first sample or after its last"
+        several = counted(outside, "execution", "executions")
+        yield f"{several} ran on {timeline.device.uuid} before its first sample or after its last"
 
 
 def _unmarked(pool: Pool) -> Iterator[str]:

@@ -19,7 +19,7 @@ from gpu_profile.recording import SpanRecord
 from gpu_profile.regimes.kernel_work import KernelWork, KernelWorks
 from gpu_profile.regimes.operation import RegionOperation, RegionOperations
 from gpu_profile.report.table import printable
-from gpu_profile.units import NS_PER_S
+from gpu_profile.units import NS_PER_S, counted
 
 #: Times from here on (the year 2116) are damage, and their sums would overflow.
 LATEST_NS: Final = 1 << 62
@@ -112,9 +112,8 @@ def gather(spans: Sequence[SpanRecord], first: str, *, devices: Sequence[str] = 
     if len(possible) < len(spans):
         wrong = Counter(printable(s.name) for s in spans if not is_usable(s))
         for name, count in wrong.items():
-            work.notes.append(
-                f"{count:,} executions of {name} left out: they end before they start, or lie beyond all calendars"
-            )
+            several = counted(count, "execution", "executions")
+            work.notes.append(f"{several} of {name} left out: they end before they start, or lie beyond all calendars")
     names = _names(possible, work.notes)
     parents = _parents(possible, work.notes)
     #: By device: the execution, its start and end there, and whether the device itself marked them.
@@ -143,7 +142,8 @@ def gather(spans: Sequence[SpanRecord], first: str, *, devices: Sequence[str] = 
             places.setdefault(uuid, []).append((key, start, end, False))
         work.rank_devices.setdefault(_rank(span.rank), set()).update(where)
     if broken:
-        work.notes.append(f"device intervals of {broken:,} executions end before they start: the host's were used")
+        several = counted(broken, "execution", "executions")
+        work.notes.append(f"device intervals of {several} end before they start: the host's were used")
     number = {region: i for i, region in enumerate(dict.fromkeys(names.values()))}
     work.columns = columns = np.array([number[names[span.name]] for span in possible], np.int64)
     work.around = within = np.array(parents, np.int64)
@@ -236,9 +236,11 @@ def _parents(spans: Sequence[SpanRecord], notes: list[str]) -> list[int]:
         result.append(next(around, -1))
         unnamed.append(i)
     if nameless:
-        notes.append(f"{nameless:,} executions have no id: one that lies within another is taken to be inside it")
+        without = counted(nameless, "execution has", "executions have")
+        notes.append(f"{without} no id: one that lies within another is taken to be inside it")
     if orphans:
-        notes.append(f"{orphans:,} executions ran inside one that is not recorded: it had not ended, or was lost")
+        inner = counted(orphans, "execution", "executions")
+        notes.append(f"{inner} ran inside one that is not recorded: it had not ended, or was lost")
     return result
 
 

@@ -26,7 +26,7 @@ from gpu_profile.join.unmixing.solving.rate import Rate
 from gpu_profile.join.unmixing.windows.throttling import throttle_counters
 from gpu_profile.regimes import Verdict
 from gpu_profile.regimes.evidence import Basis, Evidence
-from gpu_profile.units import NS_PER_S
+from gpu_profile.units import NS_PER_S, counted
 
 #: The shares of a device's ceilings in evidence, and the signal behind each.
 ACTIVITIES: Final[Mapping[str, Signal]] = {
@@ -226,7 +226,8 @@ def _contradiction(pooled: Pooled, power: Rate | None) -> str:
         return ""
     return (
         f"{power.value:.4g} W ±{power.half_width:.2g} by unmixing contradicts {metered.power_w:.4g} W "
-        f"±{metered.power_half_width_w:.2g}, the energy counter's growth over {metered.executions:,} executions"
+        f"±{metered.power_half_width_w:.2g}, the energy counter's growth over "
+        f"{counted(metered.executions, 'execution', 'executions')}"
     )
 
 

@@ -182,11 +182,6 @@ def printable(text: str) -> str:
     return text if text.isprintable() else text.encode("unicode_escape", "backslashreplace").decode("ascii")
 
 
-def counted(number: int, one: str, many: str) -> str:
-    """A number with its noun."""
-    return f"{number:,} {one if number == 1 else many}"
-
-
 def signed(ratio: float) -> str:
     """A change as a percentage with its sign."""
     return f"{ratio * 100:+.1f} %"

@@ -71,7 +71,7 @@ def test_an_execution_whose_parent_never_ended_says_so() -> None:
     spans = two_threads(id=["", "2", "3", "4"], parent=[None, "1", None, "3"])[1:]
     assert not inside(spans, "b", "a")
     notes = analysed(replace(EMPTY, spans=tuple(spans))).notes
-    assert "1 executions ran inside one that is not recorded: it had not ended, or was lost" in notes
+    assert "1 execution ran inside one that is not recorded: it had not ended, or was lost" in notes
 
 
 def test_what_ran_on_another_device_in_between_does_not_cut_the_tie() -> None:

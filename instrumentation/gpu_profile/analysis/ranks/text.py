@@ -10,8 +10,8 @@ from gpu_profile.analysis.ranks.causes import Lateness
 from gpu_profile.analysis.ranks.costs import RankCosts, extreme_costs
 from gpu_profile.analysis.ranks.regions import RegionRanks
 from gpu_profile.report import text_table
-from gpu_profile.report.table import UNKNOWN, counted, signed
-from gpu_profile.units import NS_PER_S, percent, si
+from gpu_profile.report.table import UNKNOWN, signed
+from gpu_profile.units import NS_PER_S, counted, percent, si
 
 #: With more ranks, a table shows the extremes only.
 _MOST_RANKS: Final = 8

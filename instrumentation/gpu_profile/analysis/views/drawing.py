@@ -31,7 +31,7 @@ from gpu_profile.report.blocks import (
     stacked,
 )
 from gpu_profile.report.devices import CHARTS, Chart, title
-from gpu_profile.units import NS_PER_S, percent, si
+from gpu_profile.units import NS_PER_S, counted, percent, si
 
 #: Rows in a page, all together: 14 bytes each, a third more as text.
 MOST_ROWS: Final = 52_000
@@ -88,7 +88,8 @@ def _region(name: str, analysis: Analysis) -> dict[str, Any]:
     facts = []
     runs = analysis.runs.get(name)
     if runs is not None:
-        words = [f"{len(runs.starts_ns):,} executions", f"{si(float(runs.durations_s.mean()), 's')} each"]
+        executions = counted(len(runs.starts_ns), "execution", "executions")
+        words = [executions, f"{si(float(runs.durations_s.mean()), 's')} each"]
         summary = uses[0].summary if len(uses) == 1 else None
         if summary is not None and summary.busy is not None:
             words.append(f"GPU busy {percent(min(1.0, summary.busy))}")

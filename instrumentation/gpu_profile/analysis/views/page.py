@@ -34,7 +34,7 @@ from gpu_profile.report import page
 from gpu_profile.report.blocks import HUES
 from gpu_profile.report.devices import title as device_title
 from gpu_profile.report.table import ABOUT, ABOUT_MEANS, REGIME, WHOSE_JOULES
-from gpu_profile.units import NS_PER_S, percent, si
+from gpu_profile.units import NS_PER_S, counted, percent, si
 
 #: Cards and lines beyond these appear only in the tables and in `--json`.
 _MOST_CARDS: Final = 48
@@ -161,8 +161,8 @@ def _timeline(analysis: Analysis, drawn: Mapping[str, Any] | None, by: str) -> I
     for place, group in enumerate(drawn["groups"]):
         facts = _facts(analysis.devices[place]) if place < len(analysis.devices) else ""
         many = sum(lanes["executions"] for lanes in group["lanes"])
-        counted = f"{many:,} executions" if many else ""
-        words = ", ".join(part for part in (facts, counted) if part)
+        executions = counted(many, "execution", "executions") if many else ""
+        words = ", ".join(part for part in (facts, executions) if part)
         shut = place < len(analysis.devices) and not many and any(each["lanes"] for each in drawn["groups"])
         yield page.group(place, group["title"], words, shut=shut)
     yield page.legend({*_regimes(drawn)}, _HINTS)
@@ -317,7 +317,7 @@ def _card(use: RegionUse, where: str, number: Mapping[str, int]) -> str:
     if (metered := use.summary.metered) is not None:
         costs.append(
             f"{si(metered.power_w, 'W')} ±{si(metered.power_half_width_w, 'W')} by the energy counter's growth over "
-            f"{metered.executions:,} executions of 2 s or more"
+            f"{counted(metered.executions, 'execution', 'executions')} of 2 s or more"
         )
     mean_ns = None if use.kernels is None else use.kernels.mean_kernel_ns
     costs += [f"{si(mean_ns / NS_PER_S, 's')} per kernel"] if mean_ns is not None else []

@@ -21,7 +21,6 @@ from gpu_profile.report.table import (
     REGIME,
     TWO_JOULES,
     UNKNOWN,
-    counted,
     fitted_table,
     folded,
     printable,
@@ -29,7 +28,7 @@ from gpu_profile.report.table import (
     share,
     uncertain,
 )
-from gpu_profile.units import NS_PER_S, percent, si
+from gpu_profile.units import NS_PER_S, counted, percent, si
 
 DEVICE_COLUMNS: Final = ("device", "name", "GPU busy", "covered", "energy", "mean power", "in no region", "uuid")
 #: Columns of devices that a narrow terminal omits: the mean power is the energy over the time.

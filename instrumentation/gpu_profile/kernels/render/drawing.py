@@ -35,7 +35,7 @@ from gpu_profile.report.blocks import (
     stacked,
 )
 from gpu_profile.report.table import printable
-from gpu_profile.units import NS_PER_S
+from gpu_profile.units import NS_PER_S, counted
 
 #: Names with an entry of their own; all other operations are one entry for each kind.
 MOST_NAMES: Final = 400
@@ -123,7 +123,8 @@ class _Entries:
 
     def _region(self, region: RegionKernels) -> dict[str, Any]:
         regime = region.verdict().regime
-        executions = f"{region.executions:,} executions, GPU busy {share(region.busy_ns, region.span_ns)} of their span"
+        executions = counted(region.executions, "execution", "executions")
+        executions += f", GPU busy {share(region.busy_ns, region.span_ns)} of the span"
         regimes = [] if regime is Regime.UNKNOWN else [str(regime)]
         name = middle(printable(region.name), NAME)
         return self._entry(name, "region", [["all of it", executions]], regimes or ["UNKNOWN"])
