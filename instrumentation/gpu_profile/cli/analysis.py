@@ -179,7 +179,7 @@ def _compared_runs(a: Path, b: Path, run_to_run: float | None, devices: tuple[st
     return compare_runs(*sides, run_to_run=run_to_run or 0.0)
 
 
-@click.command()
+@click.command(short_help="Compare the regions of two recordings, or the costs of runs.")
 @click.argument("a", type=_RECORDING)
 @click.argument("b", type=_RECORDING)
 @click.option("--fail-on", "conditions", multiple=True, metavar="CONDITION", help="Such as 'decode.energy > +5%'.")

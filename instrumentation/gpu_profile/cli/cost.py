@@ -22,7 +22,11 @@ _FILE: Final = click.Path(dir_okay=False, path_type=Path)
 _URL: Final = "http://localhost:9400/metrics"
 
 
-@click.command(context_settings={"allow_interspersed_args": False}, options_metavar="[OPTIONS] [--]")
+@click.command(
+    short_help="Print the costs of a benchmark of an LLM server.",
+    context_settings={"allow_interspersed_args": False},
+    options_metavar="[OPTIONS] [--]",
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
 @click.option("--url", metavar="URL", help=f"The exporter with the engine. By default {_URL}.")
 @click.option("--engine", default="", metavar="NAME", help="The engine, if the exporter has several.")

@@ -24,7 +24,7 @@ _FILE: Final = click.Path()
 _STDIN: Final = "-"
 
 
-@click.command()
+@click.command(short_help="Sum up the GPU operations of a PyTorch trace, by region.")
 @click.argument("trace", type=_FILE)
 @click.option("--region", metavar="NAME", help="This region only, in detail: as text, JSON or CSV.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

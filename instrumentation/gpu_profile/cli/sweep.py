@@ -7,7 +7,7 @@ import click
 from gpu_profile.cli.options import Finite
 
 
-@click.command()
+@click.command(short_help="Send requests to an LLM server, to learn its prices.")
 @click.argument("url", metavar="URL")
 @click.option("--seconds", type=Finite(min=1), default=60.0, show_default=True, help="How long new requests are sent.")
 @click.option("--longest", type=click.IntRange(64, 10_000_000), metavar="TOKENS", help="Longest prompt; the default is "

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _WIDTH: Final = 80
 
 
-@click.command()
+@click.command(short_help="Show the GPUs, their processes and regions, live.")
 @backend_option("--driver", "--backend", "driver_spec")
 @interval_option(0.1)
 @device_option

@@ -128,7 +128,7 @@ def _auto(clock: Clock, nvml: Callable[[Clock], Driver]) -> Driver:
             named = source.partition(" ")[0] if "libnvidia-ml" in cause else source
             failures.append(cause if cause.startswith(named) else f"{named} {cause}")
     raise GpuBackendError(
-        f"no GPU driver: {'; '.join(failures)}. Install the NVIDIA driver. To run without a GPU, set "
+        f"no GPU driver: {'; '.join(failures)}. Install the NVIDIA driver; without a GPU, set "
         "GPU_PROFILE_BACKEND to none, simulated or replay:DIR"
     )
 

@@ -6,6 +6,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from support.programs import python
 
 from gpu_profile.cli import run
 from gpu_profile.cli.ending import end_signals
@@ -33,6 +34,31 @@ def one_line(capsys: Capture) -> str:
 def test_without_arguments_it_says_what_it_can_do(capsys: Capture) -> None:
     assert run([]) == 0
     assert re.search(r"^  record +Record every GPU", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_the_list_of_commands_has_a_whole_sentence_for_each(capsys: Capture) -> None:
+    assert run(["--help"]) == 0
+    rows = capsys.readouterr().out.partition("Commands:")[2].splitlines()
+    assert len(rows) > 10
+    assert [row for row in rows if row.endswith("...") or (row and not row.endswith("."))] == []
+
+
+def test_ctrl_c_while_the_command_loads_prints_nothing() -> None:
+    code = """
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "gpu_profile.cli.doctor":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+sys.argv = ["gpu-profile", "--version"]
+from gpu_profile.cli import main
+main()
+"""
+    done = python("-c", code)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 def test_help_and_version_are_no_errors(capsys: Capture) -> None:
