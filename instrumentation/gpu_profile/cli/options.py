@@ -56,10 +56,21 @@ def record_option(about: str) -> Option:
     return click.option("--record", type=kind, metavar="DIR", help=f"{about}, for analyze and compare.")
 
 
+def _well_formed(_: click.Context, __: click.Parameter, specs: tuple[str, ...]) -> tuple[str, ...]:
+    """The devices as given. UsageError before anything runs if one has no form of a device's name."""
+    if specs:
+        from gpu_profile.driver.visible import check_form
+
+        for spec in specs:
+            check_form(spec)
+    return specs
+
+
 device_option: Final = click.option(
     "--device",
     "devices",
     multiple=True,
+    callback=_well_formed,
     metavar="SPEC",
     help="A number of CUDA's, 'nvml:N', or a UUID or its beginning; repeatable.",
 )

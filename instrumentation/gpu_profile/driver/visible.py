@@ -268,9 +268,8 @@ class Visible:
             return [self._physical(name, int(match[1]), match[2])]
         if name[:4].upper() in ("GPU-", "MIG-") or _BARE_UUID.fullmatch(name):
             return self._by_uuid(name, name)
+        check_form(name)
         bus = _bus(name)
-        if bus is None:
-            raise UsageError(f"device {name!r}: not a device; {_FORMS}")
         for gpu in self._gpus:
             if _bus(gpu.pci_bus_id) == bus:
                 return [gpu]
@@ -317,6 +316,17 @@ class Visible:
             return "the driver lists no GPU"
         listed = _named((device.uuid for device in self._listed), room=50)
         return f"CUDA shows this process no device: {self.reason}; {listed}"
+
+
+def check_form(spec: str) -> None:
+    """Raise UsageError unless `spec` has the form of a device's name, or of several with commas between them."""
+    names = [name.strip() for name in spec.split(",") if name.strip()]
+    if not names:
+        raise UsageError(f"no device is named: {_FORMS}")
+    for name in names:
+        forms = (_ORDINAL.fullmatch(name), _PHYSICAL.fullmatch(name), _BARE_UUID.fullmatch(name), _bus(name))
+        if name not in ("all", "cuda") and name[:4].upper() not in ("GPU-", "MIG-") and not any(forms):
+            raise UsageError(f"device {name!r}: not a device; {_FORMS}")
 
 
 def _number(entry: str) -> str:

@@ -98,6 +98,13 @@ def test_a_slip_of_the_users_is_one_line_and_exit_code_2(
     assert says.format(dir=tmp_path) in one_line(capsys)
 
 
+@pytest.mark.parametrize("words", [["run", "--device", "gpu0", "--", "touch"], ["record", "--device", "gpu0"]])
+def test_a_word_that_names_no_device_starts_nothing(words: list[str], tmp_path: Path, capsys: Capture) -> None:
+    assert run([*words, str(tmp_path / "made")]) == 2
+    assert one_line(capsys).startswith("device 'gpu0': not a device; write a number of CUDA's")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_device_that_is_not_there_is_told_with_those_that_are(node: str, tmp_path: Path, capsys: Capture) -> None:
     uuids = simulated.Truth(node.partition(":")[2]).uuids
     directory = tmp_path / "recording"
