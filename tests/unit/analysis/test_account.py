@@ -196,7 +196,7 @@ def test_spans_that_end_before_they_start_are_left_out_and_counted(run: Run) -> 
     assert [use.summary for use in analysis.regions] == [use.summary for use in whole.regions]
     assert [note.partition(":")[0] for note in analysis.notes] == [
         "2 executions of step left out",
-        "1 executions of late left out",
+        "1 execution of late left out",
     ]
 
 

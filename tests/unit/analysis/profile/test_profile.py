@@ -137,7 +137,7 @@ def test_lost_executions_and_those_of_mig_instances_may_have_the_rest() -> None:
     mig = Device("MIG-a", parent=GPU.uuid, kind=DeviceKind.MIG)
     inside = tuple(span._replace(device_intervals=(), devices=(mig.uuid,)) for span in whole.spans)
     for recording, note in (
-        (replace(whole, spans=(*whole.spans, backwards)), "1 executions of lost left out"),
+        (replace(whole, spans=(*whole.spans, backwards)), "1 execution of lost left out"),
         (replace(whole, processes=(replace(whole.processes[0], end_ns=None),)), "24 executions of 3 regions"),
         (replace(whole, lost_bytes=9, problems=("a.gpr: byte 7: 9 bytes lost",)), "a.gpr: byte 7: 9 bytes lost"),
         (replace(whole, devices=(GPU, mig), spans=inside), "GPU 0 NVIDIA H200: energy"),
