@@ -38,8 +38,9 @@ from gpu_profile.units import percent
 _ALL: Final[frozenset[Basis]] = frozenset({"counters", "coarse"})
 _COUNTERS: Final[frozenset[Basis]] = frozenset({"counters"})
 _COARSE: Final[frozenset[Basis]] = frozenset({"coarse"})
-#: Where the evidence lacks them. The GPU may be older than Hopper, the user without permission, the group off.
-COUNTERS: Final = "activity counters (gpu-profile doctor: why they are missing)"
+#: Where the evidence lacks them. The GPU may be older than Hopper, the user without permission, the group off, the run
+#: too short.
+COUNTERS: Final = "activity counters, in a longer run if the GPU has them (see gpu-profile doctor)"
 _TRACE_DECIDES: Final = "a trace of its kernels decides it: torch.profiler's by gpu-profile kernels"
 #: The confidence factor of rules on power, and on NVLink without counters of kernels.
 _TRACES: Final = 0.95

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -29,12 +29,20 @@ _DIGITS: Final = 2
 _LONGER: Final = "run it longer, or more often: a sensor's windows take 100 ms or more"
 _TRACE: Final = "a trace of its kernels decides it: torch.profiler's by gpu-profile kernels"
 _DOUBLE: Final = "profile it alone with growth=True, which also times twice the work"
-#: Scores that no sensor measures by itself.
-_INFERRED: Final = frozenset(
-    {"trace", "growth", "part", "uneven", "held", "stalled", "staged", "media", "moving", "resident"}
-)
-#: The scores of sensors, for the list of missing ones.
-_MEASURED: Final = tuple(field.name for field in fields(Scores) if field.name not in _INFERRED)
+#: The scores that sensors measure, in words, for the list of missing ones. The others follow from these.
+_MEASURED: Final[Mapping[str, str]] = {
+    "device_busy": "the busy share of the whole device",
+    "compute": "activity of pipes",
+    "memory": "activity of memory",
+    "sm": "multiprocessors in use",
+    "pcie": "PCIe traffic",
+    "nvlink": "NVLink traffic",
+    "warps": "resident warps",
+    "power": "power",
+    "controller": "use of the memory controller",
+    "clock": "clock",
+    "throttled": "throttling",
+}
 #: THE table: the first rule that fires gives the verdict.
 RULES: Final[tuple[Rule, ...]] = (*SENSOR_RULES, *TRACE_RULES, *OPERATION_RULES)
 _RULES: Final[Mapping[Basis, tuple[Rule, ...]]] = {
@@ -222,7 +230,7 @@ def _unfit(scores: Scores, evidence: Evidence, limits: Thresholds) -> tuple[str,
         )
     if scores.trace is not None:
         return unfit(scores.trace, limits), ""
-    missing = ", ".join(name for name in _MEASURED if getattr(scores, name) is None)
+    missing = ", ".join(words for name, words in _MEASURED.items() if getattr(scores, name) is None)
     step = _TRACE if evidence.basis == "counters" else f"{_TRACE}; so do {COUNTERS}"
     return "no rule fits the evidence" + (f" (unknown: {missing})" if missing else ""), step
 

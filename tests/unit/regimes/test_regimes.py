@@ -129,6 +129,16 @@ def test_what_is_absent_is_not_taken_for_zero(values: dict[str, float]) -> None:
     assert verdict.rule.startswith("no rule fits the evidence (unknown: ")
 
 
+def test_missing_evidence_is_listed_in_words_and_without_what_follows_from_it() -> None:
+    everything = {"sm": 0.4, "fp32": 0.1, "dram": 0.1, "occupancy": 0.3, "pcie": 0.0, "nvlink": 0.0, "power": 0.5}
+    shares = {"device_busy": 1.0, "memory_controller": 0.1, "clock": 1.0, "throttled": 0.0}
+    # Nothing is missing: without traffic over PCIe there is nothing to compare in its two directions.
+    assert judge(busy=1.0, **everything, **shares).rule == "no rule fits the evidence"
+    del everything["dram"], everything["occupancy"]
+    verdict = judge(busy=1.0, **everything, **shares)
+    assert verdict.rule == "no rule fits the evidence (unknown: activity of memory, resident warps)"
+
+
 def test_integer_work_is_compute() -> None:
     assert judge(busy=1.0, sm=1.0, occupancy=0.5, integer=0.9, dram=0.02, fp32=0.0).regime is Regime.COMPUTE_BOUND
 
@@ -284,7 +294,7 @@ def test_no_confident_verdict_hangs_on_a_threshold(regime: Regime) -> None:
 )
 def test_without_activity_counters_the_advice_supposes_no_model_of_gpu(values: dict[str, float]) -> None:
     advice = judge_on("coarse", **values).advice
-    assert "activity counters (gpu-profile doctor: why they are missing)" in advice
+    assert "activity counters, in a longer run if the GPU has them (see gpu-profile doctor)" in advice
     assert "Hopper" not in advice, "the GPU may be one"
 
 
