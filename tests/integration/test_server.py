@@ -1,5 +1,7 @@
 import base64
+import errno
 import gzip
+import os
 import socket
 import ssl
 import threading
@@ -8,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -17,6 +20,7 @@ from support.servers import GET, Gate, answer, ask, closed, connect, echo, rejec
 
 from gpu_profile.errors import UsageError
 from gpu_profile_exporter.config import Address
+from gpu_profile_exporter.config.address import address
 from gpu_profile_exporter.server import Limits, Rendering, Server
 from gpu_profile_exporter.server.routes import Request, Response, Routes
 
@@ -293,6 +297,36 @@ def test_it_ends_in_time_whatever_its_clients_and_answers_do(hung: bool) -> None
             gate.opened.set()
             for connection in (half, idle, busy):
                 connection.close()
+
+
+def test_all_interfaces_are_those_of_ipv6_and_of_ipv4() -> None:
+    everywhere = address(":0")
+    with serving(host=everywhere.host) as server:
+        for host in ("127.0.0.1", "::1"):
+            with socket.create_connection((host, server.address.port), timeout=10) as connection:
+                connection.sendall(GET)
+                assert answer(connection)[0] == 200
+        assert server.url == f"http://[::]:{server.address.port}"
+        with pytest.raises(UsageError, match=f"^port {server.address.port} is taken: choose another"):
+            Server(server.address, partial(Rendering, echo))
+
+
+@pytest.mark.parametrize("code", [errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL])
+def test_all_interfaces_are_those_of_ipv4_where_the_machine_has_no_ipv6(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OldSocket(socket.socket):
+        def __init__(self, family: int = socket.AF_INET, *rest: Any, **more: Any) -> None:
+            if family == socket.AF_INET6:
+                raise OSError(code, os.strerror(code))
+            super().__init__(family, *rest, **more)
+
+    monkeypatch.setattr(socket, "socket", OldSocket)
+    with serving(host=address(":0").host) as server:
+        assert server.url == f"http://0.0.0.0:{server.address.port}"
+        assert ask(server)[0] == 200
+    with pytest.raises(UsageError, match=r"^cannot listen on \[::1\]:0"):
+        Server(Address("::1", 0), partial(Rendering, echo))
 
 
 def test_a_server_that_never_started_lets_its_port_go() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-_EVERYWHERE: Final = "0.0.0.0"  # noqa: S104 - Prometheus scrapes a node's exporter from other hosts
+_EVERYWHERE: Final = "::"  #: all interfaces, over IPv6 and IPv4: Prometheus scrapes an exporter from other hosts
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,7 +260,7 @@ class Config:
     listen: Address = setting(
         Address(),
         Listen(),
-        "Address to serve on: :9400, 127.0.0.1:9400, [::1]:9400; port 0 takes a free one.",
+        "Address to serve on: :9400 for all interfaces, 127.0.0.1:9400, [::1]:9400; port 0 takes a free one.",
         Alias(("-a", "--address"), ("DCGM_EXPORTER_LISTEN",)),
     )
     web_config_file: Path | None = setting(

@@ -16,7 +16,7 @@ from gpu_profile_exporter.logs import one_line
 
 _PATHS: Final = {False: "/-/healthy", True: "/-/ready"}
 #: Wildcard addresses, and the address at which the same host reaches a server that listens on them.
-_SELF: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - looked up, not bound
+_SELF: Final = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}  # noqa: S104 - looked up, not bound
 
 
 class NotWell(GpuProfileError):  # noqa: N818 - the exporter's state, not a fault of this program

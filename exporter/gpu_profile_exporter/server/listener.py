@@ -61,7 +61,7 @@ class Server:
         self.counts = Counts()
         self._web = Web(web_config, self.counts)
         try:
-            self._socket = _listen(address)
+            address, self._socket = _listen(address)
         except OSError as error:
             raise UsageError(_listen_error(address, error, flag)) from error
         self.address = Address(address.host, int(self._socket.getsockname()[1]))
@@ -258,10 +258,23 @@ class Acceptor:
         connection.close()
 
 
-def _listen(address: Address) -> socket.socket:
+def _listen(address: Address) -> tuple[Address, socket.socket]:
+    """A listening socket and its address. `::` accepts IPv4 as well, and is `0.0.0.0` on a machine without IPv6."""
+    try:
+        return address, _listening(address)
+    except OSError as error:
+        if address.host != "::" or error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+            raise
+        address = Address("0.0.0.0", address.port)  # noqa: S104 - all interfaces, as before
+        return address, _listening(address)
+
+
+def _listening(address: Address) -> socket.socket:
     listening = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if listening.family is socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         # asyncio sets TCP_NODELAY only if the listening socket names its protocol, and this one does not. Without it,
         # the end of an answer waits up to 40 ms for the client's acknowledgement of its beginning.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -277,7 +290,7 @@ def _listen(address: Address) -> socket.socket:
 def _listen_error(address: Address, error: OSError, flag: str) -> str:
     advice = f"choose another with {flag}, as in {flag} :9401"
     if error.errno == errno.EADDRINUSE:
-        return f"port {address.port} is taken on {address.host}: {advice}"
+        return f"port {address.port} is taken{'' if address.host == '::' else f' on {address.host}'}: {advice}"
     if error.errno == errno.EACCES:
         return f"port {address.port} needs rights that this user does not have: {advice}"
     return f"cannot listen on {address}: {error.strerror or os.strerror(error.errno or 0)}: {advice}"

@@ -25,7 +25,7 @@ from gpu_profile_exporter.config.address import address
 from gpu_profile_exporter.config.model import BY_NAME
 from gpu_profile_exporter.naming.schemes import choose
 
-ANY = "0.0.0.0"  # noqa: S104 - the exporter's default
+ANY = "::"
 #: Two settings that only make sense together.
 #: Settings that need another one beside them.
 HALVES = {f"{topic}.client_{half}" for topic in ("otlp", "forward") for half in ("cert", "key")}

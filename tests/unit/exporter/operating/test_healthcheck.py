@@ -106,7 +106,8 @@ def test_a_url_that_is_none_is_the_users_error(url: str) -> None:
     ("listen", "url"),
     [
         (Address(), "http://127.0.0.1:9400"),
-        (Address("::", 1), "http://[::1]:1"),
+        (Address("::", 1), "http://127.0.0.1:1"),
+        (Address("0.0.0.0", 1), "http://127.0.0.1:1"),  # noqa: S104 - looked up, not bound
         (Address("::1", 1), "http://[::1]:1"),
         (Address("node-7", 2), "http://node-7:2"),
     ],
