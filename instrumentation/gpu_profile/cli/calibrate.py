@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from gpu_profile.cli.devices import chooser
-from gpu_profile.cli.options import backend_option, device_option
+from gpu_profile.cli.options import backend_option, one_device_option
 from gpu_profile.cli.progress import Progress
 from gpu_profile.errors import UsageError, few
 
@@ -28,7 +28,7 @@ _SHAPES: Final = {"interval": "since the renewal before", "mean": "mean over", "
 
 @click.command()
 @backend_option("--backend", "--driver", about="The driver to look at: nvml or simulated[:DIR]")
-@device_option
+@one_device_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def calibrate(*, backend: str, devices: tuple[str, ...], as_json: bool) -> int:
     """Measure the response of a GPU's sensors to a minute of load.

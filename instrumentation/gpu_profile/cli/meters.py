@@ -82,7 +82,10 @@ class EngineMeter:
             if self._before is not None and counters.started_s != self._before.started_s:
                 raise UsageError("the exporter restarted during the run; run it again")
             return counters
-        except (ScrapeError, UsageError) as error:
+        except ScrapeError as error:
+            remedy = "--url names the exporter with the engine"
+            raise UsageError(f"{shown_url(self._url)}: {error}: {remedy}") from error
+        except UsageError as error:
             raise UsageError(f"{shown_url(self._url)}: {error}") from error
 
 

@@ -66,11 +66,16 @@ def _well_formed(_: click.Context, __: click.Parameter, specs: tuple[str, ...]) 
     return specs
 
 
-device_option: Final = click.option(
-    "--device",
-    "devices",
-    multiple=True,
-    callback=_well_formed,
-    metavar="SPEC",
-    help="A number of CUDA's, 'nvml:N', or a UUID or its beginning; repeatable.",
-)
+def _named_devices(about: str) -> Option:
+    return click.option(
+        "--device",
+        "devices",
+        multiple=True,
+        callback=_well_formed,
+        metavar="SPEC",
+        help=f"A number of CUDA's, {about}.",
+    )
+
+
+device_option: Final = _named_devices("'nvml:N', or a UUID or its beginning; repeatable")
+one_device_option: Final = _named_devices("'nvml:N', or a UUID or its beginning; needed if there are several GPUs")

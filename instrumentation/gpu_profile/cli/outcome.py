@@ -17,7 +17,7 @@ from gpu_profile.analysis.views.text import render_regions
 from gpu_profile.catalogue.samples import Device, Interval
 from gpu_profile.cli.devices import label
 from gpu_profile.errors import GpuProfileError, UsageError
-from gpu_profile.monitor.gpu_summary import GpuSummary, summarise_run
+from gpu_profile.monitor.gpu_summary import WELL_COVERED, GpuSummary, summarise_run
 from gpu_profile.recording import Recording, read_recording
 from gpu_profile.report.as_json import to_json
 from gpu_profile.report.table import folded
@@ -225,7 +225,8 @@ def _idle(summary: GpuSummary) -> bool:
 def _one_line(summary: GpuSummary) -> str:
     watts = "" if summary.power_mean_w is None else f" | power: mean {summary.power_mean_w:.1f} W"
     joules = "" if summary.energy_j is None else f" | energy: {summary.energy_j:.1f} J"
-    return f"[GPU {summary.device}] {summary.name}: idle{watts}{joules}"
+    covered = "" if summary.coverage >= WELL_COVERED else f" | coverage: {summary.coverage:.1%}"
+    return f"[GPU {summary.device}] {summary.name}: idle{watts}{joules}{covered}"
 
 
 def _no_line(summary: GpuSummary) -> str:

@@ -30,6 +30,8 @@ Means: TypeAlias = Callable[[Sequence[int]], Sequence[float | None]]
 TRACE: Final = 40
 #: A lower coverage of a run is noted: then more is missing than the edges of the run.
 WELL_COVERED: Final = 0.95
+#: Energy whose readings look further beyond the covered part of a run than this share of it is noted.
+_BESIDE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +242,9 @@ def summarise_run(
         remarks.append("no utilisation samples" if busy is None else busy.doubt)
         if coverage and coverage < WELL_COVERED:
             remarks.append(f"samples cover {coverage:.0%} of the run: busy time and energy are of that part")
+        if energy and energy.resolution > _BESIDE * energy.coverage:
+            beside_s = energy.resolution * length_s
+            remarks.append(f"energy and mean power may include up to {beside_s:.3f}s before or after the measured time")
     return GpuSummary(
         device=device,
         name=timeline.device.name or timeline.device.uuid,

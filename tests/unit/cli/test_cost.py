@@ -138,9 +138,10 @@ def test_a_run_without_costs_ends_with_the_reason(
         (("--device", "0"), "--device needs --driver"),
         (("--driver", "auto"), "--driver needs --result"),
         (("--driver", "auto", "--url", "x"), "leave out --url and --engine"),
+        (("--url", "http://127.0.0.1:1"), "Connection refused: --url names the exporter with the engine"),
     ],
 )
-def test_an_exporter_and_whole_gpus_exclude_each_other(options: tuple[str, ...], says: str, capsys: Capture) -> None:
+def test_what_is_to_be_measured_is_known_before_the_command_starts(options: tuple[str, ...], says: str, capsys: Capture) -> None:
     assert cli.run(["cost", *options, "--", "true"]) == 2
     assert says in capsys.readouterr().err
 

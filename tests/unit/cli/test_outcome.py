@@ -29,6 +29,16 @@ def test_a_command_that_ends_before_the_first_reading_gets_one_line_for_each_gpu
     assert lines == [f"[GPU {i}] NVIDIA H200: nothing measured, 1.00 ms are too short for readings" for i in range(5)]
 
 
+def test_an_idle_gpu_has_its_coverage_beside_its_energy_unless_it_is_whole() -> None:
+    timelines = [Timeline(Device(f"GPU-{i}", index=i, name="NVIDIA H200"), [GRAPHICS, ENERGY]) for i in range(3)]
+    for timeline, ends_ms in zip(timelines, (1000, 1000, 600), strict=True):
+        for at in range(0, ends_ms, 100):
+            timeline.append([Sample(GRAPHICS, T0 + at * MS, T0 + (at + 100) * MS, 0)])
+    *_, whole, part = outcome(1000 * MS, *timelines).text().splitlines()
+    assert whole == "[GPU 1] NVIDIA H200: idle"
+    assert part == "[GPU 2] NVIDIA H200: idle | coverage: 60.0%"
+
+
 def test_lines_of_devices_fold_to_the_terminal() -> None:
     text = outcome(MS, looked_back(0)).text(width=40)
     assert text.splitlines() == ["[GPU 0] NVIDIA H200: nothing measured,", "  1.00 ms are too short for readings"]

@@ -213,6 +213,16 @@ def test_busy_time_and_energy_are_of_the_part_that_samples_cover_and_a_note_says
     assert "samples cover 50% of the run" in got.notes
 
 
+@pytest.mark.parametrize(("run_s", "noted"), [(0.9, True), (1.1, False)])
+def test_energy_whose_readings_look_far_beyond_the_run_is_noted(run_s: float, noted: bool) -> None:
+    steps = [(at / 10, at * 10) for at in range(31)]
+    found = timeline(*windows(rows.UTILIZATION, [1.0] * 15), *readings(rows.ENERGY, *steps))
+    got = summary(found, 1.0 + run_s, 1.0)
+    assert got.energy_j == pytest.approx(100 * run_s)
+    note = "energy and mean power may include up to 0.100s before or after the measured time"
+    assert (note in got.notes) == noted
+
+
 def test_busy_time_of_a_run_that_is_short_for_the_sensor_is_bounded_and_a_note_says_why() -> None:
     found = timeline(*windows(rows.UTILIZATION, [0.0] * 10 + [0.6] + [0.0] * 5, length_s=1 / 6))
     got = summary(found, 11 / 6 - 0.02, 10 / 6)
