@@ -141,7 +141,9 @@ def test_a_run_without_costs_ends_with_the_reason(
         (("--url", "http://127.0.0.1:1"), "Connection refused: --url names the exporter with the engine"),
     ],
 )
-def test_what_is_to_be_measured_is_known_before_the_command_starts(options: tuple[str, ...], says: str, capsys: Capture) -> None:
+def test_what_is_to_be_measured_is_known_before_the_command_starts(
+    options: tuple[str, ...], says: str, capsys: Capture
+) -> None:
     assert cli.run(["cost", *options, "--", "true"]) == 2
     assert says in capsys.readouterr().err
 
