@@ -18,7 +18,7 @@ _REMEDIES: Final[Mapping[str, str]] = {
     "no samples of this device": DOCTOR,
     "no samples": _LONGER,
     "not identifiable yet": _LONGER,
-    LOCK_STEP: "vary the pauses or batch sizes, give the regions a stream, or put one region around them",
+    LOCK_STEP: "a longer run, other pauses or batch sizes, a stream, or one region around them helps",
     TIMING: "vary the pauses or batch sizes, or run gpu-profile calibrate once",
     CONTRADICTED: "run gpu-profile calibrate once",
     UNTRUSTED: "run gpu-profile calibrate again",

@@ -101,6 +101,7 @@ def test_one_reason_is_one_line_with_its_regions_and_its_remedy(ordinary: Analys
     assert lines == [
         f"load, step and forward on device 0: GPU busy and energy per call: {LOCK_STEP} ({remedy(LOCK_STEP)})"
     ]
+    assert "a longer run" in remedy(LOCK_STEP)
     assert "stream" in remedy(LOCK_STEP)
 
 
