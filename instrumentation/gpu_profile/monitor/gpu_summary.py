@@ -30,7 +30,7 @@ Means: TypeAlias = Callable[[Sequence[int]], Sequence[float | None]]
 TRACE: Final = 40
 #: A lower coverage of a run is noted: then more is missing than the edges of the run.
 WELL_COVERED: Final = 0.95
-#: Energy whose readings look further beyond the covered part of a run than this share of it is noted.
+#: A note is due if energy readings look further beyond the covered part of a run than this share of it.
 _BESIDE: Final = 0.1
 
 
