@@ -18,7 +18,7 @@ from gpu_profile.driver.grammar import open_driver
 from gpu_profile.driver.simulated.temporary import TemporaryFolder
 from gpu_profile.errors import GpuProfileError, UsageError
 from gpu_profile.report import REGION_COLUMNS, text_table
-from gpu_profile.report.table import HOST_TIME, TWO_JOULES, fitted_table, folded, terminal_width, uncertain
+from gpu_profile.report.table import CALL_WIDTH, HOST_TIME, TWO_JOULES, fitted_table, folded, terminal_width, uncertain
 from gpu_profile.units import percent, si
 from gpu_profile_exporter.demo.comparison import MOST_EXECUTIONS
 from gpu_profile_exporter.demo.result import PAGE, DemoResult
@@ -29,7 +29,9 @@ from gpu_profile_exporter.demo.watch import SILENCE_S, START_S, Message, Watch, 
 #: Preferred ports. A port in use is replaced by a free one.
 EXPORTER_PORT, SERVICE_PORT = 9400, 9464
 #: Indices of the columns to omit on a narrow terminal, in this order.
-_SPARE: Final = [[REGION_COLUMNS.index(name)] for name in ("p95", "busy time", "energy", "mean", "per call", "calls")]
+_SPARE: Final = [
+    [REGION_COLUMNS.index(name)] for name in (CALL_WIDTH, "p95", "busy time", "energy", "mean", "per call", "calls")
+]
 
 #: The columns of errors by the two joins.
 _JOINS: Final = ("by device intervals", "by host intervals")

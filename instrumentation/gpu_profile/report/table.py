@@ -31,7 +31,20 @@ TWO_JOULES: Final = (
 _GOOD_NAME, _LEAST_NAME = 20, 12
 #: The column of verdicts: one cell takes fewer characters than two under the heading "confidence".
 REGIME: Final = "regime, confidence"
-REGION_COLUMNS: Final = ("region", "calls", "mean", "p95", "GPU busy", "busy time", "energy", "per call", REGIME)
+#: The column of half-widths beside `per call`, which a narrow terminal omits first.
+CALL_WIDTH: Final = "per call ±"
+REGION_COLUMNS: Final = (
+    "region",
+    "calls",
+    "mean",
+    "p95",
+    "GPU busy",
+    "busy time",
+    "energy",
+    "per call",
+    CALL_WIDTH,
+    REGIME,
+)
 
 
 def region_row(summary: RegionSummary, verdict: Verdict) -> tuple[str, ...]:
@@ -52,8 +65,17 @@ def region_row(summary: RegionSummary, verdict: Verdict) -> tuple[str, ...]:
         share(summary.busy_s, summary.busy_s_half_width, "s"),
         share(summary.energy_j, summary.energy_half_width, "J"),
         UNKNOWN if each is None else si(each, "J"),
+        call_width(summary) or UNKNOWN,
         regime_cell(verdict),
     )
+
+
+def call_width(summary: RegionSummary) -> str:
+    """The half-width of an execution's joules as a share of them, from the mean power's; empty if it is unknown."""
+    watts, width = summary.power_w, summary.power_half_width
+    if summary.call_energy_j is None or not watts or width is None:
+        return ""
+    return f"±{percent(width / watts, 1 if width < watts / 10 else 0)}"
 
 
 def uncertain(rows: Iterable[Sequence[str]]) -> list[str]:

@@ -61,6 +61,8 @@ def test_a_region_that_is_known_reads_in_units_of_its_size() -> None:
         busy_half_width=0.021,
         busy_s=4.278,
         busy_s_half_width=0.01,
+        power_w=400.0,
+        power_half_width=10.4,
         energy_j=2400.0,
         energy_half_width=5.0,
         call_energy_j=2.0,
@@ -74,6 +76,7 @@ def test_a_region_that_is_known_reads_in_units_of_its_size() -> None:
         "busy time": "4.28 s",
         "energy": "2.40 kJ",
         "per call": "2.00 J",
+        "per call ±": "±2.6 %",
         "regime, confidence": "HOST_BOUND 46 %",
     }
 

@@ -31,6 +31,7 @@ from gpu_profile.report.blocks import (
     stacked,
 )
 from gpu_profile.report.devices import CHARTS, Chart, title
+from gpu_profile.report.table import call_width
 from gpu_profile.units import NS_PER_S, counted, percent, si
 
 #: Rows in a page, all together: 14 bytes each, a third more as text.
@@ -94,7 +95,7 @@ def _region(name: str, analysis: Analysis) -> dict[str, Any]:
         if summary is not None and summary.busy is not None:
             words.append(f"GPU busy {percent(min(1.0, summary.busy))}")
         if summary is not None and summary.call_energy_j is not None:
-            words.append(f"{si(summary.call_energy_j, 'J')} per call")
+            words.append(" ".join(filter(None, (si(summary.call_energy_j, "J"), call_width(summary), "per call"))))
         facts.append(["all of it", ", ".join(words)])
     return {"name": name, "regime": regimes[0] if len(regimes) == 1 else "", "regimes": regimes, "facts": facts}
 

@@ -33,7 +33,7 @@ from gpu_profile.regimes import Regime
 from gpu_profile.report import page
 from gpu_profile.report.blocks import HUES
 from gpu_profile.report.devices import title as device_title
-from gpu_profile.report.table import ABOUT, ABOUT_MEANS, REGIME, WHOSE_JOULES
+from gpu_profile.report.table import ABOUT, ABOUT_MEANS, REGIME, WHOSE_JOULES, call_width
 from gpu_profile.units import NS_PER_S, counted, percent, si
 
 #: Cards and lines beyond these appear only in the tables and in `--json`.
@@ -311,7 +311,8 @@ def _card(use: RegionUse, where: str, number: Mapping[str, int]) -> str:
     rest = f"{verdict.n:,} {behind}, {percent(verdict.coverage, 0)} covered"
     if verdict.runner_up is not None:
         rest += f"; next nearest: {verdict.runner_up}"
-    costs = [f"{quantity(use.summary.call_energy_j, 'J')} per call"] if use.summary.call_energy_j is not None else []
+    energy = f"{quantity(use.summary.call_energy_j, 'J')} {call_width(use.summary)}".rstrip()
+    costs = [f"{energy} per call"] if use.summary.call_energy_j is not None else []
     costs += [f"{si(use.item_energy_j, 'J')} per item"] if use.item_energy_j is not None else []
     costs += [f"{si(use.items_per_s, '').strip()} items/s"] if use.items_per_s is not None else []
     if (metered := use.summary.metered) is not None:

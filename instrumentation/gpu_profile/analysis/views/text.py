@@ -18,6 +18,7 @@ from gpu_profile.regimes.operation import RegionOperations
 from gpu_profile.regions.session.changes import clock_time
 from gpu_profile.report import REGION_COLUMNS, region_row
 from gpu_profile.report.table import (
+    CALL_WIDTH,
     REGIME,
     TWO_JOULES,
     UNKNOWN,
@@ -42,8 +43,8 @@ _MOST_LINES: Final = 12
 _MOST_NAMES: Final = 6
 #: Columns that a narrow terminal omits, the first first.
 _SPARE: Final = (
-    *("p95", "busy time", "items/s", "on GPU", "FLOP/B", "B/s", "per kernel", "energy", "J/item", "FLOP/s", "kernels"),
-    *("host wait", "MFU"),
+    *(CALL_WIDTH, "p95", "busy time", "items/s", "on GPU", "FLOP/B", "B/s", "per kernel", "energy", "J/item"),
+    *("FLOP/s", "kernels", "host wait", "MFU"),
 )
 #: Columns of profiled operations.
 _OPERATIONS: Final[Mapping[str, Callable[[RegionOperations | None], float | None]]] = {

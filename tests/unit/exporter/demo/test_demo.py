@@ -103,7 +103,7 @@ def test_the_summary_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_lines_below_the_table_explain_its_durations_and_its_marks() -> None:
-    row = ["request", "1,027", "30.0 ms", "104 ms", "–", "~163 µs", "43.6 J", "42 mJ", "IDLE 96 %"]
+    row = ["request", "1,027", "30.0 ms", "104 ms", "–", "~163 µs", "43.6 J", "42 mJ", "±3.0 %", "IDLE 96 %"]
     text = command._report({"rows": [row]}, simulated=True)
     assert "mean, p95: time on the host" in text
     assert "~ uncertain" in text
