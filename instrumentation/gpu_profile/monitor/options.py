@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from math import inf
 from types import EllipsisType
-from typing import Any, Literal, SupportsIndex, TypeAlias
+from typing import Any, Literal, SupportsFloat, SupportsIndex, TypeAlias
 
 from gpu_profile.catalogue.samples import Device
 
@@ -30,10 +30,10 @@ class Options:
 
 def options(device: Any, interval_s: float, backend: str, strict: bool, sync_fn: SyncFn, warmup_s: float) -> Options:
     """The user's arguments as `Options`. Raises ValueError or TypeError, with one line, for invalid ones."""
-    if not 0 < interval_s < inf:
-        raise ValueError(f"interval_s must be a positive number of seconds, not {interval_s}")
-    if not 0 <= warmup_s < inf:
-        raise ValueError(f"warmup_s must be a number of seconds of at least 0, not {warmup_s}")
+    if not isinstance(interval_s, SupportsFloat) or not 0 < interval_s < inf:
+        raise ValueError(f"interval_s must be a positive number of seconds, not {interval_s!r}")
+    if not isinstance(warmup_s, SupportsFloat) or not 0 <= warmup_s < inf:
+        raise ValueError(f"warmup_s must be a number of seconds of at least 0, not {warmup_s!r}")
     if sync_fn is ...:
         sync_fn = None
     if not (sync_fn is None or sync_fn == "auto" or callable(sync_fn)):

@@ -199,6 +199,8 @@ def test_error_in_the_block_passes_through_and_the_summary_is_made(scene: Scene)
         ({"interval_s": -0.1}, ValueError, "not -0.1"),
         ({"interval_s": math.nan}, ValueError, "interval_s"),
         ({"interval_s": math.inf}, ValueError, "interval_s"),
+        ({"interval_s": "0.1"}, ValueError, "interval_s must be a positive number of seconds, not '0.1'"),
+        ({"warmup_s": "1"}, ValueError, "warmup_s must be a number of seconds of at least 0, not '1'"),
         ({"warmup_s": -1}, ValueError, "warmup_s must be a number of seconds of at least 0, not -1"),
         ({"warmup_s": math.nan}, ValueError, "warmup_s"),
         ({"sync_fn": 3}, TypeError, "sync_fn is a function"),

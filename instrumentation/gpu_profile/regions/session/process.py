@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import Final
+from typing import Final, SupportsFloat
 
 from gpu_profile.catalogue import LIBRARY_GROUPS
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
@@ -123,8 +123,9 @@ def configure(
     global _settings, disabled  # noqa: PLW0603 - one process, one NVML, one sampler
     if backend is not None:
         check_spec(backend)
-    if not (0 < (INTERVAL_S if interval_s is None else interval_s) < inf and 0 < retention_s < inf):
-        raise ValueError(f"interval_s and retention_s must be positive, not {interval_s} and {retention_s}")
+    for name, value in (("interval_s", INTERVAL_S if interval_s is None else interval_s), ("retention_s", retention_s)):
+        if not isinstance(value, SupportsFloat) or not 0 < value < inf:
+            raise ValueError(f"{name} must be a positive number of seconds, not {value!r}")
     stop()
     disabled = _disabled() if enabled is None else not enabled
     _settings = Settings(

@@ -4,6 +4,7 @@ import types
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 from support.concurrency import in_child
@@ -367,3 +368,10 @@ while not process.session().sampler.stats.turned_ns:
     assert len(said) == 1
     assert said[0].startswith("gpu-profile: no GPU can be read: ")
     assert str(tmp_path / "nothing") in said[0]
+
+
+@pytest.mark.parametrize("name", ["interval_s", "retention_s"])
+@pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), "0.1"])
+def test_a_length_of_time_is_a_positive_number(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{name} must be a positive number of seconds, not "):
+        process.configure(**{name: value})
