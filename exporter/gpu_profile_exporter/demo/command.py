@@ -177,10 +177,8 @@ def _report(last: Message, *, simulated: bool) -> str:
         )
         lines.append(comparison_table(last["comparison"], width=width))
     elif simulated:
-        lines.append(
-            "\nnot compared with the simulator's truth: that takes the service's last word, "
-            f"and no more than {MOST_EXECUTIONS:,} executions of regions"
-        )
+        why = f"the service did not end by itself, or ran more than {MOST_EXECUTIONS:,} executions of regions"
+        lines.append(folded(f"\nnot compared with the simulator's truth: {why}", width))
     return "\n".join(lines)
 
 

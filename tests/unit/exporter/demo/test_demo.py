@@ -108,6 +108,7 @@ def test_the_lines_below_the_table_explain_its_durations_and_its_marks() -> None
     assert "mean, p95: time on the host" in text
     assert "~ uncertain" in text
     assert "~ uncertain" not in command._report({"rows": [["a", *row[1:5], "0 s", *row[6:]]]}, simulated=True)
+    assert "not compared with the simulator's truth: the service did not end by itself, or" in text
 
 
 def test_the_service_listens_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
