@@ -13,21 +13,23 @@ from numpy.typing import NDArray
 from gpu_profile.catalogue import SIGNALS, Kind, Signal
 from gpu_profile.catalogue import signal as signal_row
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event, Sample
-from gpu_profile.clock import SYSTEM_CLOCK, Clock
+from gpu_profile.clock import SYSTEM_CLOCK, Clock, StepWatch
 from gpu_profile.driver.null import SilentDriver
 from gpu_profile.driver.protocol import Capability
 from gpu_profile.errors import UsageError
 from gpu_profile.recording import Columns, Recording, read_recording
+from gpu_profile.recording.pauses import Pause, columns_without_pauses, without_pauses
 from gpu_profile.units import NS_PER_S
 
 
 class ReplayDriver(SilentDriver):
     """Serves the samples and events of the recording in `directory` when they are due. `drain` returns all samples.
 
-    Recorded time starts with the driver and runs `speed` times as fast as `clock`. The sample with the earliest end is
-    due immediately. Time stamps are shifted and scaled to match, so that the samples seem to happen now. With
-    `shift=False` they stay as recorded. `speed` never changes values. With `loop`, the recording starts again after its
-    end, and counters continue from their last values. `problems` lists the damage of the recording.
+    Recorded time starts with the driver and runs `speed` times as fast as the elapsed time of `clock`. The sample with
+    the earliest end is due immediately. Time stamps are shifted and scaled to match, so that the samples seem to happen
+    now. The pauses of the recording take no time. With `shift=False` stamps stay as recorded. `speed` never changes
+    values. With `loop`, the recording starts again after its end, and counters continue from their last values.
+    `problems` lists the damage of the recording.
 
     RecordingError if the recording cannot be read. UsageError for a speed that is not positive, or `loop` without
     `shift`.
@@ -52,11 +54,18 @@ class ReplayDriver(SilentDriver):
         #: The driver that read the recorded samples.
         self.recorded_driver: Final = recording.processes[0].driver if recording.processes else ""
         self.problems: Final = recording.problems
-        self._clock = clock
+        self._clock, self._clock_steps = clock, StepWatch(clock)
         self._devices = _devices(recording)
         self._signals = {device: {signal_row(key) for key in columns} for device, columns in recording.samples.items()}
-        self._tracks = {device: _track(columns) for device, columns in recording.samples.items()}
-        self._events = sorted(recording.events, key=lambda event: event.t_ns)
+        pauses = recording.pauses if shift else {}
+        self._tracks = {
+            device: _track(columns, pauses.get(device, ())) for device, columns in recording.samples.items()
+        }
+        events = [
+            replace(event, t_ns=int(without_pauses(np.array(event.t_ns), pauses.get(event.device, ()))))
+            for event in recording.events
+        ]
+        self._events = sorted(events, key=lambda event: event.t_ns)
         self._event_track = _Track(np.array([event.t_ns for event in self._events], dtype=np.int64))
         tracks = [track for track in (*self._tracks.values(), self._event_track) if len(track.t_end)]
         origin = min((int(track.t_end[0]) for track in tracks), default=0)
@@ -79,6 +88,7 @@ class ReplayDriver(SilentDriver):
         track = self._tracks.get(device.uuid)
         if track is None:
             return ()
+        now_ns = self._now_ns()
         return [
             Sample(
                 track.signals[track.row[at]],
@@ -86,13 +96,21 @@ class ReplayDriver(SilentDriver):
                 self._time.stamp(int(track.t_end[at]), lap),
                 int(track.value[at]) + lap * track.growth[track.row[at]],
             )
-            for lap, at in track.due(self._time, self._clock.now_ns())
+            for lap, at in track.due(self._time, now_ns)
         ]
 
     def events(self) -> Sequence[Event]:
         """The events that became due since the last call, in order."""
-        due = self._event_track.due(self._time, self._clock.now_ns())
+        now_ns = self._now_ns()
+        due = self._event_track.due(self._time, now_ns)
         return [replace(self._events[at], t_ns=self._time.stamp(self._events[at].t_ns, lap)) for lap, at in due]
+
+    def _now_ns(self) -> int:
+        """The present. If the clock was set, the replay goes on by its new setting."""
+        step = self._clock_steps.step()
+        if step is not None:
+            self._time = replace(self._time, start=self._time.start + step.ahead_ns)
+        return self._clock.now_ns()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,19 +174,20 @@ class _Track:
             self._lap, self._next = self._lap + 1, 0
 
 
-def _track(columns: Mapping[str, Columns]) -> _Track:
-    signals = [signal_row(key) for key in columns]
-    t_end = np.concatenate([column.t_end for column in columns.values()])
+def _track(recorded: Mapping[str, Columns], pauses: Sequence[Pause]) -> _Track:
+    signals = [signal_row(key) for key in recorded]
+    columns = [columns_without_pauses(signal_row(key), column, pauses) for key, column in recorded.items()]
+    t_start, t_end, value = (np.concatenate(column) for column in zip(*columns, strict=True))
     order = np.argsort(t_end, kind="stable")
     return _Track(
         t_end[order],
-        np.concatenate([column.t_start for column in columns.values()])[order],
-        np.concatenate([column.value for column in columns.values()])[order],
-        np.repeat(np.arange(len(signals)), [len(column.t_end) for column in columns.values()])[order],
+        t_start[order],
+        value[order],
+        np.repeat(np.arange(len(signals)), [len(column.t_end) for column in columns])[order],
         signals,
         [
             int(column.value[-1]) - int(column.value[0]) if row.kind is Kind.COUNTER else 0
-            for row, column in zip(signals, columns.values(), strict=True)
+            for row, column in zip(signals, columns, strict=True)
         ],
     )
 

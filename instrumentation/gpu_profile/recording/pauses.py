@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from gpu_profile.catalogue import Kind, signal
+from gpu_profile.catalogue import Kind, Signal, signal
 from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.clock import Moment
 from gpu_profile.recording.columns import Column, Columns
@@ -63,6 +63,23 @@ def pauses_of(
             for start, end in each
         )
     return pauses, lines
+
+
+def without_pauses(times: Column, pauses: Iterable[Pause]) -> Column:
+    """Times in ns as if the pauses had not been: a time in a pause becomes its start."""
+    return times - sum((np.clip(times - start, 0, end - start) for start, end in pauses), np.zeros_like(times))
+
+
+def columns_without_pauses(row: Signal, columns: Columns, pauses: Sequence[Pause]) -> Columns:
+    """A signal's columns without the pauses. Where a counter grew too much in one, its later values begin anew at 0."""
+    t_start, t_end = (without_pauses(times, pauses) for times in columns[:2])
+    value = columns.value.copy()
+    for start, _ in pauses if row.kind is Kind.COUNTER else ():
+        after = int(columns.t_end.searchsorted(start, "right"))
+        if 0 < after < len(value):
+            growth, lasts_ns = int(value[after] - value[after - 1]), int(t_end[after] - t_end[after - 1])
+            value[after:] -= value[after] if growth * NS_PER_S > row.limit * lasts_ns else 0
+    return Columns(t_start, t_end, value)
 
 
 def _polled(devices: Iterable[Mapping[str, Columns]]) -> Column:

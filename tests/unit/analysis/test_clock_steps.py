@@ -11,10 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_profile.analysis import Analysis, analyse
+from gpu_profile.analysis.devices import timeline_of
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import ENERGY, UTILIZATION
+from gpu_profile.driver.replay import ReplayDriver
 from gpu_profile.recording import Recording, RecordingWriter, SpanRecord, read_recording
+from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
+from gpu_profile.units import NS_PER_S
 
 MS = 1_000_000
 LENGTH_MS = 30_000
@@ -37,28 +41,36 @@ def edges() -> tuple[list[tuple[str, int, int]], np.ndarray, np.ndarray]:
 
 def recorded(happens: Callable[[FakeClock], None], at_ms: int, *, told: bool = True) -> Recording:
     """A job in which something happens to the clock after `at_ms`. `told`: the recording has the moments of that."""
+    with TemporaryDirectory() as directory:
+        record(Path(directory), happens, at_ms, told=told)
+        return read_recording(directory)
+
+
+def record(
+    directory: Path, happens: Callable[[FakeClock], None], at_ms: int, *, told: bool = True, grows_j: int = 0
+) -> None:
+    """Write that recording. The energy counter grows by `grows_j` when it happens."""
     clock = FakeClock()
     spans, energy, busy = edges()
     shown = np.zeros(LENGTH_MS + 1, np.int64)
-    with TemporaryDirectory() as directory:
-        with RecordingWriter(Path(directory), now_ns=clock.now_ns, clock=clock if told else None) as writer:
-            writer.device(Device("GPU-a", index=0))
-            for ms in range(LENGTH_MS + 1):
-                shown[ms] = clock.now_ns()
-                if ms % 100 == 7:
-                    now = clock.now_ns()
-                    writer.sample("GPU-a", Sample(ENERGY, now, now, int(energy[ms])))
-                    mean = round((busy[ms] - busy[max(0, ms - 100)]) / 100)
-                    writer.sample("GPU-a", Sample(UTILIZATION, now - 100 * MS, now, mean))
-                    while spans and spans[0][2] <= ms:
-                        name, *both = spans.pop(0)
-                        start, end = shown[both].tolist()
-                        writer.span(SpanRecord(name, start, end, id=f"{start:016x}", devices=("GPU-a",)))
-                    writer.maybe_flush()
-                if ms == at_ms:
-                    happens(clock)
-                clock.advance(0.001)
-        return read_recording(directory)
+    with RecordingWriter(directory, now_ns=clock.now_ns, clock=clock if told else None) as writer:
+        writer.device(Device("GPU-a", index=0))
+        for ms in range(LENGTH_MS + 1):
+            shown[ms] = clock.now_ns()
+            if ms % 100 == 7:
+                now = clock.now_ns()
+                writer.sample("GPU-a", Sample(ENERGY, now, now, int(energy[ms])))
+                mean = round((busy[ms] - busy[max(0, ms - 100)]) / 100)
+                writer.sample("GPU-a", Sample(UTILIZATION, now - 100 * MS, now, mean))
+                while spans and spans[0][2] <= ms:
+                    name, *both = spans.pop(0)
+                    start, end = shown[both].tolist()
+                    writer.span(SpanRecord(name, start, end, id=f"{start:016x}", devices=("GPU-a",)))
+                writer.maybe_flush()
+            if ms == at_ms:
+                happens(clock)
+                energy[ms + 1 :] += 1000 * grows_j
+            clock.advance(0.001)
 
 
 @cache
@@ -117,6 +129,26 @@ def test_without_recorded_moments_a_step_ahead_shows_by_the_energy_counter(secon
     assert device.power_w == pytest.approx(before.power_w, rel=2e-3)
     for region, watts in regions_of(found).items():
         assert watts == pytest.approx(regions_of(plain())[region], rel=0.05)
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize(("seconds", "grows_j"), [(8.0, 0), (60.0, 0), (8.0, 100_000)])
+def test_a_replay_covers_the_time_that_the_analysis_covers(
+    tmp_path: Path, seconds: float, grows_j: int, told: bool
+) -> None:
+    """`grows_j`: the growth of the counter during the suspension, more than the device can draw."""
+    record(tmp_path, lambda clock: clock.suspend(seconds), 15_050, told=told or grows_j > 0, grows_j=grows_j)
+    recording = read_recording(tmp_path)
+    expected = timeline_of(Device("GPU-a", index=0), recording.samples["GPU-a"], [], recording.pauses["GPU-a"])
+    clock = FakeClock()
+    sampler = Sampler(lambda: ReplayDriver(tmp_path, clock=clock), clock=clock)
+    while clock.elapsed_ns() < (LENGTH_MS / 1000 + 1) * NS_PER_S:
+        clock.advance(max(0.05, sampler.step()))
+    (replayed,) = sampler.timelines
+    for signal in (ENERGY, UTILIZATION):
+        found, wanted = replayed.columns[signal], expected.columns[signal]
+        assert (found.total_mass, found.total_covered_ns) == (wanted.total_mass, wanted.total_covered_ns), signal.key
+    assert replayed.columns[ENERGY].total_covered_ns == pytest.approx(29.8 * NS_PER_S, abs=0.3 * NS_PER_S)
 
 
 def test_a_pause_of_the_sampler_is_no_step(tmp_path: Path) -> None:

@@ -159,6 +159,23 @@ def test_a_clock_that_is_set_back_repeats_nothing(directory: Path) -> None:
     assert list(driver.drain(GPU)) == []
 
 
+@pytest.mark.parametrize("ahead_s", [3600.0, 0.3, -0.3, -3600.0])
+def test_a_clock_that_is_set_moves_the_samples_and_neither_delays_nor_hurries_the_replay(
+    directory: Path, clock: FakeClock, ahead_s: float
+) -> None:
+    driver = ReplayDriver(directory, clock=clock)
+    clock.advance(0.2)
+    before = len(driver.drain(GPU)) + len(driver.drain(MIG))
+    clock.set_forward(ahead_s)
+    assert [driver.drain(GPU), driver.events()] == [[], []]
+    clock.advance(0.1)
+    ahead_ms = round(ahead_s * 1000)
+    assert brief(driver.drain(GPU)) == [("power", 300 + ahead_ms, 103)]
+    assert [event.t_ns for event in driver.events()] == [START_NS + (250 + ahead_ms) * MS]
+    clock.advance(10)
+    assert before + 1 + len(driver.drain(GPU)) == 10
+
+
 def test_a_recording_without_samples_can_be_replayed(tmp_path: Path) -> None:
     RecordingWriter(tmp_path).close()
     driver = ReplayDriver(tmp_path, loop=True)
