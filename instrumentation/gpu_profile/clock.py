@@ -139,8 +139,8 @@ class StepWatch:
         self._clock = clock
         self._suspended_ns = clock.suspended_ns()
         self._last = self._read()
-        #: The time of day, in ns, after the last step ahead. 0 before the first.
-        self.set_ahead_ns = 0
+        #: Earlier times may have been shown before the clock was set. 0 before it was.
+        self.set_ns = 0
 
     @property
     def last(self) -> Moment:
@@ -159,8 +159,7 @@ class StepWatch:
         before = Moment(*last, self._suspended_ns)
         self._suspended_ns = self._clock.suspended_ns()
         step = ClockStep(before, self.last)
-        if step.ahead_ns > 0:
-            self.set_ahead_ns = now[0]
+        self.set_ns = max(step.after.now_ns, step.between_ns[1])
         return step
 
     def _read(self) -> tuple[int, int] | None:

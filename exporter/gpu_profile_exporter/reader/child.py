@@ -65,6 +65,9 @@ class Outbox:
     def skip(self, ahead_ns: int) -> None:
         """Does nothing: the receivers of the samples notice themselves that the clock was set."""
 
+    def set_back(self, now_ns: int, latest_ns: int) -> None:
+        """Does nothing, as `skip`."""
+
     def count_dropped(self, totals: Counter[str]) -> None:
         """Does nothing: the supervisor checks the samples and counts those it drops."""
 

@@ -18,7 +18,7 @@ from gpu_profile.driver.protocol import AVAILABLE, absent
 from gpu_profile.history.ledger import Ledger
 from gpu_profile.join.spinning import SpinningDetector
 from gpu_profile.sampling.rounds import MOST_EVENTS, SamplerStats
-from gpu_profile.sampling.tracked import TrackedDevice, available, skip_step
+from gpu_profile.sampling.tracked import TrackedDevice, available, follow_clock
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.reader.process import ReaderProcess
 from gpu_profile_exporter.reader.settings import HOME
@@ -242,7 +242,7 @@ class Intake:
         samples: dict[str, list[int]],
     ) -> None:
         stats, now = self.stats, time.monotonic()
-        now_ns = skip_step(self._clock_steps, self.states.values(), turned_ns)
+        now_ns = follow_clock(self._clock_steps, self.states.values(), turned_ns)
         stats.turned_ns = turned_ns  # from any reader: the driver as a whole answers
         if process.only is None:
             stats.late_ns = late_ns

@@ -46,7 +46,7 @@ class RowAccumulator:
     _highest: int
     _last_end: int | None
     _last_raw: int | None
-    #: A counter's last reading in place of `_last_raw`, if the clock was set ahead since then.
+    #: A counter's last reading in place of `_last_raw`, if the clock was set since then.
     _before_step: int | None
     #: Ends of consecutive samples far behind the watermark. Nearly always None, which saves a list per signal.
     _far_behind: list[int] | None
@@ -77,6 +77,13 @@ class RowAccumulator:
             self._last_end += ahead_ns
         if self._last_raw is not None:
             self._before_step, self._last_raw = self._last_raw, None
+
+    def set_back(self, end_ns: int) -> None:
+        """The clock was set back to `end_ns`: discard all rows. A counter's growth meanwhile is in its total alone."""
+        self.dropped["clock set back"] += 1
+        if self._last_raw is not None:
+            self._before_step, self._last_raw = self._last_raw, None
+        self._restart(end_ns)
 
     @property
     def watermark_ns(self) -> int | None:
@@ -130,7 +137,7 @@ class RowAccumulator:
         if not (self._lowest <= value <= self._highest and -FARTHEST < start < FARTHEST and -FARTHEST < end < FARTHEST):
             self.dropped["implausible"] += 1
             return False
-        if last_end is not None and end <= last_end and not self._set_back(end, value, last_end):
+        if last_end is not None and end <= last_end and not self._is_set_back(end, last_end):
             self.dropped["late" if end < last_end else "duplicate"] += 1
             return False
         self._far_behind = None
@@ -146,7 +153,7 @@ class RowAccumulator:
         self._push(start, end, value, value * (end - start))
         return True
 
-    def _set_back(self, end: int, value: int, last_end: int) -> bool:
+    def _is_set_back(self, end: int, last_end: int) -> bool:
         """Whether this sample, which is not new, completes the evidence that the clock was set back."""
         if end >= last_end - CLOCK_STEP_NS:
             self._far_behind = None
@@ -157,11 +164,7 @@ class RowAccumulator:
         behind.append(end)
         if len(behind) < CLOCK_STEP_SAMPLES:
             return False
-        self.dropped["clock set back"] += 1
-        if self._counter and self._last_raw is not None and value > self._last_raw:
-            self.total_mass += value - self._last_raw
-        self._restart(end)
-        self._last_raw = None
+        self.set_back(end)
         return True
 
     def _append_counter(self, end: int, raw: int, last_end: int | None) -> bool:
@@ -179,6 +182,9 @@ class RowAccumulator:
                 self.dropped["clock set ahead"] += 1
                 self._push(end, end, raw, 0)
         elif last is None or last_end is None:
+            if before_step is not None and raw > before_step:
+                self.total_mass += raw - before_step
+                self._restart(end)  # later rows have sums from here on
             self._push(end, end, raw, 0)
         elif raw == last:
             if end - last_end < 2 * self.signal.refresh_ns:
@@ -286,6 +292,8 @@ class ColumnsBySignal(Generic[_A]):
 
     def __init__(self, signals: Iterable[Signal] = ()) -> None:
         self._columns: dict[Signal, _A] = {}
+        #: The latest time that the clock showed before it was set back.
+        self._latest_ns = -FARTHEST
         self.add(signals)
 
     def _opened(self, signal: Signal) -> _A:
@@ -301,8 +309,8 @@ class ColumnsBySignal(Generic[_A]):
     def append(self, samples: Iterable[Sample], now_ns: int = -FARTHEST) -> int:
         """Add samples, in any order of signals. Returns the number of new ones.
 
-        `now_ns`: the time of reading, if available. A driver that is opened again delivers its buffers again.
-        Samples that are old by this clock are therefore no evidence that it was set back.
+        `now_ns`: the present, if available. A driver that is opened again delivers its buffers again. Samples that are
+        old by this clock are therefore no evidence that it was set back. Later ones are from before it was set back.
         """
         taken, old_ns, find = 0, now_ns - CLOCK_STEP_NS, self._columns.get
         for sample in samples:
@@ -310,7 +318,7 @@ class ColumnsBySignal(Generic[_A]):
             column = find(signal)
             if column is None:
                 column = self._columns[signal] = self._opened(signal)
-            if end < old_ns and end <= (column._last_end or -FARTHEST):
+            if (end < old_ns and end <= (column._last_end or -FARTHEST)) or now_ns < end <= self._latest_ns:
                 column.dropped["late"] += 1
             else:
                 taken += column.append(sample)
@@ -320,6 +328,13 @@ class ColumnsBySignal(Generic[_A]):
         """The clock was set ahead since the last samples: no row covers time that never passed."""
         for column in self._columns.values():
             column.skip(ahead_ns)
+
+    def set_back(self, now_ns: int, latest_ns: int) -> None:
+        """The clock was set back to `now_ns` since the last samples. It had shown times up to `latest_ns`."""
+        self._latest_ns = latest_ns
+        for column in self._columns.values():
+            if column.watermark_ns is not None:
+                column.set_back(now_ns)
 
     @property
     def columns(self) -> Mapping[Signal, _A]:

@@ -302,7 +302,7 @@ class _RecordingContent:
     def _set(self, clock: SetClock, path: Path) -> None:
         place, spans, events = self.parts[path]
         process, own, seen = self.processes[place], self.spans[spans], self.events[events]
-        ahead = clock.ahead([process.start_ns, *(span.end_ns for span in own)])
+        ahead = clock.ahead(*zip((process.start_ns,) * 2, *((span.end_ns, span.start_ns) for span in own), strict=True))
         self.spans[spans] = map(clock.span, own, ahead[1:])
         times = clock.ahead((event.t_ns for event in seen), polled=True)
         self.events[events] = [replace(each, t_ns=each.t_ns - by) for each, by in zip(seen, times, strict=True)]

@@ -62,24 +62,27 @@ class SetClock:
         within = f", within {si(self.usual_ns / NS_PER_S, 's', 2)}" if self.usual_ns else ""
         return f"its clock was set {sizes}: earlier times are as if it had been set before{within}"
 
-    def ahead(self, ends: Iterable[int], *, polled: bool = False) -> list[int]:
+    def ahead(self, ends: Iterable[int], starts: Iterable[int] = (), *, polled: bool = False) -> list[int]:
         """How far each end is ahead of the last setting, in ns. The ends are in the order of writing.
+
+        `starts`, as many as there are ends, exclude settings by which an end would be before its start.
 
         An end is by the setting that brings it nearest to the one before. The setting of the first end is the one with
         the shortest way through all ends; of several such settings, the last. Times of `polled` readings never go back,
         and lie within the sampled time.
         """
-        written = list(ends)
-        possible = self._shown(written[0], self._slack_ns(polled=polled)) if written else self.settings
+        ends = list(ends)
+        written = list(zip(starts or ends, ends, strict=True))
+        possible = self._possible(*written[0], self._slack_ns(polled=polled)) if written else self.settings
         ways = [self._way(written, first, polled=polled) for first in reversed(possible)]
         return min(ways, key=lambda way: way[0])[1]
 
-    def _way(self, ends: Sequence[int], first: ClockSetting, *, polled: bool) -> tuple[int, list[int]]:
+    def _way(self, written: Sequence[tuple[int, int]], first: ClockSetting, *, polled: bool) -> tuple[int, list[int]]:
         """The sum of all distances, and how far each end is ahead, if the first one is by a setting."""
-        length, before_ns, ahead = 0, ends[0] - first.ahead_ns if ends else 0, list[int]()
+        length, before_ns, ahead = 0, written[0][1] - first.ahead_ns if written else 0, list[int]()
         slack_ns, back = self._slack_ns(polled=polled), _NEVER_BACK if polled else _BACK
-        for end in ends:
-            gone = [(end - each.ahead_ns - before_ns, each.ahead_ns) for each in self._shown(end, slack_ns)]
+        for start, end in written:
+            gone = [(end - each.ahead_ns - before_ns, each.ahead_ns) for each in self._possible(start, end, slack_ns)]
             distance, ahead_ns = min((each if each >= 0 else -back * each, ahead_ns) for each, ahead_ns in gone)
             length += distance
             ahead.append(ahead_ns)
@@ -88,6 +91,19 @@ class SetClock:
 
     def _slack_ns(self, *, polled: bool) -> int:
         return (self.usual_ns // 2 if polled else _LATER_NS) if self.usual_ns else 0
+
+    def _possible(self, start_ns: int, end_ns: int, slack_ns: int) -> Sequence[ClockSetting]:
+        """The settings of an execution's end. If that is before the start, the clock was set back between them."""
+        shown = self._shown(end_ns, slack_ns)
+        if start_ns <= end_ns:
+            return shown
+        place = self.settings.index
+        later = [
+            each
+            for each in shown
+            if any(start_ns - one.ahead_ns <= end_ns - each.ahead_ns for one in self.settings[: place(each)])
+        ]
+        return later or shown
 
     def _shown(self, end_ns: int, slack_ns: int) -> Sequence[ClockSetting]:
         """The settings by which the clock can have shown this time; the last one if there is none."""
@@ -107,10 +123,14 @@ class SetClock:
         return span._replace(start_ns=start_ns, end_ns=end_ns, device_intervals=marks)
 
     def _start(self, shown_ns: int, end_ns: int, ahead_ns: int) -> int:
-        """The latest start by the last setting that the clock can have shown as `shown_ns`, and not after `end_ns`."""
+        """The latest start by the last setting that the clock can have shown as `shown_ns`, and not after `end_ns`.
+
+        The end is ahead of the last setting by `ahead_ns`: the start is by the same setting or an earlier one.
+        """
+        ends = [each.ahead_ns for each in self.settings]
         starts = (
             shown_ns - each.ahead_ns
-            for each in self.settings
+            for each in self.settings[: len(ends) - ends[::-1].index(ahead_ns)]
             if each.first_ns - self.usual_ns <= shown_ns <= each.last_ns + self._slack_ns(polled=False)
         )
         return max((start for start in starts if start <= end_ns), default=shown_ns - ahead_ns)

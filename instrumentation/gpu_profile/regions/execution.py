@@ -31,7 +31,7 @@ class Execution:
     items: float | None = None
     device: Hashable = None
     failed: bool = False
-    #: The part of its host interval by which the clock was set ahead.
+    #: By how much the clock was set ahead during it, or back if negative. Its end may then be before its start.
     skipped_ns: int = 0
     #: How many executions it represents: above 1 where others were not sampled.
     represents: int = 1
@@ -88,7 +88,12 @@ class Execution:
     @property
     def host(self) -> Interval:
         """The host interval. Valid only after the execution has ended."""
-        return Interval(self.start_ns, self.end_ns)
+        return Interval(self.begun_ns, self.end_ns)
+
+    @property
+    def begun_ns(self) -> int:
+        """The start on the host. By the later setting of the clock, if that was set back meanwhile."""
+        return self.start_ns + min(0, self.skipped_ns)
 
     @property
     def length_ns(self) -> int:
@@ -144,8 +149,7 @@ class Execution:
         passed = self.on_device()
         if self.stream is not None:
             return passed
-        start_ns, end_ns = self.start_ns, self.end_ns
-        return (start_ns, end_ns or None) if start_ns else None
+        return (self.begun_ns, self.end_ns or None) if self.start_ns else None
 
     def nearest(self, present: Container[int]) -> int | None:
         """The `id` of the innermost ancestor in `present`. Ancestors on other devices, or over, may be in between."""

@@ -107,10 +107,9 @@ class Region(Running):
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is None and self._plain:
-            now = self.session.now_ns
-            end_ns = now()
+            end_ns = self.session.now_ns()
             if not self.end_ns:  # another thread may have ended it
-                self.end_ns = end_ns if end_ns > self.start_ns else self.start_ns  # noqa: FURB136 - as in `end`
+                self.end_ns = end_ns
         else:
             (self._ending(self._reentered) if self._reentered else self).end(error)
 
@@ -183,7 +182,7 @@ def _function(region: Region, function: Callable[P, R]) -> Callable[P, R]:
         execution.parent = around
         _set(execution)
         now = session.now_ns
-        execution.start_ns = start_ns = now()
+        execution.start_ns = now()
         session.began.append(execution)
         shown = span or session.needs_slow_path
         if shown:
@@ -198,8 +197,7 @@ def _function(region: Region, function: Callable[P, R]) -> Callable[P, R]:
         if shown:
             execution.end()
         else:
-            end_ns = now()
-            execution.end_ns = end_ns if end_ns > start_ns else start_ns  # noqa: FURB136 - as in `end`
+            execution.end_ns = now()
         return result
 
     return run
@@ -236,7 +234,7 @@ def _coroutine(region: Region, function: Callable[..., Any]) -> Callable[..., An
         execution.parent = around
         _set(execution)
         now = session.now_ns
-        execution.start_ns = start_ns = now()
+        execution.start_ns = now()
         session.began.append(execution)
         shown = span or session.needs_slow_path
         if shown:
@@ -252,8 +250,7 @@ def _coroutine(region: Region, function: Callable[..., Any]) -> Callable[..., An
         if shown:
             execution.end()
         else:
-            end_ns = now()
-            execution.end_ns = end_ns if end_ns > start_ns else start_ns  # noqa: FURB136 - as in `end`
+            execution.end_ns = now()
         return result
 
     return run

@@ -206,8 +206,8 @@ class Running(Execution):
         span = self._span
         # False if it ends in another thread or task: that has its own context.
         inside = span is not None and innermost(begun.get()) is self
-        # Set last: the join reads the other fields once this is set. `max`: the clock may have been set back.
-        self.end_ns = end_ns if end_ns > self.start_ns else self.start_ns  # noqa: FURB136
+        # Set last: the join reads the other fields once this is set.
+        self.end_ns = end_ns
         if span is not None:
             self._end_span(span, error, inside)
         if self._watchers:
@@ -231,7 +231,7 @@ class Running(Execution):
             if self.failed and isinstance(error, Exception):
                 span.record_exception(error)
                 span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
-            span.end(end_time=self.end_ns)
+            span.end(end_time=max(self.start_ns, self.end_ns))  # the clock may have been set back
         except Exception as failure:  # noqa: BLE001 - as at the start
             report(session, "span errors", failure)
         session.spans.pop(self.span_id, None)

@@ -18,7 +18,7 @@ from gpu_profile.catalogue.samples import Device, DeviceKind, Event, Sample
 from gpu_profile.clock import SYSTEM_CLOCK, Clock, StepWatch
 from gpu_profile.driver import Capability, Driver, lag_s
 from gpu_profile.errors import DeviceLost, GpuBackendError, GpuProfileError
-from gpu_profile.sampling.tracked import TrackedDevice, skip_step
+from gpu_profile.sampling.tracked import TrackedDevice, follow_clock
 from gpu_profile.units import NS_PER_S, nanoseconds
 
 _log = logging.getLogger("gpu_profile")
@@ -315,7 +315,7 @@ class Rounds(Generic[T]):
         if not state.up:
             self._mark_back(driver, state, now)
         if samples:
-            taken = state.timeline.append(samples, skip_step(self._clock_steps, self.states.values(), now))
+            taken = state.timeline.append(samples, follow_clock(self._clock_steps, self.states.values(), now))
             state.samples += taken
             self.stats.samples += taken
         for sink in list(self.sinks):

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from gpu_profile.catalogue import Signal, Tier
 from gpu_profile.catalogue.samples import Device, Event, ProcessUse, Sample
 from gpu_profile.clock import StepWatch
 from gpu_profile.driver import Capability, Driver
+from gpu_profile.units import NS_PER_S
+
+#: History starts anew after a step back of at least this size. Below, two samples hardly overlap. Ours.
+LEAST_BACK_NS: Final = NS_PER_S // 10
 
 
 class SampleSink(Protocol):
@@ -21,11 +25,15 @@ class SampleSink(Protocol):
         ...
 
     def append(self, samples: Sequence[Sample], now_ns: int) -> int:
-        """Add samples that were read by `now_ns`, in any order of signals. Returns the number of new ones."""
+        """Add samples at `now_ns`, in any order of signals. Returns the number of new ones."""
         ...
 
     def skip(self, ahead_ns: int) -> None:
         """The clock was set ahead by this much since the last samples."""
+        ...
+
+    def set_back(self, now_ns: int, latest_ns: int) -> None:
+        """The clock was set back to `now_ns` since the last samples. It had shown times up to `latest_ns`."""
         ...
 
     def count_dropped(self, totals: Counter[str]) -> None:
@@ -80,14 +88,17 @@ def available(capabilities: Mapping[Signal, Capability]) -> list[Signal]:
     return [signal for signal, capability in capabilities.items() if capability.available]
 
 
-def skip_step(clock_steps: StepWatch, states: Iterable[TrackedDevice], read_ns: int) -> int:
-    """Before samples are added: if the clock was set ahead since the last call, no row covers that time.
+def follow_clock(clock_steps: StepWatch, states: Iterable[TrackedDevice], read_ns: int) -> int:
+    """Before samples are added: leave out time that never passed, and restart where time passes again.
 
     All samples that were added until now have times by the earlier setting. Returns `read_ns`, the time at which the
-    new samples were read, or the present if that was before a step ahead: then they are no evidence of a step back.
+    new samples were read, or the present if that time may be by an earlier setting.
     """
     step = clock_steps.step()
     if step is not None and step.ahead_ns > 0:
         for state in states:
             state.timeline.skip(step.ahead_ns)
-    return read_ns if read_ns >= clock_steps.set_ahead_ns else clock_steps.last.now_ns
+    elif step is not None and step.ahead_ns <= -LEAST_BACK_NS:
+        for state in states:
+            state.timeline.set_back(*step.between_ns)
+    return read_ns if read_ns >= clock_steps.set_ns else clock_steps.last.now_ns

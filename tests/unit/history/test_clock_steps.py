@@ -141,6 +141,34 @@ def test_samples_from_before_the_step_that_come_after_it_are_late_and_no_clock_t
     assert counter.integral(now - 6 * STEP, now) == Cumulative(600, 6 * STEP)
 
 
+@pytest.mark.parametrize("back", [150 * MS, 3 * NS_PER_S, 3600 * NS_PER_S])
+@pytest.mark.parametrize("make", [lambda: Timeline(Device("GPU-a")), Ledger], ids=["timeline", "ledger"])
+def test_after_a_noticed_step_back_rows_begin_anew_and_totals_go_on(
+    make: Callable[[], Timeline | Ledger], back: int
+) -> None:
+    history = make()
+    for i in range(10):
+        history.append([reading(T0 + i * STEP, 100 * i), window(T0 + (i - 1) * STEP, T0 + i * STEP, 40)])
+    latest = T0 + 9 * STEP
+    since = latest - back
+    history.set_back(since, latest + 10 * MS)
+    # A reader delivers two more samples from before the step.
+    late = [reading(latest, 950), window(latest - STEP, latest, 90)]
+    assert history.append(late, since + 20 * MS) == 0
+    for i in range(1, 11):
+        at = since + i * STEP
+        assert history.append([reading(at, 950 + 100 * i), window(at - STEP, at, 60)], at) == 2
+    counter, busy = history.columns[THROTTLE], history.columns[UTILIZATION]
+    for held in (counter, busy):
+        assert held.dropped == {"clock set back": 1, "late": 1}
+        assert held.watermark_ns == since + 10 * STEP
+    assert counter.total_mass == 1950
+    assert (busy.total_mass, busy.total_covered_ns) == ((10 * 40 + 10 * 60) * STEP, 20 * STEP)
+    assert history.busy.covered_ns == 20 * STEP if isinstance(history, Ledger) else 10 * STEP
+    if isinstance(counter, Column):
+        assert counter.integral(since, since + 10 * STEP) == Cumulative(900, 9 * STEP)
+
+
 def test_a_device_that_went_on_while_the_machine_stood_still_has_no_implausible_row() -> None:
     held = Column(ENERGY, 64)
     for i in range(10):

@@ -12,8 +12,9 @@ from support.recordings import T
 
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Event, Sample
+from gpu_profile.clock import Moment
 from gpu_profile.recording import Recording, RecordingWriter, SpanRecord, read_recording
-from gpu_profile.recording.set_clocks import set_clock
+from gpu_profile.recording.set_clocks import recorded_clock, set_clock
 from gpu_profile.testing import FakeClock
 
 S = 1_000_000_000
@@ -218,6 +219,16 @@ def test_several_settings_and_a_suspension(tmp_path: Path) -> None:
     assert "was set ahead by 3,600.000 s and back by 60.000 s and 1 times more: earlier" in line
     assert len(recording.processes[0].moments) == 9
     assert recording.processes[0].boot
+
+
+@pytest.mark.parametrize("ahead_ns", [0, 2 * S])
+def test_an_execution_is_no_shorter_than_the_clock_showed_it_while_it_was_set_back(ahead_ns: int) -> None:
+    """Either setting can have shown its edges. The start is not by a later setting than the end."""
+    before, after = Moment(T, 10 * S, 0), Moment(T - 2 * S + 100 * MS, 10 * S + 100 * MS, 0)
+    clock = recorded_clock([before, after])
+    assert clock is not None
+    span = clock.span(SpanRecord("step", T - 2 * S, T), ahead_ns)
+    assert span.end_ns - span.start_ns == 2 * S
 
 
 def test_a_clock_that_is_not_set_costs_one_moment_and_no_line(tmp_path: Path) -> None:

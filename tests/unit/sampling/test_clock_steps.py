@@ -86,6 +86,22 @@ def test_a_region_has_the_energy_that_it_has_without_the_step(
             assert expected.total <= apart
 
 
+@pytest.mark.parametrize("back_s", [0.15, 0.9, 3.0, 60.0])
+def test_a_region_after_a_step_back_has_nothing_from_before_it(back_s: float) -> None:
+    at_ms = 4_030
+    sampler, ahead_ns = sampled(at_ms, -back_s)
+    covered = 0
+    for start_ms in range(at_ms + 1, 7_700, 50):
+        expected = reading(PLAIN, start_ms, start_ms + 200, 0, 0, ENERGY)
+        found = reading(sampler, start_ms, start_ms + 200, at_ms, ahead_ns, ENERGY)
+        assert expected is not None
+        if found is not None:
+            covered += 1
+            assert found.mean == pytest.approx(expected.mean, abs=10)
+    assert covered >= 68
+    assert sampler.timelines[0].columns[ENERGY].dropped["clock set back"] == 1
+
+
 @pytest.mark.parametrize("ahead_s", [0.5, 3.0, 60.0])
 def test_no_signal_covers_time_that_never_passed(ahead_s: float) -> None:
     sampler, _ = sampled(5_050, ahead_s)

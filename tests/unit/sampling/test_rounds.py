@@ -34,6 +34,9 @@ class Kept:
     def skip(self, ahead_ns: int) -> None:
         pass
 
+    def set_back(self, now_ns: int, latest_ns: int) -> None:
+        pass
+
     def count_dropped(self, totals: Counter[str]) -> None:
         totals["late"] += 1
 

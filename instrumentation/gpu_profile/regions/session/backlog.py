@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gpu_profile.history.ledger import FARTHEST
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.windows.activities import NamedActivities
 from gpu_profile.regions.execution import Execution, resolve_together
@@ -88,6 +89,8 @@ class Backlog:
         self.foreign: deque[ForeignExecutions] = deque()
         #: The numbers of the rows of `ended`, if these came in `foreign`.
         self._numbers: Ints = np.zeros(0, np.int64)
+        #: Executions during which the clock was set back, until they have ended.
+        self._moved: set[Execution] = set()
         #: The names of devices that executions have used so far.
         self.named: set[Hashable] = set()
 
@@ -115,8 +118,32 @@ class Backlog:
             (ended if execution.end_ns else still).append(execution)
         self.running = still
         rows = EndedExecutions.of(ended)
+        for i, execution in enumerate(ended) if self._moved else ():
+            if execution in self._moved:
+                self._moved.remove(execution)
+                rows.starts[i] = execution.begun_ns
+        # Without a known step: a clock that is set by less than is noticed.
+        for i in np.flatnonzero(rows.ends < rows.starts).tolist():
+            rows.ends[i] = rows.starts[i]
+            ended[i].end_ns = ended[i].start_ns
         self._add(rows)
         return rows
+
+    def set_back(self, before_ns: int, now_ns: int, set_ns: int, began: Sequence[Execution]) -> None:
+        """Note in executions that run, or are in `began`, that the clock was set by `set_ns`, which is negative.
+
+        It was set between the times `before_ns` and `now_ns`. The running ones began before the step, the others did if
+        their start is in the future now. An execution ended after the step if its end is not later than either time.
+        """
+        latest_ns = min(before_ns, now_ns)
+        for execution in chain(self.running, (each for each in began if each.start_ns > now_ns)):
+            if execution.start_ns and execution.end_ns <= latest_ns:
+                execution.skipped_ns += set_ns
+                self._moved.add(execution)
+
+    def restart(self) -> EndedExecutions:
+        """Remove and return all ended executions: their times pass again."""
+        return self.remove_joined(FARTHEST, FARTHEST, -FARTHEST)
 
     def _collect_foreign(self) -> EndedExecutions:
         blocks = [self.foreign.popleft() for _ in range(len(self.foreign))]

@@ -10,6 +10,7 @@ from typing import Final
 
 from gpu_profile.catalogue.samples import Device, Event
 from gpu_profile.clock import Clock, ClockStep, StepWatch
+from gpu_profile.history.ledger import FARTHEST
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.summary import Judged
 from gpu_profile.join.unmixing.pools.pooling import Pool
@@ -24,6 +25,7 @@ from gpu_profile.regions.session.spinning_regions import SpinningRegions
 from gpu_profile.regions.session.turns import HurryingLock, Turns
 from gpu_profile.regions.session.verdicts import Verdicts
 from gpu_profile.sampling.sampler import Sampler
+from gpu_profile.sampling.tracked import LEAST_BACK_NS
 from gpu_profile.units import NS_PER_S, nanoseconds
 
 _log = logging.getLogger("gpu_profile")
@@ -131,7 +133,14 @@ class Joiner:
             step = self._clock_steps.step()
             if step is not None and step.ahead_ns > 0:
                 self._skipped.append(step)
+            back_ns = -step.ahead_ns if step is not None else 0
+            if step is not None and back_ns >= LEAST_BACK_NS:
+                self._set_back(step)
+            if step is not None and back_ns > 0:
+                self.backlog.set_back(step.before.now_ns, step.after.now_ns, step.set_ns, list(began))
             self._collect(began)
+            if back_ns >= LEAST_BACK_NS:  # the rest of those that ended before the step
+                self._remove_joined(-FARTHEST, self._clock.now_ns())
             if step is not None and step.ahead_ns >= _LEAST_SKIP_NS:
                 self._skip(step)
             devices, frontier = self.devices(), now
@@ -145,7 +154,7 @@ class Joiner:
                     frontier = min(frontier, pool.frontier_ns)
             if frontier != self.frontier_ns:
                 self.frontier_ns = frontier
-                self._remove_joined(now)
+                self._remove_joined(frontier, now + nanoseconds(DEADLINE_S))
             if final or self._is_due(now):
                 used_s = self._turns.used_s()
                 self._judge(devices, now)
@@ -194,6 +203,17 @@ class Joiner:
         for pool in self.pools.values():
             self._advance(pool, max(pool.frontier_ns, step.before.now_ns), final=True)
             pool.skip(step.ahead_ns)
+
+    def _set_back(self, step: ClockStep) -> None:
+        """Restart the pools where time passes again. Executions that were not joined until then are no region's."""
+        _log.warning("gpu-profile: the clock was set back by %.3f s; the join starts anew", -step.ahead_ns / NS_PER_S)
+        self._counts["clock set back"] += 1
+        since_ns = step.between_ns[0]
+        for pool in self.pools.values():
+            self._advance(pool, max(pool.frontier_ns, since_ns), final=True)
+            pool.set_back += 1
+            pool.skip(since_ns - pool.frontier_ns)
+        self._call_settled(self.backlog.restart().separate())
 
     def _answered(self, now: int) -> bool:
         """Whether the driver has listed its devices, or `DEADLINE_S` has passed."""
@@ -267,11 +287,9 @@ class Joiner:
                     pool.count(execution.name, until_ns=execution.end_ns, marked=int(execution.stream is not None))
         return pool
 
-    def _remove_joined(self, now: int) -> None:
-        """Remove the executions that every pool has taken in."""
-        removed = self.backlog.remove_joined(
-            self.frontier_ns, now + nanoseconds(DEADLINE_S), now - nanoseconds(STREAM_S)
-        )
+    def _remove_joined(self, until_ns: int, latest_ns: int) -> None:
+        """Remove the executions that every pool has taken in, up to `until_ns`, and those after `latest_ns`."""
+        removed = self.backlog.remove_joined(until_ns, latest_ns, self._clock.now_ns() - nanoseconds(STREAM_S))
         if self.on_settled:
             self._call_settled(removed.separate())
 
