@@ -213,7 +213,8 @@ def summarise_run(
     """The summary of `run` from the samples of `timeline` that overlap it after the first `warmup_s`.
 
     For a run that outlives the history, the trace comes from `traces`, and the rest from an anchor at its start.
-    `skipped_ns`: the part of the run by which the clock was set ahead, so that it never passed.
+    `skipped_ns`: the part of the run by which the clock was set ahead, so that it never passed. If the clock was set
+    back, it is negative: the run lasted longer than `run`, and the readings of some of it were dropped.
     """
     duration_s = seconds(max(0, run.end_ns - run.start_ns - skipped_ns))
     # Empty if the warm-up is at least as long as the run.
@@ -235,8 +236,10 @@ def summarise_run(
     peaks = [watts for watts in (mean_w, power and power.maximum) if watts is not None]
     total = timeline.device.memory_bytes
     coverage = busy.coverage if busy else energy.coverage if energy else 0.0
-    if skipped_ns and length_s:
-        remarks.append(f"the clock was set ahead by {seconds(skipped_ns):.3f}s: that time is left out")
+    if skipped_ns:
+        ahead = f"ahead by {seconds(skipped_ns):.3f}s: that time is left out"
+        back = f"back: {seconds(-skipped_ns):.3f}s of the run are left out"
+        remarks.append(f"the clock was set {ahead if skipped_ns > 0 else back}")
         coverage *= length_s / max(length_s - seconds(skipped_ns), length_s * coverage or 1.0)
     if length_s:
         remarks.append("no utilisation samples" if busy is None else busy.doubt)

@@ -236,9 +236,10 @@ class Run:
             error.add_note(f"gpu-profile: sync_fn raised too: {failure!r}")
 
     def _end(self) -> None:
-        self.end_ns = max(self._clock.now_ns(), self.start_ns)
+        now_ns = self._clock.now_ns()
+        self.end_ns = max(now_ns, self.start_ns)
         step = self._clock_steps.step()
-        self.skipped_ns = max(0, step.set_ns) if step is not None else 0
+        self.skipped_ns = step.set_ns + self.end_ns - now_ns if step is not None else 0
 
     def _settle(self, sampler: Sampler) -> Pauses:
         """Wait until samples cover the run's end, or will not come."""

@@ -251,6 +251,22 @@ def test_device_that_the_settings_leave_out_is_read_for_as_long_as_it_is_asked_f
         assert [device.uuid for device in scene.session.joiner.devices_of(Execution("step"))] == [one]
 
 
+@pytest.mark.parametrize(("back_s", "left_out_s"), [(1.5, 1.5), (60.0, 6.0)])
+def test_a_clock_that_is_set_back_shortens_no_run_and_what_it_showed_twice_is_not_covered(
+    scene: Scene, back_s: float, left_out_s: float
+) -> None:
+    scene.run(1.0)
+    with GpuMonitor() as monitor:
+        scene.work(2.0)
+        scene.run(1.0)
+        scene.clock.set_back(back_s)
+        scene.work(3.0)
+    got = measured(monitor)
+    assert got.duration_s == pytest.approx(6.0, abs=0.01)
+    assert got.coverage == pytest.approx(1 - left_out_s / 6.0, abs=0.05)
+    assert f"the clock was set back: {left_out_s:.3f}s of the run are left out" in got.notes
+
+
 @pytest.mark.parametrize("ahead_s", [0.4, 60.0])
 def test_a_clock_that_is_set_ahead_lengthens_no_run(scene: Scene, ahead_s: float) -> None:
     edges, uuid = list[int](), scene.queue.device_uuid
