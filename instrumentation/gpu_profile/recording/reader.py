@@ -302,11 +302,10 @@ class _RecordingContent:
     def _set(self, clock: SetClock, path: Path) -> None:
         place, spans, events = self.parts[path]
         process, own, seen = self.processes[place], self.spans[spans], self.events[events]
-        ahead = clock.ahead(*zip((process.start_ns,) * 2, *((span.end_ns, span.start_ns) for span in own), strict=True))
-        self.spans[spans] = map(clock.span, own, ahead[1:])
+        first, self.spans[spans] = clock.process(process.start_ns, own)
         times = clock.ahead((event.t_ns for event in seen), polled=True)
         self.events[events] = [replace(each, t_ns=each.t_ns - by) for each, by in zip(seen, times, strict=True)]
-        first, rows = ahead[0], 0
+        rows = 0
         for blocks in self.blocks.values():
             if path in blocks:
                 t_start, t_end, value = (np.concatenate(column) for column in zip(*blocks[path], strict=True))

@@ -61,8 +61,9 @@ class SpanRecord(NamedTuple):
     it; None if not recorded. `devices` are the UUIDs of the devices in its join by the host's clock. `assumed`: it
     named none, and its process guessed them. `rank` is its process's: the file has it with the process, and the reader
     fills it in, with `process`, the process's place in `Recording.processes` (None: the only one, or unknown).
-    `kernels` are the times of its kernels, if a window of a profiler saw it. Attributes come back as from JSON: tuples
-    as lists.
+    `kernels` are the times of its kernels, if a window of a profiler saw it. `set_ns` is by how much the clock was set
+    back during it, below 0, if its process noticed: `end_ns` may be before `start_ns` then. Attributes come back as
+    from JSON: tuples as lists.
     """
 
     name: str
@@ -82,6 +83,7 @@ class SpanRecord(NamedTuple):
     rank: int | None = None
     process: int | None = None
     kernels: KernelStamps | None = None
+    set_ns: int = 0
 
 
 def to_fields(fact: ProcessInfo | SpanRecord | Device | Event) -> dict[str, Any]:

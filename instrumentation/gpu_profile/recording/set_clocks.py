@@ -42,6 +42,20 @@ class ClockSetting(NamedTuple):
     ahead_ns: int
 
 
+class _Edges(NamedTuple):
+    """An execution as the clock showed it, in ns. `set_ns` as of a `SpanRecord`."""
+
+    start_ns: int
+    end_ns: int
+    set_ns: int = 0
+
+    def fit(self, before: ClockSetting, after: ClockSetting) -> bool:
+        """Whether the start and the end can be by these settings."""
+        if self.set_ns:
+            return abs(before.ahead_ns - after.ahead_ns + self.set_ns) <= _LEAST_NS
+        return self.start_ns - before.ahead_ns <= self.end_ns - after.ahead_ns
+
+
 @dataclass(frozen=True, slots=True)
 class SetClock:
     """A host's clock that was set: its settings in their order.
@@ -62,27 +76,36 @@ class SetClock:
         within = f", within {si(self.usual_ns / NS_PER_S, 's', 2)}" if self.usual_ns else ""
         return f"its clock was set {sizes}: earlier times are as if it had been set before{within}"
 
-    def ahead(self, ends: Iterable[int], starts: Iterable[int] = (), *, polled: bool = False) -> list[int]:
-        """How far each end is ahead of the last setting, in ns. The ends are in the order of writing.
+    def process(self, start_ns: int, spans: Sequence[SpanRecord]) -> tuple[int, list[SpanRecord]]:
+        """How far the start of a process is ahead of the last setting, in ns, and its executions by that setting.
 
-        `starts`, as many as there are ends, exclude settings by which an end would be before its start.
+        Executions are in the order of writing.
+        """
+        edges = [_Edges(start_ns, start_ns), *(_Edges(span.start_ns, span.end_ns, span.set_ns) for span in spans)]
+        first, *ahead = self._ahead(edges, polled=False)
+        return first, list(map(self.span, spans, ahead))
+
+    def ahead(self, ends: Iterable[int], *, polled: bool = False) -> list[int]:
+        """How far each end is ahead of the last setting, in ns. The ends are in the order of writing.
 
         An end is by the setting that brings it nearest to the one before. The setting of the first end is the one with
         the shortest way through all ends; of several such settings, the last. Times of `polled` readings never go back,
         and lie within the sampled time.
         """
-        ends = list(ends)
-        written = list(zip(starts or ends, ends, strict=True))
-        possible = self._possible(*written[0], self._slack_ns(polled=polled)) if written else self.settings
+        return self._ahead([_Edges(end, end) for end in ends], polled=polled)
+
+    def _ahead(self, written: Sequence[_Edges], *, polled: bool) -> list[int]:
+        possible = self._possible(written[0], self._slack_ns(polled=polled)) if written else self.settings
         ways = [self._way(written, first, polled=polled) for first in reversed(possible)]
         return min(ways, key=lambda way: way[0])[1]
 
-    def _way(self, written: Sequence[tuple[int, int]], first: ClockSetting, *, polled: bool) -> tuple[int, list[int]]:
+    def _way(self, written: Sequence[_Edges], first: ClockSetting, *, polled: bool) -> tuple[int, list[int]]:
         """The sum of all distances, and how far each end is ahead, if the first one is by a setting."""
-        length, before_ns, ahead = 0, written[0][1] - first.ahead_ns if written else 0, list[int]()
+        length, before_ns, ahead = 0, written[0].end_ns - first.ahead_ns if written else 0, list[int]()
         slack_ns, back = self._slack_ns(polled=polled), _NEVER_BACK if polled else _BACK
-        for start, end in written:
-            gone = [(end - each.ahead_ns - before_ns, each.ahead_ns) for each in self._possible(start, end, slack_ns)]
+        for edges in written:
+            end = edges.end_ns
+            gone = [(end - each.ahead_ns - before_ns, each.ahead_ns) for each in self._possible(edges, slack_ns)]
             distance, ahead_ns = min((each if each >= 0 else -back * each, ahead_ns) for each, ahead_ns in gone)
             length += distance
             ahead.append(ahead_ns)
@@ -92,17 +115,13 @@ class SetClock:
     def _slack_ns(self, *, polled: bool) -> int:
         return (self.usual_ns // 2 if polled else _LATER_NS) if self.usual_ns else 0
 
-    def _possible(self, start_ns: int, end_ns: int, slack_ns: int) -> Sequence[ClockSetting]:
-        """The settings of an execution's end. If that is before the start, the clock was set back between them."""
-        shown = self._shown(end_ns, slack_ns)
-        if start_ns <= end_ns:
+    def _possible(self, edges: _Edges, slack_ns: int) -> Sequence[ClockSetting]:
+        """The settings of an execution's end. If the clock was set back during it, only later ones than the start's."""
+        shown = self._shown(edges.end_ns, slack_ns)
+        if edges.start_ns <= edges.end_ns and not edges.set_ns:
             return shown
         place = self.settings.index
-        later = [
-            each
-            for each in shown
-            if any(start_ns - one.ahead_ns <= end_ns - each.ahead_ns for one in self.settings[: place(each)])
-        ]
+        later = [each for each in shown if any(edges.fit(one, each) for one in self.settings[: place(each)])]
         return later or shown
 
     def _shown(self, end_ns: int, slack_ns: int) -> Sequence[ClockSetting]:
@@ -119,7 +138,8 @@ class SetClock:
             )
             for mark in span.device_intervals
         )
-        start_ns = self._start(span.start_ns, end_ns, ahead_ns)
+        known_ns = span.start_ns + span.set_ns - ahead_ns
+        start_ns = known_ns if span.set_ns else self._start(span.start_ns, end_ns, ahead_ns)
         return span._replace(start_ns=start_ns, end_ns=end_ns, device_intervals=marks)
 
     def _start(self, shown_ns: int, end_ns: int, ahead_ns: int) -> int:

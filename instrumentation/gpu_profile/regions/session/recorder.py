@@ -164,6 +164,7 @@ class Recorder:
             devices=devices,
             assumed=bool(devices) and execution.device is None,
             kernels=execution.kernel_stamps,
+            set_ns=min(0, execution.skipped_ns),
         )
         if self._write(lambda writer: writer.span(span)):
             self.spans += 1
