@@ -63,8 +63,9 @@ class NodeDriver(SilentDriver):
         self._lost_before = 0
         self._opened_ns = clock.now_ns()
         self._since_ns = self._opened_ns - nanoseconds(history_s) if history_s else None
-        self._event_ns = clock.now_ns()
         table = self._table()
+        #: The events that were there at the start or have been served. Times do not tell: the clock may be set back.
+        self._events = set(table.events)
         self.version: Final = table.driver_version
         #: The driver with which the writer reads the samples.
         self.recorded_driver: Final = table.driver
@@ -159,9 +160,8 @@ class NodeDriver(SilentDriver):
 
     def events(self) -> Sequence[Event]:
         """The events since the driver was opened, each once."""
-        since = self._event_ns
-        events = [event for event in self._table().events if event.t_ns > since]
-        self._event_ns = max((event.t_ns for event in events), default=since)
+        events = [event for event in self._table().events if event not in self._events]
+        self._events.update(events)
         return events
 
     def processes(self, device: Device) -> Sequence[ProcessUse]:
@@ -231,7 +231,9 @@ class NodeDriver(SilentDriver):
         return signal.group in self._groups
 
     def _newest_ns(self, one: NodeDevice) -> int:
-        return max((reader.newest_ns or 0 for reader in self._open_readers(one).values()), default=0)
+        now_ns = self._clock.now_ns()
+        newest = (reader.newest_ns(now_ns) for reader in self._open_readers(one).values())
+        return min(newest, key=lambda end_ns: abs(now_ns - end_ns), default=0)
 
     def _is_fresh(self, newest_ns: int) -> bool:
         limit_s = max(STALE_S, STALE_INTERVALS * self.interval_s)
@@ -240,7 +242,9 @@ class NodeDriver(SilentDriver):
     def _check_fresh(self, one: NodeDevice) -> None:
         newest_ns = self._newest_ns(one)
         if not self._is_fresh(newest_ns):
-            age = f"for {(self._clock.now_ns() - newest_ns) / NS_PER_S:.0f} s" if newest_ns else "yet"
+            age_s = (self._clock.now_ns() - newest_ns) / NS_PER_S
+            age = f"for {age_s:.0f} s" if age_s > 0 else "since the clock was set back"
+            age = age if newest_ns else "yet"
             unread = self._refused | self._unopened
             why = "".join(f" ({unread[name]})" for name in one.files[:1] if name in unread)
             raise DeviceLost(f"the timeline in {self.directory} has had no sample of {one.device.uuid} {age}{why}")

@@ -63,10 +63,12 @@ class RingReader:
         """Rows that were overwritten before they were read, or are damaged."""
         return sum(stream.lost for stream in self._streams)
 
-    @property
-    def newest_ns(self) -> int | None:
-        """The end of the newest row that existed at the start or was read since; None without rows."""
-        return max((stream.newest_ns for stream in self._streams if stream.newest_ns), default=None)
+    def newest_ns(self, now_ns: int) -> int:
+        """The end of the newest row that existed at the start or was read since; 0 without rows.
+
+        Of several streams, the end that is nearest to `now_ns`: the clock may have been set back since others had rows.
+        """
+        return min((stream.newest_ns for stream in self._streams), key=lambda end_ns: abs(now_ns - end_ns), default=0)
 
     def close(self) -> None:
         """Closing twice is fine."""
@@ -168,7 +170,7 @@ class _Cursor:
 
     def _take(self, row: tuple[int, ...], samples: list[Sample]) -> None:
         last = end = row[1]
-        self.newest_ns = max(end, self.newest_ns)
+        self.newest_ns = end
         aged = self._stream.aged
         for at, signal, absent in self._readings:
             value = row[at]

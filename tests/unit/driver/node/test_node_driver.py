@@ -22,6 +22,7 @@ from gpu_profile.driver.node.table import TimelineTable, parse, pid_namespace
 from gpu_profile.driver.node.writer import RingWriter
 from gpu_profile.driver.null import SilentDriver
 from gpu_profile.errors import DeviceLost, GpuBackendError
+from gpu_profile.history.timeline import Column
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import NS_PER_S
@@ -298,6 +299,11 @@ def test_events_are_told_once_from_its_start_on(node: Node) -> None:
     new = Event("GPU-a", node.clock.now_ns(), "xid", 79)
     node.list(listed(GPU, node.ring.name), events=[old, new])
     assert driver.events() == [new]
+    assert driver.events() == []
+    node.clock.set_back(3600)
+    another = Event("GPU-a", node.clock.now_ns(), "xid", 48)
+    node.list(listed(GPU, node.ring.name), events=[old, new, another])
+    assert driver.events() == [another]
     assert driver.events() == []
 
 
@@ -576,6 +582,25 @@ def test_a_reader_covers_no_time_that_the_clock_of_the_node_was_set_ahead_by(
     node: Node, ahead_s: float, late: int
 ) -> None:
     """The writer's samples arrive late, so that some from before the step come after it."""
+    column = sampled_over(node, ahead_s, late)
+    # Around the step, at most some samples are lost. The rows have the rate of one quantum in 0.1 s.
+    assert 10 * NS_PER_S <= column.total_covered_ns <= 12 * NS_PER_S
+    assert column.total_mass * 10**8 == pytest.approx(column.total_covered_ns, abs=1e8)
+    assert column.dropped["clock set back"] == 0
+
+
+@pytest.mark.parametrize("late", [0, 2])
+@pytest.mark.parametrize("back_s", [0.5, 3.0, 60.0, 3600.0])
+def test_a_reader_goes_on_when_the_clock_of_the_node_is_set_back(node: Node, back_s: float, late: int) -> None:
+    column = sampled_over(node, -back_s, late)
+    assert 11 * NS_PER_S <= column.total_covered_ns <= 12 * NS_PER_S
+    assert column.total_mass == 119
+    assert column.watermark_ns == node.clock.now_ns()
+    assert column.dropped["clock set back"] == 1
+
+
+def sampled_over(node: Node, ahead_s: float, late: int) -> Column:
+    """The energy counter of a reader over 12 s, which grows by 1 in 0.1 s. In the middle, the clock is set ahead."""
     sampler = Sampler(node.open, clock=node.clock)
     for i in range(120):
         if i == 60:
@@ -584,9 +609,5 @@ def test_a_reader_covers_no_time_that_the_clock_of_the_node_was_set_ahead_by(
         node.write()
         if i not in range(60 - late, 60):
             sampler.step(force=True)
-    column = sampler.timelines[0].columns[rows.ENERGY]
     assert sampler.driver is not None
-    # Around the step, at most some samples are lost. The rows have the rate of one quantum in 0.1 s.
-    assert 10 * NS_PER_S <= column.total_covered_ns <= 12 * NS_PER_S
-    assert column.total_mass * 10**8 == pytest.approx(column.total_covered_ns, abs=1e8)
-    assert column.dropped["clock set back"] == 0
+    return sampler.timelines[0].columns[rows.ENERGY]
