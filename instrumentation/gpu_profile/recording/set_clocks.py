@@ -42,7 +42,7 @@ class ClockSetting(NamedTuple):
     ahead_ns: int
 
 
-class _Edges(NamedTuple):
+class _ShownExecution(NamedTuple):
     """An execution as the clock showed it, in ns. `set_ns` as of a `SpanRecord`."""
 
     start_ns: int
@@ -81,7 +81,10 @@ class SetClock:
 
         Executions are in the order of writing.
         """
-        edges = [_Edges(start_ns, start_ns), *(_Edges(span.start_ns, span.end_ns, span.set_ns) for span in spans)]
+        edges = [
+            _ShownExecution(start_ns, start_ns),
+            *(_ShownExecution(span.start_ns, span.end_ns, span.set_ns) for span in spans),
+        ]
         first, *ahead = self._ahead(edges, polled=False)
         return first, list(map(self.span, spans, ahead))
 
@@ -92,14 +95,14 @@ class SetClock:
         the shortest way through all ends; of several such settings, the last. Times of `polled` readings never go back,
         and lie within the sampled time.
         """
-        return self._ahead([_Edges(end, end) for end in ends], polled=polled)
+        return self._ahead([_ShownExecution(end, end) for end in ends], polled=polled)
 
-    def _ahead(self, written: Sequence[_Edges], *, polled: bool) -> list[int]:
+    def _ahead(self, written: Sequence[_ShownExecution], *, polled: bool) -> list[int]:
         possible = self._possible(written[0], self._slack_ns(polled=polled)) if written else self.settings
         ways = [self._way(written, first, polled=polled) for first in reversed(possible)]
         return min(ways, key=lambda way: way[0])[1]
 
-    def _way(self, written: Sequence[_Edges], first: ClockSetting, *, polled: bool) -> tuple[int, list[int]]:
+    def _way(self, written: Sequence[_ShownExecution], first: ClockSetting, *, polled: bool) -> tuple[int, list[int]]:
         """The sum of all distances, and how far each end is ahead, if the first one is by a setting."""
         length, before_ns, ahead = 0, written[0].end_ns - first.ahead_ns if written else 0, list[int]()
         slack_ns, back = self._slack_ns(polled=polled), _NEVER_BACK if polled else _BACK
@@ -115,7 +118,7 @@ class SetClock:
     def _slack_ns(self, *, polled: bool) -> int:
         return (self.usual_ns // 2 if polled else _LATER_NS) if self.usual_ns else 0
 
-    def _possible(self, edges: _Edges, slack_ns: int) -> Sequence[ClockSetting]:
+    def _possible(self, edges: _ShownExecution, slack_ns: int) -> Sequence[ClockSetting]:
         """The settings of an execution's end. If the clock was set back during it, only later ones than the start's."""
         shown = self._shown(edges.end_ns, slack_ns)
         if edges.start_ns <= edges.end_ns and not edges.set_ns:
