@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from gpu_profile.catalogue import Kind, Signal
+from gpu_profile.catalogue.signals import UTILIZATION
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.solving.design import (
     Design,
@@ -253,7 +254,8 @@ class Likelihood:
         # A reading of a moment after its stamp: only inaccurate stamps can show that.
         early = not sensor.in_step and sensor.lag_ns < -GUARD_NS
         strange = (other_period or extra_lag) + self._in_parts(sensor)
-        unknown = len(self.windows.ends) * math.log(1 / _KNOWN) if self._whole and self._in_parts(sensor) else 0.0
+        whole = self._whole and self.lead.kind is Kind.COUNTER
+        unknown = len(self.windows.ends) * math.log(1 / _KNOWN) if whole and self._in_parts(sensor) else 0.0
         return _STRANGE * strange + _UNUSUAL * (unheard + is_late(sensor) + early) + unknown
 
     def _explained(self, sensor: Sensor, rates: Floats) -> float:
@@ -278,8 +280,9 @@ class Likelihood:
         return max(1.0, sensor.length_ns or float((self.windows.ends - self.windows.starts).mean()))
 
     def _in_parts(self, sensor: Sensor) -> bool:
-        """Whether a counter counts a part of each period for all of it."""
-        return self.lead.kind is Kind.COUNTER and sensor.window_ns > 0
+        """Whether a counter counts a part of each period for all of it, or utilisation is of a part."""
+        part = self.lead.kind is Kind.COUNTER or (self.lead is UTILIZATION and sensor.window_ns < self.lead.refresh_ns)
+        return part and sensor.window_ns > 0
 
     def _excused(self, sensor: Sensor, best: Sensor) -> float:
         """The share of the stamp errors' effect that excuses a larger error than the best timing's.
