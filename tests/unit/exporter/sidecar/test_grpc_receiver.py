@@ -1,18 +1,26 @@
 """OTLP over gRPC: what is taken and what is refused, as real clients meet it."""
 
+import resource
+import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Self
 
 import grpc
 import pytest
 import trustme
 from support.otlp_traces import request_of, span
+from support.programs import until
 
 from gpu_profile.errors import UsageError
 from gpu_profile_exporter.config import Address
 from gpu_profile_exporter.server.connection import Ends
 from gpu_profile_exporter.server.counts import Counts
+from gpu_profile_exporter.server.limits import Limits
+from gpu_profile_exporter.sidecar import grpc_receiver
 from gpu_profile_exporter.sidecar.encodings import MOST_BYTES
 from gpu_profile_exporter.sidecar.grpc_receiver import GrpcReceiver, _ends
 from gpu_profile_exporter.sidecar.peers import _inode
@@ -110,6 +118,91 @@ def test_forty_clients_at_once_are_all_served(world: World) -> None:
         said = list(pool.map(world.send, [REQUEST] * 40))
     assert set(said) == {"OK b''"}
     assert world.counts.requests[METHOD, 200] == len(world.requests) == 40
+
+
+class Stalled:
+    """Requests whose message never comes, over one connection."""
+
+    def __init__(self, world: World, n: int) -> None:
+        self._ended = threading.Event()
+        self._channel = grpc.insecure_channel(str(world.receiver.address))
+        self.calls = [self._channel.stream_unary(METHOD).future(self._nothing()) for _ in range(n)]
+
+    def _nothing(self) -> Iterator[bytes]:
+        self._ended.wait(60)
+        yield from ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._channel.close()
+
+
+def test_requests_that_never_arrive_delay_no_other_and_the_oldest_give_way(world: World) -> None:
+    most = grpc_receiver._MOST_PARTIAL
+    with Stalled(world, most + 4) as stalled:
+        until(lambda: world.counts.rejected["evicted"] >= 4, "four are refused")
+        for _ in range(3):
+            assert world.send(REQUEST) == "OK b''"
+        assert world.counts.rejected["evicted"] == 5
+        codes = [call.code().name for call in stalled.calls if call.done()]
+        assert set(codes) == {"UNAVAILABLE"}
+        assert world.counts.requests[METHOD, 503] == 5
+        assert len(world.receiver._partial) == most - 1
+    until(lambda: not world.receiver._partial, "the others end with their connection")
+
+
+def test_a_request_that_does_not_arrive_in_time_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_receiver, "_LIMITS", Limits(body_s=0.05))
+    with Stalled(world, 1) as stalled, pytest.raises(grpc.RpcError):
+        stalled.calls[0].result(30)
+    assert stalled.calls[0].code().name == "UNAVAILABLE"
+    assert world.counts.rejected["slow_request"] == 1
+
+
+def test_a_request_without_a_message_is_invalid(world: World) -> None:
+    with grpc.insecure_channel(str(world.receiver.address)) as channel, pytest.raises(grpc.RpcError) as failed:
+        channel.stream_unary(METHOD)(iter(()), timeout=10)
+    assert failed.value.code().name == "INVALID_ARGUMENT"
+
+
+def test_a_defect_with_one_request_is_logged_in_a_line_and_ends_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as patched, caplog.at_level("INFO"):
+        patched.setattr(world, "requests", None)
+        assert world.send(REQUEST) == "INTERNAL"
+    assert [(record.name, record.exc_info) for record in caplog.records] == [("gpu_profile_exporter", None)]
+    assert world.send(REQUEST) == "OK b''"
+    assert world.counts.requests[METHOD, 500] == 1
+
+
+def test_connections_leave_half_of_the_descriptors_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (8, 8))
+    world = World()
+    with ExitStack() as stack:
+        opened = [
+            stack.enter_context(socket.create_connection((HERE.host, world.receiver.address.port), timeout=10))
+            for _ in range(6)
+        ]
+        # A server begins with its settings.
+        assert sum(bool(connection.recv(9)) for connection in opened if not _refused(connection)) == 4
+    world.receiver.stop()
+
+
+def _refused(connection: socket.socket) -> bool:
+    try:
+        return not connection.recv(1, socket.MSG_PEEK)
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize(("limit", "most"), [(1024, 512), (1 << 40, 1 << 19), (resource.RLIM_INFINITY, 1 << 20)])
+def test_the_limit_of_descriptors_may_be_any_number(limit: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    assert grpc_receiver._most_connections() == most
 
 
 def test_a_port_that_is_taken_is_the_users_error(world: World) -> None:
