@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 from support.servers import GET, InlineRendering, Line, Receiving
 
 from gpu_profile_exporter.server import Limits
+from gpu_profile_exporter.server.answers import AuthorizedRequest
 from gpu_profile_exporter.server.connection import address
+from gpu_profile_exporter.server.routes import Response
 from gpu_profile_exporter.server.settings import Bucket
 
 PARTS = st.sampled_from(
@@ -75,6 +78,59 @@ def test_bodies_are_received_whole_however_they_are_cut_and_one_connection_has_m
             for start, end in pairwise(cuts):
                 line.send(sent[start:end])
         assert getattr(line.handler, "bodies", None) == bodies
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def test_between_chunks_that_arrive_together_other_connections_have_their_turn() -> None:
+    taken: list[int] = []
+
+    class Slow(Receiving):
+        async def answer(self, request: AuthorizedRequest, ends_s: float) -> Response:
+            await request.receive_body(lambda part: taken.append(len(part)))
+            return Response(200, b"")
+
+    with closing(Line(handle=Slow)) as line:
+        line.connection.data_received(CHUNKED + b"1\r\nx\r\n" * 900)
+        seen = [0]
+        while not seen[1:] or seen[-1] > seen[-2]:
+            assert not line.wire.reading
+            line.loop.turn(1)
+            seen.append(len(taken))
+        assert seen[-1] == 900
+        assert max(after - before for before, after in pairwise(seen)) <= 50
+        assert line.wire.reading
+        line.send(b"0\r\n\r\n")
+        assert line.wire.sent.startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_body_that_drips_in_may_have_any_number_of_parts() -> None:
+    with closing(Line(handle=Receiving)) as line:
+        line.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1500\r\n\r\n")
+        for _ in range(1500):
+            line.send(b"x")
+        assert line.wire.sent.startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_connection_whose_body_does_not_come_gives_way_to_a_new_one() -> None:
+    with closing(Line(Limits(connections=1), handle=Receiving)) as line:
+        line.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nx")
+        assert line.connection.busy
+        assert line.admission.make_room() is line.connection
+
+
+def test_a_connection_whose_body_has_come_keeps_its_place() -> None:
+    class Waiting(Receiving):
+        async def answer(self, request: AuthorizedRequest, ends_s: float) -> Response:
+            await super().answer(request, ends_s)
+            await asyncio.sleep(1)
+            return Response(200, b"")
+
+    with closing(Line(Limits(connections=1), handle=Waiting)) as line:
+        line.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nxx")
+        assert line.connection.busy
+        assert line.admission.make_room() is None
 
 
 def test_a_client_that_says_nothing_is_dropped(line: Line) -> None:

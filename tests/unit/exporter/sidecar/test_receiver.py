@@ -156,6 +156,19 @@ def test_a_body_in_chunks_that_drip_in_is_taken(server: Server, taking: Taking) 
     assert taking.requests[0].data == REQUEST
 
 
+@pytest.mark.parametrize(("size", "status"), [(1, 400), (40, 400), (64, 200)])
+def test_a_body_in_many_short_chunks_is_refused(server: Server, taking: Taking, size: int, status: int) -> None:
+    # An unknown field, 15, of this many bytes with its head.
+    chunk = b"%x\r\n" % size + (b"\x7a" + bytes([size - 2]) + b"x" * (size - 2) if size > 1 else b"x") + b"\r\n"
+    head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: {PROTOBUF}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with connect(server) as connection:
+        with suppress(ConnectionError):  # the rest is not read
+            connection.sendall(head.encode() + chunk * 5_000 + b"0\r\n\r\n")
+        assert answer(connection)[0] == status
+    assert server.counts.rejected["bad_request"] == (status == 400)
+    assert not taking.arriving
+
+
 def test_a_client_that_asks_first_whether_it_may_send_is_told_to_go_on(server: Server, taking: Taking) -> None:
     head = post(PROTOBUF, b"", "Expect: 100-continue", size=len(REQUEST))
     with connect(server) as connection:
