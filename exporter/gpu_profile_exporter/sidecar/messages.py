@@ -10,8 +10,10 @@ from gpu_profile_exporter.sidecar.trace_request import MOST_MESSAGES, FieldPosit
 
 #: Parts of the module's and of the class's name, by signal.
 _REQUESTS: Final = {"traces": ("trace", "Trace"), "metrics": ("metrics", "Metrics"), "logs": ("logs", "Logs")}
-#: Most objects of a request in JSON. Parsing takes hundreds of bytes per object.
+#: Most objects and arrays of a request in JSON, and most values, by their separators. Parsing takes tens to hundreds of
+#: bytes for each, and no other thread runs meanwhile.
 _MOST_OBJECTS: Final = 1_000_000
+_MOST_VALUES: Final = 3_000_000
 #: The fields of a metric with data points: gauge, sum, histogram, exponential histogram and summary.
 _POINTS_OF: Final = (5, 7, 9, 10, 11)
 _IDS: Final = frozenset({"trace_id", "span_id", "parent_span_id"})
@@ -41,8 +43,10 @@ def from_json(content: bytes, signal: str) -> bytes:
     """
     from google.protobuf.json_format import Parse, ParseError
 
-    if content.count(b"{") > _MOST_OBJECTS:
-        raise TooManyError(f"more than {_MOST_OBJECTS} objects")
+    if content.count(b"{") + content.count(b"[") > _MOST_OBJECTS or content.count(b",") > _MOST_VALUES:
+        raise TooManyError(f"more than {_MOST_OBJECTS} objects and arrays, or {_MOST_VALUES} values")
+    if not content.lstrip().startswith(b"{"):
+        raise ValueError("no JSON object")  # of a string or an array, the parser would ignore the content
     try:
         request = Parse(content, request_class(signal)(), ignore_unknown_fields=True)
     except ParseError as error:

@@ -33,6 +33,9 @@ MOST_ARRIVING: Final = 64 << 20
 #: on. For smaller ones two changes of threads cost more than they save: this many bytes take 2 to 9 ms, if nothing has
 #: to be waited for.
 _MOST_AT_ONCE: Final = 1 << 18
+#: Larger bodies in JSON, all compressed ones in JSON, and larger ones than `_MOST_AT_ONCE` may take seconds. A second
+#: thread processes them, so that no other body waits for them.
+_MOST_JSON: Final = 1 << 16
 _PLAIN: Final = "identity"
 #: A refused body is received up to this size, so that the sender can read the reason. Then the connection ends.
 _MOST_DISCARDED: Final = 4 * MOST_BYTES
@@ -50,7 +53,7 @@ Take = Callable[[bytes, str, Ends | None], None]
 
 
 class Receiver:
-    """Answers POSTs for each signal in `takes`. These functions run in one more thread, and small requests in the
+    """Answers POSTs for each signal in `takes`. These functions run in two more threads, and small requests in the
     loop's thread while `prompt()` says that these functions do not wait."""
 
     def __init__(
@@ -68,10 +71,12 @@ class Receiver:
         self._prompt = prompt
         self._arriving = 0
         self._worker: Worker[None] = Worker("gpu-profile-receive", loop)
+        self._slow_worker: Worker[None] = Worker("gpu-profile-convert", loop)
 
     def stop(self) -> None:
-        """End the thread."""
+        """End both threads."""
         self._worker.stop()
+        self._slow_worker.stop()
 
     async def answer(self, request: AuthorizedRequest, ends_s: float) -> Response | None:  # noqa: ARG002 - a body has its own deadline
         """The answer, in the encoding of the request."""
@@ -90,10 +95,12 @@ class Receiver:
             if kind not in (PROTOBUF, JSON):
                 raise Refused(415, "content_type", f"the content type is {kind or 'missing'}, not {PROTOBUF} or {JSON}")
             encoding = request.headers.get("content-encoding", _PLAIN).strip().lower()
-            if kind == PROTOBUF and encoding == _PLAIN and len(data) <= _MOST_AT_ONCE and self._prompt():
+            quick = len(data) <= (_MOST_AT_ONCE if kind == PROTOBUF else _MOST_JSON if encoding == _PLAIN else 0)
+            if quick and kind == PROTOBUF and encoding == _PLAIN and self._prompt():
                 take(data, kind, request.ends)
             else:
-                await self._worker.do(lambda: take(unpacked(data, encoding), kind, request.ends))
+                worker = self._worker if quick else self._slow_worker
+                await worker.do(lambda: take(unpacked(data, encoding), kind, request.ends))
         except BrokenBody as broken:
             return _refusal(kind, self._counted(Refused(400, "bad_request", str(broken))), CLOSE)
         except Refused as refused:

@@ -190,6 +190,10 @@ def test_a_client_that_asks_first_whether_it_may_send_is_told_to_go_on(server: S
         (post(PROTOBUF, gzip.compress(REQUEST)[:-9], "Content-Encoding: gzip"), 400, "undecodable"),
         (post(JSON, b"[" * 100_000), 400, "undecodable"),
         (post(JSON, b"null"), 400, "undecodable"),
+        (post(JSON, b' "resourceSpans"'), 400, "undecodable"),
+        (post(JSON, b"[]"), 400, "undecodable"),
+        (post(JSON, b'{"x":[' + b"[]," * 1_000_000 + b"[]]}"), 413, "body"),
+        (post(JSON, b'{"x":[' + b"1.5," * 3_000_001 + b"1]}"), 413, "body"),
         (post(JSON, b"\xff\xfe"), 400, "undecodable"),
         (post(PROTOBUF, REQUEST, path="/v1/metrics"), 404, "path"),
         (b"GET /v1/traces HTTP/1.1\r\nHost: x\r\n\r\n", 405, "method"),
@@ -289,6 +293,35 @@ def test_a_small_request_is_answered_while_a_compressed_one_is_processed() -> No
         end.set()
         assert answer(first)[0] == 200
     assert taken == ["small", "compressed"]
+    server.stop()
+
+
+@pytest.mark.parametrize(
+    "slow",
+    [
+        post(JSON, json.dumps(IN_JSON).encode() + b" " * (1 << 16)),
+        post(JSON, gzip.compress(json.dumps(IN_JSON).encode()), "Content-Encoding: gzip"),
+        post(PROTOBUF, gzip.compress(os.urandom(1 << 19), 0), "Content-Encoding: gzip"),
+    ],
+    ids=["json", "compressed json", "compressed"],
+)
+def test_no_small_request_waits_for_one_that_may_take_seconds(slow: bytes) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def take(*_: object) -> None:
+        if not begun.is_set():
+            begun.set()
+            end.wait(20)
+
+    server = Server(Address("127.0.0.1", 0), partial(Receiver, {"traces": take}))
+    server.start()
+    with connect(server) as first:
+        first.sendall(slow)
+        assert begun.wait(10)
+        assert send(server, post(PROTOBUF, gzip.compress(REQUEST), "Content-Encoding: gzip"))[0] == 200
+        assert send(server, post(JSON, json.dumps(IN_JSON).encode()))[0] == 200
+        end.set()
+        assert answer(first)[0] == 200
     server.stop()
 
 
