@@ -21,6 +21,9 @@ MOST_NESTED: Final = 32
 _TRACE_ID: Final = 16
 _NO_ID: Final = bytes(8)
 _KEY: Final = _TRACE_ID + len(_NO_ID)
+#: Most recent spans: of those in dictionaries, each of 400 bytes with a missing parent, and of all, each of 65 bytes.
+_MOST_LINKED: Final = 200_000
+_MOST_ROWS: Final = 1_000_000
 #: Fewer spans are looked up one by one: for them, numpy's cost per call dominates.
 _FEW: Final = 60
 
@@ -50,6 +53,12 @@ class RecentSpans:
         self.skipped: dict[bytes, bytes] = {}
         #: The numbers of rows by the missing parent.
         self.waiting: dict[bytes, list[int]] = {}
+
+    @property
+    def full(self) -> bool:
+        """Whether it takes as much memory as it may."""
+        linked = len(self.numbers) + len(self.skipped) + len(self.waiting)
+        return linked >= _MOST_LINKED or len(self.ends) >= _MOST_ROWS
 
     def settle(self) -> None:
         """Move the keys in `queue` to `numbers`."""
@@ -85,8 +94,8 @@ class Ancestry:
         self.nested: list[tuple[int, Execution]] = []
 
     def expire(self, now_ns: int) -> None:
-        """Remove spans that arrived more than twice `keep_ns` ago."""
-        if not 0 <= now_ns - self._renewed_ns < self._keep_ns:
+        """Remove spans that arrived more than twice `keep_ns` ago. If there are too many, remove the oldest ones."""
+        if self.recent.full or not 0 <= now_ns - self._renewed_ns < self._keep_ns:
             self._renewed_ns = now_ns
             self._before = self.recent
             self.recent = RecentSpans(self._before.first + len(self._before.ends), len(self._before.hashes))

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _FAILED: Final = 2
 #: Fewer spans are parsed one by one: for them, numpy's cost per call dominates.
 _FEW: Final = 60
+#: Most bytes of a key. Valid ones have 24.
+_LONGEST_KEY: Final = 64
 #: The keys of a span's fields in their order (a trace's id, a span's id, trace state, parent, name, kind, start, end)
 #: and the key of the field after them, or a later one.
 _TRACE, _ID, _STATE, _PARENT, _NAME, _KIND, _START, _END, _NEXT = 0x0A, 0x12, 0x1A, 0x22, 0x2A, 0x30, 0x39, 0x41, 0x4A
@@ -36,7 +38,8 @@ _LATE: Final = RareTexts(RareText(b"\x18\x02"), RareText(b"\x22\x08"), RareText(
 
 
 class SpanFields(NamedTuple):
-    """Columns by span. A key is a trace's id followed by a span's id. A key in `parents` is empty without a parent.
+    """Columns by span. A key is a trace's id followed by a span's id. It is empty if they are too long, and in
+    `parents` without a parent.
 
     `labels` are in the form of `label`. `starts` and `ends` are in ns; times of more than 63 bits are negative.
     `states`: the spans that have a trace state. `failed`: the spans with a status of failure.
@@ -72,8 +75,8 @@ class SpanFields(NamedTuple):
         failed = [i for i in fields.failed if _has_failed(request.span(i))]
         for i, span in others:
             fields.labels[i] = label(span.kind, span.name)
-            fields.keys[i] = span.trace_id + span.span_id
-            fields.parents[i] = span.parent_span_id and span.trace_id + span.parent_span_id
+            fields.keys[i] = _key(span.trace_id, span.span_id)
+            fields.parents[i] = span.parent_span_id and _key(span.trace_id, span.parent_span_id)
             starts[i], ends[i] = span.start_time_unix_nano, span.end_time_unix_nano
             if span.trace_state:
                 states.append(i)
@@ -88,6 +91,11 @@ class SpanFields(NamedTuple):
             arrived = arrived | {key for key, times in Counter(self.keys).items() if times > 1}
         edges = {i + more for i, key in enumerate(self.keys) if key in arrived for more in (0, 1)} if arrived else set()
         yield from starmap(range, pairwise(sorted({0, *edges, n})))
+
+
+def _key(trace: bytes, span: bytes) -> bytes:
+    # Invalid ids may be as large as a request, and keys are kept.
+    return trace + span if len(trace) + len(span) <= _LONGEST_KEY else b""
 
 
 def label(kind: int, name: str) -> bytes:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_profile.regions.execution import Execution
+from gpu_profile_exporter.sidecar import ancestry as module
 from gpu_profile_exporter.sidecar.ancestry import MOST_NESTED, Ancestry, RecentSpans
 
 SECOND = 1_000_000_000
@@ -70,6 +71,27 @@ def test_what_came_long_ago_is_forgotten() -> None:
     assert ancestry.row(0)[0] is outer
     ancestry.expire(12 * SECOND)
     assert ancestry.find(OUTER) is None
+
+
+@pytest.mark.parametrize(("parent", "own"), [("missing", True), ("missing", False), ("", True)])
+def test_of_very_many_spans_in_a_short_time_the_oldest_are_forgotten(
+    parent: str, own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_LINKED" if parent else "_MOST_ROWS", 1_000)
+    ancestry = Ancestry(keep_ns=SECOND)
+    for n in range(1, 5_000, 100):
+        ancestry.expire(10 * SECOND)
+        keys = [TRACE + i.to_bytes(8, "big") for i in range(n, n + 100)]
+        parents = [TRACE + b"m" + i.to_bytes(7, "big") if parent else b"" for i in range(n, n + 100)]
+        if own:
+            ancestry.add(keys, parents, [begun("a")] * 100, np.zeros(100, np.int64), np.zeros(100, np.int64))
+        else:
+            for key, above in zip(keys, parents, strict=True):
+                ancestry.skip(key, above)
+        kept = [len(each.ends) + len(each.skipped) for each in (ancestry.recent, ancestry._before)]
+        assert max(kept) <= 1_000
+        assert ancestry.arrive([keys[0]]), "the last ones are found"
+    assert not ancestry.arrive([TRACE + bytes(7) + b"\1"])
 
 
 @pytest.mark.parametrize("inner_first", [True, False])

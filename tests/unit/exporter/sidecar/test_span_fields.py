@@ -84,6 +84,16 @@ def test_columns_are_the_fields_of_the_spans(spans: list[tuple[bytes, Span, str]
     assert fields.failed == [i for i, span in enumerate(parsed) if span.status.code == 2]
 
 
+@pytest.mark.parametrize("n", [1, MANY])
+def test_ids_that_are_far_too_long_are_not_kept(n: int) -> None:
+    spans = [
+        _span(1_000, 8, 8, "", "GET /x", 2, 1, 2, None, None, 0),
+        _span(16, 999, 0, "", "", 2, 1, 2, None, None, 0),
+    ]
+    fields = SpanFields.of(TraceRequest(request_of(spans * n)))
+    assert set(fields.keys) == set(fields.parents) == {b""}
+
+
 @pytest.mark.parametrize("late", ["name", "kind", "parent_span_id", "trace_state", "n", "b"])
 def test_a_field_after_attributes_and_status_is_seen(late: str) -> None:
     one = _span(16, 8, 8, "ot=th:8", "GET /x", 3, 5, 6, 2, "x", 0x301)
