@@ -232,3 +232,7 @@ def test_a_sensor_that_follows_goes_with_a_clock_that_drifts() -> None:
     for some in (renewals[:500], renewals[500_000:500_500], renewals[-500:]):
         moments = sensor.placed(some + MS).moments(some + MS)
         assert np.abs(moments - some).max() < 0.2 * MS
+
+
+def test_two_readings_show_the_time_between_them() -> None:
+    assert shown_period_ns(np.array([5 * MS, 105 * MS])) == 100 * MS

@@ -283,7 +283,8 @@ def shown_period_ns(stamps: Ints) -> int:
         at = stamps[low : high : max(1, (high - low) // _ENOUGH)] - stamps[low]
         # The phases of a period that is one turn off over all readings cancel out.
         for turns in (1.0, 2 / _TURNS):
-            tried = 1 / (1 / period + np.linspace(-turns, turns, _TURNS) / max(1, int(at[-1])))
+            rates = 1 / period + np.linspace(-turns, turns, _TURNS) / max(1, int(at[-1]))
+            tried = 1 / rates[rates > 0]
             period = float(tried[np.abs([np.exp(2j * np.pi * at / each).mean() for each in tried]).argmax()])
         if high - low == len(stamps):
             return round(period)
