@@ -135,6 +135,7 @@ class SpanPipeline:
     def _hold(self, request: TraceRequest, reserved: int, record: QueuedItem | None) -> None:
         joined = self.join.take(request)
         tickets = self._costs.take(request) if self._costs is not None else []
+        request.release()
         with self._lock:
             deadline_ns = self._clock.now_ns() + nanoseconds(DEADLINE_S)
             self._held.append(_WaitingRequest(joined, deadline_ns, reserved, record, tickets))

@@ -117,20 +117,26 @@ class TraceRequest:
         resources = inside(FieldPosition(0, 0, len(data)), _OF_RESOURCE)
         #: The positions of the ResourceSpans, each with the positions of its ScopeSpans.
         self._places = [(place, inside(place, _NESTED)) for place in resources]
-        spans = [inside(scope, _NESTED) for _, scopes in self._places for scope in scopes]
+        #: The positions of the spans of each scope.
+        self._spans = [inside(scope, _NESTED) for _, scopes in self._places for scope in scopes]
         try:
-            self._request: Any = ExportTraceServiceRequest.FromString(data)
+            request: Any = ExportTraceServiceRequest.FromString(data)
         except DecodeError as error:
             raise ValueError(str(error)) from error
-        pairs = ((one.resource, one.scope_spans) for one in self._request.resource_spans)
+        pairs = ((one.resource, one.scope_spans) for one in request.resource_spans)
         read = ((resource, each) for resource, scopes in pairs for each in scopes)
-        #: All scopes, in order.
+        #: All scopes, in order, until `release`.
         self.scopes = [
-            Scope(resource, each.scope.name, each.spans, at) for (resource, each), at in zip(read, spans, strict=True)
+            Scope(resource, each.scope.name, each.spans, at)
+            for (resource, each), at in zip(read, self._spans, strict=True)
         ]
 
         #: The number of the first span of each scope, and the number of all spans.
-        self._firsts = [0, *accumulate(map(len, spans))]
+        self._firsts = [0, *accumulate(map(len, self._spans))]
+
+    def release(self) -> None:
+        """Free the parsed spans, which may take ten times the memory of the bytes. Only `parts` may follow."""
+        self.scopes = []
 
     def __len__(self) -> int:
         """The number of spans."""
@@ -139,12 +145,12 @@ class TraceRequest:
     @property
     def contents(self) -> Ints:
         """The offsets of the contents of all spans."""
-        return _together(scope.places.contents for scope in self.scopes)
+        return _together(places.contents for places in self._spans)
 
     @property
     def extents(self) -> Ints:
         """The offsets of the ends of all spans."""
-        return _together(scope.places.ends for scope in self.scopes)
+        return _together(places.ends for places in self._spans)
 
     def span(self, number: int) -> Span:
         """A span by its number in the request."""
@@ -164,15 +170,13 @@ class TraceRequest:
         data = self.data
         whole = _Pieces([data], len(data))
         if any(map(any, added)):
-            whole = _spliced(data, 0, len(data), self._resources(zip(self.scopes, added, strict=True)))
+            whole = _spliced(data, 0, len(data), self._resources(zip(self._spans, added, strict=True)))
         if whole.size <= most or len(self) < 2:
             return [RequestPart(*whole, len(self))]
         sizes = [
             end - key + len(more)
-            for scope, mores in zip(self.scopes, added, strict=True)
-            for key, end, more in zip(
-                scope.places.keys, scope.places.ends, mores or [b""] * len(scope.places), strict=True
-            )
+            for places, mores in zip(self._spans, added, strict=True)
+            for key, end, more in zip(places.keys, places.ends, mores or [b""] * len(places), strict=True)
         ]
         around = whole.size - sum(sizes)  # every part repeats the bytes around the spans
         part, filled, number = [], 0, 0
@@ -187,28 +191,30 @@ class TraceRequest:
         """The request with the spans of part `number` only."""
         data, at = self.data, 0
         kept: list[list[bytes | None]] = []
-        for scope, mores in zip(self.scopes, added, strict=True):
-            numbers = part[at : at + len(scope.places)]
-            at += len(scope.places)
+        for places, mores in zip(self._spans, added, strict=True):
+            numbers = part[at : at + len(places)]
+            at += len(places)
             kept.append(
                 [more if i == number else None for i, more in zip(numbers, mores or [b""] * len(numbers), strict=True)]
             )
-        scopes = iter(zip(self.scopes, kept, strict=True))
+        scopes = iter(zip(self._spans, kept, strict=True))
         resources = []
         for place, inside in self._places:
             grown = [
-                (around, _scope_spans(data, around, scope.places, more))
-                for around, (scope, more) in zip(inside, scopes, strict=False)
+                (around, _scope_spans(data, around, places, more))
+                for around, (places, more) in zip(inside, scopes, strict=False)
             ]
             resources.append((place, _message(_OF_RESOURCE, _spliced(data, place.content, place.end, grown))))
         return RequestPart(*_spliced(data, 0, len(data), resources), part.count(number))
 
-    def _resources(self, scopes: Iterator[tuple[Scope, Sequence[bytes]]]) -> Iterator[tuple[FieldPosition, _Pieces]]:
+    def _resources(
+        self, scopes: Iterator[tuple[FieldPositions, Sequence[bytes]]]
+    ) -> Iterator[tuple[FieldPosition, _Pieces]]:
         data = self.data
         for place, inside in self._places:
             grown = [
-                (around, _scope_spans(data, around, scope.places, more))
-                for around, (scope, more) in zip(inside, scopes, strict=False)
+                (around, _scope_spans(data, around, places, more))
+                for around, (places, more) in zip(inside, scopes, strict=False)
                 if any(more)
             ]
             if grown:

@@ -117,6 +117,18 @@ def test_requests_that_are_ready_go_on_together_and_in_order(gzip: bool) -> None
     assert world.told("receive.spans", outcome="joined") == world.told("push.items") == 4
 
 
+def test_a_request_that_waits_takes_no_memory_for_its_parsed_spans() -> None:
+    world = World()
+    world.join.waits_s = 1.0
+    request = TraceRequest(request_of([span("a", 1, 2), span("b", 1, 2)]))
+    assert world.pipeline.take(request)
+    assert not request.scopes
+    world.clock.advance(1.0)
+    world.pipeline.step()
+    world.sender.step()
+    assert world.next.got == ["a", "b"]
+
+
 def test_what_waited_for_a_next_receiver_goes_on_together_once_it_is_back() -> None:
     world = World(AWAY)
     for name in "abcd":

@@ -147,7 +147,7 @@ def test_a_request_in_parts_has_every_span_once_with_its_attributes_and_all_arou
     for part, _ in parts:
         again = ExportTraceServiceRequest.FromString(part)
         assert [(r.resource, len(r.scope_spans)) for r in again.resource_spans] == [
-            (r.resource, len(r.scope_spans)) for r in request._request.resource_spans
+            (r.resource, len(r.scope_spans)) for r in ExportTraceServiceRequest.FromString(request.data).resource_spans
         ]
     if len(whole) > most:
         largest = max((place.end - place.key for place in places(TraceRequest(whole))), default=0)
