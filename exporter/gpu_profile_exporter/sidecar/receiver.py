@@ -27,7 +27,8 @@ PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
 #: Most spans in a request. Each grows by its attributes, so that the pipeline would never have room for more.
 MOST_SPANS: Final = 100_000
-#: Most bytes of all bodies that are being received.
+#: Most bytes of all bodies that are being received. If there is no room for a part, the largest incomplete body gives
+#: way to smaller ones, so that a few clients that send large bodies slowly keep no other from sending.
 MOST_ARRIVING: Final = 64 << 20
 #: Larger bodies, and bodies to decompress or to convert, are processed by a thread of their own, so that the loop goes
 #: on. For smaller ones two changes of threads cost more than they save: this many bytes take 2 to 9 ms, if nothing has
@@ -70,6 +71,7 @@ class Receiver:
         self._counts = counts
         self._prompt = prompt
         self._arriving = 0
+        self._incomplete: set[_RequestBody] = set()
         self._worker: Worker[None] = Worker("gpu-profile-receive", loop)
         self._slow_worker: Worker[None] = Worker("gpu-profile-convert", loop)
 
@@ -113,16 +115,25 @@ class Receiver:
         self._counts.rejected[refused.reason] += 1
         return refused
 
-    def arrive(self, n: int) -> bool:
-        """Reserve room for `n` more bytes. False if there is none."""
-        if self._arriving + n > MOST_ARRIVING:
-            return False
+    def arrive(self, body: _RequestBody, n: int) -> bool:
+        """Reserve room for `n` more bytes of `body`. False if there is none."""
+        while self._arriving + n > MOST_ARRIVING:
+            largest = max(self._incomplete, key=lambda one: one.reserved, default=body)
+            if largest.reserved <= body.reserved + n:
+                return False
+            largest.refuse()
+        self._incomplete.add(body)
         self._arriving += n
         return True
 
-    def leave(self, n: int) -> None:
-        """Release the room of `n` bytes."""
-        self._arriving -= n
+    def leave(self, body: _RequestBody) -> None:
+        """Release the room of a body."""
+        self._incomplete.discard(body)
+        self._arriving -= body.reserved
+
+    def complete(self, body: _RequestBody) -> None:
+        """Keep the room of a body until it leaves."""
+        self._incomplete.discard(body)
 
 
 class _RequestBody:
@@ -131,7 +142,9 @@ class _RequestBody:
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
         self._parts: list[bytes] = []
-        self._size = self._reserved = 0
+        self._size = 0
+        #: The bytes that it has room for.
+        self.reserved = 0
         self._refused: Refused | None = None
         self.endless = False
 
@@ -143,23 +156,28 @@ class _RequestBody:
         if self._refused is None:
             if self._size > MOST_BYTES:
                 self._refused = Refused(413, "body", f"a request has at most {MOST_BYTES} bytes")
-            elif not self._receiver.arrive(len(part)):
-                self._refused = Refused(503, "busy", "too much is being received")
-            else:
-                self._reserved += len(part)
+                self.discard()
+            elif self._receiver.arrive(self, len(part)):
+                self.reserved += len(part)
                 self._parts.append(part)
-                return
-            self.discard()
+            else:
+                self.refuse()
+
+    def refuse(self) -> None:
+        """Refuse it for want of room. The rest is received and discarded."""
+        self._refused = Refused(503, "busy", "too much is being received")
+        self.discard()
 
     def whole(self) -> bytes:
         """The complete body. Raises Refused if it was too large."""
         if self._refused is not None:
             raise self._refused
+        self._receiver.complete(self)
         return b"".join(self._parts)
 
     def discard(self) -> None:
-        self._receiver.leave(self._reserved)
-        self._reserved = 0
+        self._receiver.leave(self)
+        self.reserved = 0
         self._parts.clear()
 
 

@@ -274,6 +274,23 @@ def test_bodies_that_arrive_at_once_have_room_together_and_give_it_back(server: 
         assert answer(second)[0] == 200
 
 
+@pytest.mark.usefixtures("small")
+def test_a_large_body_that_does_not_come_gives_way_to_a_small_one(
+    server: Server, taking: Taking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiver, "MOST_ARRIVING", 1_000)
+    with connect(server) as first, connect(server) as second:
+        first.sendall(post(PROTOBUF, bytes(980), size=1_000))
+        until(lambda: taking.arriving >= 980)
+        second.sendall(post(PROTOBUF, REQUEST))
+        assert answer(second)[0] == 200
+        until(lambda: not taking.arriving)
+        first.sendall(bytes(20))
+        assert answer(first)[0] == 503
+    assert server.counts.rejected["busy"] == 1
+    assert [request.data for request in taking.requests] == [REQUEST]
+
+
 def test_a_small_request_is_answered_while_a_compressed_one_is_processed() -> None:
     begun, end, taken = threading.Event(), threading.Event(), list[str]()
 
