@@ -9,7 +9,6 @@ Read in this order:
 - `blocks`: the data of `timeline.js`, in a bounded number of rows: executions on lanes, signals as stretches.
 - `devices`: a device in every view: its label, its charts, the names of its holders. `live/`: the live page.
 - `perfetto`: tracks, slices and counters of a Perfetto trace. `notebook_figure`: an empty matplotlib figure.
-- `perfetto`: tracks, slices and counters of a Perfetto trace.
 - `stacks`: a profile. `pprof` and `otlp_profiles` write it.
 
 The analysis, the kernels, the regions, the command line and the exporter use it for their results. Imports the join,

@@ -17,8 +17,6 @@ from gpu_profile.units import NS_PER_S
 #: Blocks in a page, all together: 16 bytes each, a third more as text.
 MOST_BLOCKS: Final = 30_000
 LEAST_ROWS: Final = 200
-#: The number of different colours for regions in `page.css`.
-HUES: Final = 10
 #: Lanes of one group. Executions on further lanes are drawn on the last.
 MOST_LANES: Final = 28
 #: Tracks that are searched for room. With more executions at once, the rest overlap on the last track.

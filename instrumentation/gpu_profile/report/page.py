@@ -6,9 +6,9 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
-from gpu_profile.regimes import Regime
+from gpu_profile.regimes import Regime, Verdict
 from gpu_profile.regimes.palette import COLOURS
 from gpu_profile.report.table import REGIME
 
@@ -16,12 +16,19 @@ from gpu_profile.report.table import REGIME
 _WORDS: Final = frozenset(
     {"region", "device", "name", "uuid", REGIME, "kernel", "operator", "copies", "memory", "counter"}
 )
+#: The number of different colours for regions in `page.css`.
+HUES: Final = 10
 #: Lines of a section, at most.
 _MOST_LINES: Final = 60
 #: The mark of a page on simulated devices.
 SIMULATED: Final = ' <span class="mark">SIMULATED</span>'
 TIMELINE: Final = (
     '<section id="timeline" tabindex="0" aria-label="Timeline: arrows move, plus and minus zoom, 0 shows all">'
+)
+#: The beginning of a timeline's hints.
+_MOVES: Final = (
+    "Drag to zoom into a stretch, shift-drag to move, <kbd>Ctrl</kbd>+wheel to zoom, double click for all. "
+    "With the timeline in focus: <kbd>←</kbd> <kbd>→</kbd> move, <kbd>+</kbd> <kbd>−</kbd> zoom, <kbd>0</kbd> all, "
 )
 _AXIS: Final = (
     "<noscript><p>The timeline needs scripts; the tables beneath it do not.</p></noscript>"
@@ -113,15 +120,15 @@ def group(place: int, title: str, words: str, *, shut: bool = False) -> str:
 
 
 def legend(regimes: Collection[str], hints: str) -> str:
-    """The end of the timeline: the colours of `regimes`, and `hints` on its use."""
+    """The end of the timeline: the colours of `regimes`, and hints on its use, of which `hints` is the end."""
     shown = "".join(
         f'<li><span class="swatch" data-regime="{regime}"></span>{regime}</li>'
         for regime in map(str, Regime)
         if regime in regimes
     )
     return (
-        f'<p id="said" aria-live="polite"></p>\n<ul class="legend regimes">{shown}</ul><p class="hints">{hints}</p>'
-        '</section><dl id="tip" hidden></dl>'
+        f'<p id="said" aria-live="polite"></p>\n<ul class="legend regimes">{shown}</ul>'
+        f'<p class="hints">{_MOVES}{hints}</p></section><dl id="tip" hidden></dl>'
     )
 
 
@@ -151,6 +158,61 @@ def table(columns: Sequence[str], rows: Iterable[str]) -> str:
 def cell(column: str, text: str) -> str:
     """A cell of a column."""
     return f'<td class="{_align(column)}">{escape(text)}</td>'
+
+
+def named_cell(text: str, place: int | None, style: str) -> str:
+    """A cell with a swatch and a name, which shows the timeline's entry with the number `place`, if it has one."""
+    shown = escape(text)
+    if place is not None:
+        shown = f'<button data-region="{place}" aria-pressed="false" title="show it in the timeline">{shown}</button>'
+    return f'<td class="left long"><span class="swatch" style="{style}"></span>{shown}</td>'
+
+
+def colours(regime: Regime, place: int | None) -> str:
+    """The style of an element in the colours of a region, from its regime and its number in the timeline."""
+    return f"--of-regime:var(--r-{regime})" + ("" if place is None else f";--of-region:var(--hue-{place % HUES})")
+
+
+class BarPart(NamedTuple):
+    """A part of a bar: its share of the whole, the markup inside it, its line in the legend, and its style.
+
+    `rest`: the part has no colour of its own.
+    """
+
+    share: float
+    inside: str
+    line: str
+    style: str
+    rest: bool = False
+
+
+def bar(parts: Iterable[BarPart], *, least: float, more: str = "") -> str:
+    """A whole in its parts, and a legend that ends with the markup `more`. Parts below the share `least` are empty."""
+    bars, lines = [], []
+    for share, inside, line, style, rest in parts:
+        wide, kind = share >= least, "rest" * rest
+        classes = f"{kind} {'' if wide else 'narrow'}".strip()
+        bars.append(f'<i class="{classes}" style="width:{min(1.0, share):.2%};{style}">{inside if wide else ""}</i>')
+        lines.append(f'<li><span class="swatch {kind}" style="{style}"></span>{escape(line)}</li>')
+    return f'<div class="share">{"".join(bars)}</div><ul class="legend">{"".join(lines)}{more}</ul>'
+
+
+def card(title: str, style: str, verdict: Verdict, *, about: str, step: str, more: str) -> str:
+    """A region's verdict: its regime and the words `about` it, the next step, the rule, and then the markup `more`."""
+    next_step = f'<p class="next">{escape(step)}</p>' if step else ""
+    return (
+        f'<article class="card" style="{style}"><h3>{escape(title)}</h3>'
+        f'<p><span class="regime">{verdict.regime}</span>{escape(about)}</p>{next_step}'
+        f"<p>{escape(verdict.rule)}</p>{more}</article>"
+    )
+
+
+def cards(shown: Sequence[str], count: int) -> Iterator[str]:
+    """The section of the cards that are shown, of `count` in all."""
+    yield f'<section><h2>Why, and what to do next</h2><div class="cards">{"".join(shown)}</div>'
+    if count > len(shown):
+        yield f"<p>and {count - len(shown):,} more that used less; --json has all</p>"
+    yield "</section>"
 
 
 def _align(column: str) -> str:

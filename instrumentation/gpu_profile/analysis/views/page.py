@@ -31,9 +31,8 @@ from gpu_profile.join.summary import ACTIVITIES, RegionSummary
 from gpu_profile.recording import Recording
 from gpu_profile.regimes import Regime
 from gpu_profile.report import page
-from gpu_profile.report.blocks import HUES
 from gpu_profile.report.devices import title as device_title
-from gpu_profile.report.table import ABOUT, ABOUT_MEANS, REGIME, WHOSE_JOULES, call_width
+from gpu_profile.report.table import ABOUT, ABOUT_MEANS, WHOSE_JOULES, call_width
 from gpu_profile.units import NS_PER_S, counted, percent, si
 
 #: Cards and lines beyond these appear only in the tables and in `--json`.
@@ -70,8 +69,6 @@ _BEHIND: Final = {"operation": "timed runs", "kernels": "GPU operations"}
 #: Smaller shares would be shown as 0.0 %.
 _NEXT_TO_NOTHING: Final = 0.0005
 _HINTS: Final = (
-    "Drag to zoom into a stretch, shift-drag to move, <kbd>Ctrl</kbd>+wheel to zoom, double click for all. "
-    "With the timeline in focus: <kbd>←</kbd> <kbd>→</kbd> move, <kbd>+</kbd> <kbd>−</kbd> zoom, <kbd>0</kbd> all, "
     "<kbd>n</kbd> <kbd>p</kbd> next and previous execution. Hatched: not measured. Bands are the lowest and highest "
     "value of a stretch, lines its mean. Pale blocks are many short executions."
 )
@@ -198,37 +195,28 @@ def _shares(analysis: Analysis, use: DeviceUse, number: Mapping[str, int]) -> It
     whole = use.energy_j or 0.0
     own = [each for each in analysis.regions if each.summary.device == use.device and each.summary.energy_j]
     own.sort(key=lambda each: -(each.summary.energy_j or 0.0))
+
+    def part(name: str, joules: float, style: str, *, unsure: bool, rest: bool = False) -> page.BarPart:
+        inside = f"<span>{name}</span>" if rest else escape(name)
+        line = f"{name} {ABOUT if unsure else ''}{si(joules, 'J')} ({percent(joules / whole)})"
+        return page.BarPart(joules / whole, inside, line, style, rest)
+
     shares = [
-        (e.summary.region, e.summary.energy_j or 0.0, _style(e, number), "", e.summary.energy_half_width is None)
+        part(e.summary.region, e.summary.energy_j or 0.0, _style(e, number), unsure=e.summary.energy_half_width is None)
         for e in own[:_MOST_SHARES]
     ]
     if others := sum(each.summary.energy_j or 0.0 for each in own[_MOST_SHARES:]):
         unsure = any(each.summary.energy_half_width is None for each in own[_MOST_SHARES:])
-        shares.append(("others", others, "--of-regime:var(--r-DIFFERS)", "", unsure))
+        shares.append(part("others", others, "--of-regime:var(--r-DIFFERS)", unsure=unsure))
+    more = "<li>some regions' shares are unknown, and so is the energy in no region</li>"
     if use.unattributed_j is not None:
-        shares.append(("in no region", use.unattributed_j, "", "rest", use.unattributed_half_width_j is None))
-    bars = "".join(_share(name, joules / whole, style, kind) for name, joules, style, kind, _ in shares)
-    lines = "".join(
-        f'<li><span class="swatch {kind}" style="{style}"></span>{escape(name)} {ABOUT if unsure else ""}'
-        f"{si(joules, 'J')} ({percent(joules / whole)})</li>"
-        for name, joules, style, kind, unsure in shares
-    )
-    if use.unattributed_j is None:
-        lines += "<li>some regions' shares are unknown, and so is the energy in no region</li>"
-    yield f'<div class="share">{bars}</div><ul class="legend">{lines}</ul>'
-
-
-def _share(name: str, share: float, style: str, kind: str) -> str:
-    wide = share >= 0.06
-    classes = " ".join(part for part in (kind, "" if wide else "narrow") if part)
-    text = f"<span>{name}</span>" if kind else escape(name)
-    return f'<i class="{classes}" style="width:{min(1.0, share):.2%};{style}">{text if wide else ""}</i>'
+        unsure, more = use.unattributed_half_width_j is None, ""
+        shares.append(part("in no region", use.unattributed_j, "", unsure=unsure, rest=True))
+    yield page.bar(shares, least=0.06, more=more)
 
 
 def _style(use: RegionUse, number: Mapping[str, int]) -> str:
-    hue = number.get(use.summary.region)
-    region = "" if hue is None else f";--of-region:var(--hue-{hue % HUES})"
-    return f"--of-regime:var(--r-{use.verdict.regime}){region}"
+    return page.colours(use.verdict.regime, number.get(use.summary.region))
 
 
 # ---------------------------------------------------------------------- tables and cards
@@ -247,14 +235,8 @@ def _regions(analysis: Analysis, number: Mapping[str, int]) -> Iterator[str]:
 
 
 def _region_cell(column: str, cell: str, use: RegionUse, number: Mapping[str, int]) -> str:
-    swatch = f'<span class="swatch" style="{_style(use, number)}"></span>'
     if column == "region":
-        place = number.get(use.summary.region)
-        button = f'<button data-region="{place}" aria-pressed="false" title="show it in the timeline">'
-        text = escape(cell) if place is None else f"{button}{escape(cell)}</button>"
-        return f'<td class="left long">{swatch}{text}</td>'
-    if column == REGIME:
-        return f'<td class="left">{escape(cell)}</td>'
+        return page.named_cell(cell, number.get(use.summary.region), _style(use, number))
     if column == "GPU busy" and use.summary.busy is not None:
         return f"<td>{_meter(use.summary.busy)}{escape(cell)}</td>"
     return page.cell(column, cell)
@@ -271,15 +253,12 @@ def _why(analysis: Analysis, number: Mapping[str, int]) -> Iterator[str]:
     several = len({use.summary.device.uuid for use in analysis.regions}) > 1
     ranked = sorted(analysis.regions, key=lambda use: -(use.summary.energy_j or use.summary.busy_s or 0.0))
     kept = {id(use) for use in ranked[:_MOST_CARDS]}
-    yield '<section><h2>Why, and what to do next</h2><div class="cards">'
-    for use in analysis.regions:
-        if id(use) in kept:
-            name = names[use.summary.device.uuid] or "unknown"
-            yield _card(use, f" on device {name}" if several else "", number)
-    yield "</div>"
-    if len(analysis.regions) > _MOST_CARDS:
-        yield f"<p>and {len(analysis.regions) - _MOST_CARDS:,} more that used less; --json has all</p>"
-    yield "</section>"
+    shown = [
+        _card(use, f" on device {names[use.summary.device.uuid] or 'unknown'}" if several else "", number)
+        for use in analysis.regions
+        if id(use) in kept
+    ]
+    yield from page.cards(shown, len(analysis.regions))
 
 
 def _half_widths(summary: RegionSummary) -> dict[str, float]:
@@ -295,7 +274,7 @@ def _within(half_width: float | None) -> str:
 def _card(use: RegionUse, where: str, number: Mapping[str, int]) -> str:
     verdict, evidence = use.verdict, use.evidence
     unknown = verdict.regime is Regime.UNKNOWN
-    confidence = "" if unknown else f" confidence {percent(verdict.confidence, 0)}, basis: {escape(verdict.basis)}"
+    confidence = "" if unknown else f" confidence {percent(verdict.confidence, 0)}, basis: {verdict.basis}"
     shares = {key: value for key, value in evidence.values.items() if key != "kernel_s"}
     widths = _half_widths(use.summary) if evidence.basis == use.summary.evidence.basis else {}
     named = [(_EVIDENCE.get(key, key), value, widths.get(key), key == "busy") for key, value in shares.items()]
@@ -323,16 +302,10 @@ def _card(use: RegionUse, where: str, number: Mapping[str, int]) -> str:
     mean_ns = None if use.kernels is None else use.kernels.mean_kernel_ns
     costs += [f"{si(mean_ns / NS_PER_S, 's')} per kernel"] if mean_ns is not None else []
     step = verdict.advice or (remedy(verdict.rule) if unknown else "")
-    next_step = f'<p class="next">{escape(step)}</p>' if step else ""
-    return (
-        f'<article class="card" style="{_style(use, number)}"><h3>{escape(use.summary.region)}{escape(where)}</h3>'
-        f'<p><span class="regime">{verdict.regime}</span>{confidence}</p>{next_step}'
-        f"<p>{escape(verdict.rule)}</p>"
-        + (f'<div class="evidence">{rows}</div>' if rows else "")
-        + f"<p>{escape(rest)}</p>"
-        + (f"<p>{escape(', '.join(costs))}</p>" if costs else "")
-        + "</article>"
-    )
+    lines = [rest, *([", ".join(costs)] if costs else [])]
+    more = (f'<div class="evidence">{rows}</div>' if rows else "") + "".join(f"<p>{escape(line)}</p>" for line in lines)
+    title = f"{use.summary.region}{where}"
+    return page.card(title, _style(use, number), verdict, about=confidence, step=step, more=more)
 
 
 def _ranks(analysis: Analysis) -> Iterator[str]:

@@ -16,7 +16,6 @@ from gpu_profile.kernels.report import ReportData
 from gpu_profile.kernels.sums import longest_first
 from gpu_profile.regimes import Regime, Verdict, classify
 from gpu_profile.report import page
-from gpu_profile.report.blocks import HUES
 from gpu_profile.report.table import printable
 from gpu_profile.units import percent
 
@@ -27,8 +26,6 @@ _MOST_ROWS: Final = 200
 _READABLE: Final = 0.13
 _BELONG: Final = "Operations belong to the region that launched them"
 _HINTS: Final = (
-    "Drag to zoom into a stretch, shift-drag to move, <kbd>Ctrl</kbd>+wheel to zoom, double click for all. "
-    "With the timeline in focus: <kbd>←</kbd> <kbd>→</kbd> move, <kbd>+</kbd> <kbd>−</kbd> zoom, <kbd>0</kbd> all, "
     "<kbd>n</kbd> <kbd>p</kbd> next and previous block. A name in the tables beneath shows where it ran. "
     "Pale blocks are many short operations."
 )
@@ -158,19 +155,13 @@ def _parts(of: Activity | RegionKernels, *, causes: bool) -> Iterator[tuple[str,
 
 
 def _bar(of: Activity | RegionKernels, whole: int, *, causes: bool) -> str:
-    bars, lines = [], []
+    parts = []
     for colour, label, ns in _parts(of, causes=causes):
-        wide = ns / whole >= _READABLE
         # Also in a region's card: a part has its own colour, independent of the colours of regions.
         style = f"--of-regime:var(--{colour});--of-region:var(--{colour})" if colour else ""
-        classes = f"{'' if colour else 'rest'} {'' if wide else 'narrow'}".strip()
-        width, share = min(1.0, ns / whole), cells.share(ns, whole)
-        bars.append(f'<i class="{classes}" style="width:{width:.2%};{style}">{share if wide else ""}</i>')
-        lines.append(
-            f'<li><span class="swatch {"" if colour else "rest"}" style="{style}"></span>'
-            f"{escape(label)} {cells.time(ns)} ({share})</li>"
-        )
-    return f'<div class="share">{"".join(bars)}</div><ul class="legend">{"".join(lines)}</ul>'
+        share = cells.share(ns, whole)
+        parts.append(page.BarPart(ns / whole, share, f"{label} {cells.time(ns)} ({share})", style, rest=not colour))
+    return page.bar(parts, least=_READABLE)
 
 
 # ---------------------------------------------------------------------- regions
@@ -181,7 +172,11 @@ def _regions(report: ReportData, place: Mapping[tuple[bool, str], int], *, cause
     if not shown:
         return
     table = cells.region_table(shown, on_host=report.on_host, causes=causes)
-    names = [_named(_called(region), place.get((True, region.name)), region) for region in shown]
+    names = [
+        page.named_cell(_called(region), at, page.colours(region.verdict().regime, at))
+        for region in shown
+        for at in [place.get((True, region.name))]
+    ]
     yield f"<section><h2>Regions</h2>{_with_names(table, names)}"
     if len(report.regions) > _MOST_ROWS:
         yield f"<p>and {len(report.regions) - _MOST_ROWS:,} more with less busy time; --json has all</p>"
@@ -196,45 +191,19 @@ def _with_names(table: Sequence[Sequence[str]], names: Sequence[str]) -> str:
     return page.table(head, rows)
 
 
-def _named(shown: str, place: int | None, region: RegionKernels | None) -> str:
-    swatch = f'<span class="swatch" style="{_colours(place, region)}"></span>'
-    button = f'<button data-region="{place}" aria-pressed="false" title="show it in the timeline">'
-    button += f"{escape(shown)}</button>"
-    return f'<td class="left long">{swatch}{escape(shown) if place is None else button}</td>'
-
-
-def _colours(place: int | None, region: RegionKernels | None) -> str:
-    own = "" if place is None else f"--of-region:var(--hue-{place % HUES});"
-    if region is None:
-        return own.replace("--of-region", "--of-regime")
-    return f"{own}--of-regime:var(--r-{region.verdict().regime})"
-
-
 def _cards(report: ReportData, place: Mapping[tuple[bool, str], int], *, causes: bool) -> Iterator[str]:
     on_gpu = [region for region in report.regions if region.operations and not region.on_host]
-    if not on_gpu:
-        return
-    yield '<section><h2>Why, and what to do next</h2><div class="cards">'
-    for region in cells.chosen(on_gpu, _MOST_CARDS):
-        yield _card(region, place.get((True, region.name)), causes=causes)
-    yield "</div>"
-    if len(on_gpu) > _MOST_CARDS:
-        yield f"<p>and {len(on_gpu) - _MOST_CARDS:,} more that used less; --json has all</p>"
-    yield "</section>"
+    chosen = cells.chosen(on_gpu, _MOST_CARDS)
+    if chosen:
+        yield from page.cards([_card(r, place.get((True, r.name)), causes=causes) for r in chosen], len(on_gpu))
 
 
 def _card(region: RegionKernels, place: int | None, *, causes: bool) -> str:
     verdict = region.verdict()
-    following = f'<p class="next">{escape(verdict.advice)}</p>' if verdict.advice else ""
-    facts = text.facts(region)
-    return (
-        f'<article class="card" style="{_colours(place, region)}"><h3>{escape(_called(region))}</h3>'
-        f'<p><span class="regime">{verdict.regime}</span>{cells.confidence(verdict)}</p>'
-        f"{following}<p>{escape(verdict.rule)}</p>"
-        + (_bar(region, region.span_ns, causes=causes) if region.span_ns else "")
-        + "".join(f"<p>{escape(fact)}</p>" for fact in facts)
-        + "</article>"
-    )
+    bar = _bar(region, region.span_ns, causes=causes) if region.span_ns else ""
+    more = bar + "".join(f"<p>{escape(fact)}</p>" for fact in text.facts(region))
+    style, about = page.colours(verdict.regime, place), cells.confidence(verdict)
+    return page.card(_called(region), style, verdict, about=about, step=verdict.advice, more=more)
 
 
 # ---------------------------------------------------------------------- tables
@@ -249,7 +218,11 @@ def _kernels(report: ReportData, place: Mapping[tuple[bool, str], int]) -> Itera
     # The same labels as in the timeline.
     shown = labels((name for name, _ in ranked[:MOST_NAMES]), WIDTH)
     table = cells.kernel_table(ranked[:_MOST_KERNELS], sum(each.total_ns for each in kernels.values()), shown, what)
-    names = [_named(row[0], place.get((False, row[0])), None) for row in table[1:]]
+    names = [
+        page.named_cell(row[0], at, "" if at is None else f"--of-regime:var(--hue-{at % page.HUES});")
+        for row in table[1:]
+        for at in [place.get((False, row[0]))]
+    ]
     yield f"<section><h2>{what.capitalize()}s that took longest</h2>{_with_names(table, names)}"
     if len(kernels) > _MOST_KERNELS:
         yield f"<p>and {len(kernels) - _MOST_KERNELS:,} more names; --csv has all</p>"

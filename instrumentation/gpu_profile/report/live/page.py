@@ -17,8 +17,6 @@ from gpu_profile.report.devices import CHARTS
 from gpu_profile.report.live.served_page import ANSWERS, LivePage
 
 _HINTS: Final = (
-    "Drag to zoom into a stretch, shift-drag to move, <kbd>Ctrl</kbd>+wheel to zoom, double click for all. "
-    "With the timeline in focus: <kbd>←</kbd> <kbd>→</kbd> move, <kbd>+</kbd> <kbd>−</kbd> zoom, <kbd>0</kbd> all, "
     "<kbd>End</kbd> follows the newest samples, <kbd>n</kbd> <kbd>p</kbd> next and previous execution, "
     "<kbd>Space</kbd> pauses; <kbd>/</kbd> searches. Hatched: not measured. Triangles are events."
 )
