@@ -1,7 +1,7 @@
-"""Writes the tables of the pages in docs/ from the code, the catalogue and the accepted benchmarks.
+"""Writes the tables of the pages in docs/, and docker/gpu-profile-exporter.toml, from code and accepted benchmarks.
 
     python docs/generate.py           write them
-    python docs/generate.py --check   write nothing; name the pages that are out of date and exit with 1
+    python docs/generate.py --check   write nothing; name the files that are out of date and exit with 1
 
 A table is between `<!-- generated: NAME -->` and `<!-- end -->`. The rest of a page is written by hand.
 """
@@ -14,6 +14,7 @@ import inspect
 import json
 import re
 import sys
+import textwrap
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -51,7 +52,9 @@ from gpu_profile.regions.telemetry.server_spans import VARIABLE as SPANS_VARIABL
 from gpu_profile.serving.vllm import ADDRESS as SERVING_VARIABLE
 from gpu_profile.units import si
 from gpu_profile.user_cache import VARIABLE as CACHE_VARIABLE
-from gpu_profile_exporter.config.printed import table as exporter_table
+from gpu_profile_exporter.config.model import TITLES
+from gpu_profile_exporter.config.printed import by_topic
+from gpu_profile_exporter.config.setting import Setting
 from gpu_profile_exporter.naming.dcgm_renamed import RENAMED
 
 TIERS: Final = {
@@ -282,8 +285,43 @@ def _value(option: click.Option, context: click.Context) -> str:
 
 
 def exporter() -> str:
-    """Every setting of the exporter."""
-    return exporter_table()
+    """Every setting of the exporter, in a table for each topic."""
+    columns = ("key", "flag", "variable", "default", "description")
+    parts = []
+    for topic, rows in by_topic():
+        where = f"under `[{topic}]`" if topic else "at the top of the file"
+        parts.append(f"### {TITLES[topic]}\n\nIn TOML {where}.\n\n{table(columns, map(_setting, rows))}")
+    return "\n\n".join(parts)
+
+
+def _setting(row: Setting) -> tuple[str, ...]:
+    return (
+        code(row.key),
+        ", ".join(map(code, [row.flag, *(flag for alias in row.aliases for flag in alias.flags)])),
+        ", ".join(map(code, [row.variable, *(name for alias in row.aliases for name in alias.variables)])),
+        code(row.type.toml(row.default)),
+        f"{row.help} {row.type.bounds}".strip(),
+    )
+
+
+def exporter_file() -> str:
+    """A TOML file with every setting of the exporter at its default."""
+    lines = [
+        "# Settings of gpu-profile-exporter. This file states every default, so it changes nothing as it is.",
+        "# It is read from /etc/gpu-profile/exporter.toml, or from where --config or GPU_PROFILE_EXPORTER_CONFIG says.",
+        "# Flags win over the environment, the environment over this file.",
+        "# Times are in seconds. Text that is empty is no value.",
+    ]
+    for topic, rows in by_topic():
+        lines += ["", f"# {TITLES[topic]}.", *([f"[{topic}]"] if topic else [])]
+        for row in rows:
+            lines += ["", *_comment(row.help), *_comment(row.type.bounds), f"{row.key} = {row.type.toml(row.default)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _comment(sentence: str) -> list[str]:
+    text = sentence.replace("`", "")
+    return textwrap.wrap(text, 118, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
 
 
 def bases() -> str:
@@ -379,16 +417,17 @@ def renewed(page: str) -> str:
 
 
 def main() -> int:
-    """Write or check the pages; 1 if one of them is out of date."""
+    """Write or check the files; 1 if one of them is out of date."""
     parser = argparse.ArgumentParser(description="Write the tables of the documentation from the code.")
     parser.add_argument("directory", nargs="?", type=Path, default=Path(__file__).parent)
-    parser.add_argument("--check", action="store_true", help="write nothing, name the pages that are out of date")
+    parser.add_argument("--check", action="store_true", help="write nothing, name the files that are out of date")
     options = parser.parse_args()
     stale = 0
-    for path in sorted(options.directory.rglob("*.md")):
-        page = path.read_text(encoding="utf-8")
-        made = renewed(page)
-        if made != page:
+    files = {path: renewed(path.read_text("utf-8")) for path in sorted(options.directory.rglob("*.md"))}
+    if options.directory == Path(__file__).parent:
+        files[_ROOT / "docker" / "gpu-profile-exporter.toml"] = exporter_file()
+    for path, made in files.items():
+        if made != path.read_text("utf-8"):
             stale += 1
             sys.stdout.write(f"{path}: {'out of date; run python docs/generate.py' if options.check else 'written'}\n")
             if not options.check:

@@ -8,7 +8,7 @@ Each setting is a click option. Read in this order:
 - `setting`: the click option, and the flags and variables of other programs for it.
 - `options`, `toml`: the command line with its help page, and the file, which becomes click's `default_map`.
 - `sources`: `load`, which makes click read all sources.
-- `printed`: settings as text, for `--print-config`, the example file and the documentation.
+- `printed`: settings as text, for `--print-config`.
 """
 
 from __future__ import annotations

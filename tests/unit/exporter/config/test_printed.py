@@ -1,31 +1,18 @@
-import os
 import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.exporter.settings import file_of, flag_of, run, served, text_of, values
 
-from gpu_profile_exporter.config import SETTINGS, Config, printed
+from gpu_profile_exporter.config import SETTINGS, Config
 from gpu_profile_exporter.config.toml import parse
 
 ROOT = Path(__file__).parents[4]
 EXAMPLE = ROOT / "docker" / "gpu-profile-exporter.toml"
-PAGE = ROOT / "docs" / "exporter-configuration.md"
-#: Set to 1 to write the example and the tables of the page anew.
-RENEW = os.environ.get("GPU_PROFILE_UPDATE_GOLDEN") == "1"
-
-
-def between(page: str, mark: str) -> tuple[str, str, str]:
-    """What stands before, in and after a part of the page that is made from the code."""
-    before, begin, rest = page.partition(f"<!-- {mark} -->\n")
-    part, end, after = rest.partition("<!-- end -->")
-    assert begin
-    assert end
-    return before + begin, part, end + after
+PAGE = ROOT / "docs" / "settings.md"
 
 
 some_of_each = st.fixed_dictionaries(
@@ -95,34 +82,19 @@ def test_a_place_with_odd_characters_stays_in_its_comment(tmp_path: Path) -> Non
 
 
 def test_the_example_states_every_default_and_changes_nothing() -> None:
-    text = printed.example()
-    if RENEW:
-        EXAMPLE.write_text(text, encoding="utf-8")
-    assert EXAMPLE.read_text(encoding="utf-8") == text
-    assert parse(text, "example").values.keys() == {row.name for row in SETTINGS}
+    assert parse(EXAMPLE.read_text(encoding="utf-8"), "example").values.keys() == {row.name for row in SETTINGS}
     assert served(["--config", str(EXAMPLE)]) == served() == Config()
 
 
 def test_the_example_explains_every_setting_in_lines_of_readable_length() -> None:
-    text = printed.example()
+    text = EXAMPLE.read_text(encoding="utf-8")
     assert all(row.help in text for row in SETTINGS)
     assert max(map(len, text.splitlines())) <= 120
 
 
-@pytest.mark.parametrize(
-    ("mark", "make"), [("settings of the exporter", printed.table), ("groups of signals", printed.groups)]
-)
-def test_the_tables_of_the_page_are_what_the_code_says(mark: str, make: Any) -> None:
-    before, part, after = between(PAGE.read_text(encoding="utf-8"), mark)
-    right = f"\n{make()}\n\n"
-    if RENEW:
-        PAGE.write_text(before + right + after, encoding="utf-8")
-        return
-    assert part == right, "run this test with GPU_PROFILE_UPDATE_GOLDEN=1 to renew the page"
-
-
 def test_every_setting_has_its_row_with_its_flag_its_variable_and_its_default() -> None:
-    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    _, _, tables = PAGE.read_text(encoding="utf-8").partition("## Settings of `gpu-profile-exporter`")
+    rows = [line for line in tables.splitlines() if line.startswith("| `")]
     for row in SETTINGS:
         default = row.type.toml(row.default).replace("|", "\\|")
         (line,) = [line for line in rows if f"`{row.flag}`" in line]
