@@ -52,6 +52,9 @@ def percent(ratio: float, digits: int = 1) -> str:
     return f"{ratio * 100:.{digits}f} %"
 
 
-def counted(number: int, one: str, many: str) -> str:
-    """A number with its noun, and its verb if there is one: `counted(1, "call ends", "calls end") == "1 call ends"`."""
-    return f"{number:,} {one if number == 1 else many}"
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number with its noun, and its verb if there is one: `counted(1, "call ends", "calls end") == "1 call ends"`.
+
+    `many`: the plural, if it is another than with an s.
+    """
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"

@@ -8,7 +8,7 @@ from gpu_profile.analysis.views.labels import labels
 from gpu_profile.catalogue.samples import DeviceKind
 from gpu_profile.regimes import Regime
 from gpu_profile.report.table import printable
-from gpu_profile.units import NS_PER_S, percent, si
+from gpu_profile.units import NS_PER_S, counted, percent, si
 
 
 def conclusion(analysis: Analysis) -> list[str]:
@@ -49,7 +49,7 @@ def _used(use: RegionUse, device: DeviceUse | None, label: str) -> str:
         length = 0.0 if device is None else (device.end_ns - device.start_ns) / NS_PER_S
         whole = device.utilization * length if device is not None and device.utilization is not None else None
     about = "about " * (width is None)
-    calls = f"{summary.durations.calls:,} call{'s' * (summary.durations.calls != 1)}"
+    calls = counted(summary.durations.calls, "call")
     region, amount, name = printable(summary.region), si(part, unit), f"{kind} {label}".strip()
     if not whole or part > whole:
         return f"Region {region} used {about}{amount} of {what} on {name}, in {calls}."

@@ -75,8 +75,8 @@ def headline(analysis: Analysis) -> str:
     parts = [
         si(length, "s"),
         counted(len(analysis.processes), "process", "processes"),
-        counted(len(analysis.devices), "device", "devices"),
-        counted(calls, "execution", "executions") + " of " + counted(len(analysis.runs), "region", "regions"),
+        counted(len(analysis.devices), "device"),
+        counted(calls, "execution") + " of " + counted(len(analysis.runs), "region"),
     ]
     if drivers:
         parts.append("read through " + ", ".join(drivers))

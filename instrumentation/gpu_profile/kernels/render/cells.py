@@ -129,11 +129,6 @@ def confidence(verdict: Verdict) -> str:
     return "" if verdict.regime is Regime.UNKNOWN else f", confidence {percent(verdict.confidence, 0)}"
 
 
-def many(count: int, what: str) -> str:
-    """`1 kernel`, `2,000 kernels`."""
-    return f"{count:,} {what}" + "s" * (count != 1)
-
-
 def time(ns: float | None) -> str:
     """Nanoseconds as seconds with a prefix, or a dash."""
     return UNKNOWN if ns is None else si(ns / 1e9, "s")

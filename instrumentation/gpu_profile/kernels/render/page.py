@@ -17,7 +17,7 @@ from gpu_profile.kernels.sums import longest_first
 from gpu_profile.regimes import Regime, Verdict, classify
 from gpu_profile.report import page
 from gpu_profile.report.table import printable
-from gpu_profile.units import percent
+from gpu_profile.units import counted, percent
 
 _MOST_CARDS: Final = 48
 _MOST_KERNELS: Final = 40
@@ -112,7 +112,7 @@ def _timeline(drawn: Mapping[str, Any] | None, by: str, regimes: set[str]) -> It
     yield page.toolbar(by)
     for place, group in enumerate(drawn["groups"]):
         what = "execution" if group["title"] == "Host" else "operation"
-        words = cells.many(sum(lanes["executions"] for lanes in group["lanes"]), what)
+        words = counted(sum(lanes["executions"] for lanes in group["lanes"]), what)
         yield page.group(place, group["title"], words)
     yield page.legend(regimes, _HINTS)
 

@@ -15,7 +15,6 @@ from gpu_profile.kernels.render.cells import (
     confidence,
     copies_table,
     kernel_table,
-    many,
     memory_table,
     region_table,
     share,
@@ -28,7 +27,7 @@ from gpu_profile.kernels.sums import KernelSum, longest_first
 from gpu_profile.regimes import Verdict, classify
 from gpu_profile.report import text_table
 from gpu_profile.report.table import fitted_table, folded, printable
-from gpu_profile.units import percent
+from gpu_profile.units import counted, percent
 
 _ON_HOST: Final = "no GPU operation in it: the operators below ran on the CPU (record it with the GPU's activities)"
 #: GPU operations come after the host's, so a trace that was cut does not show how it was recorded.
@@ -83,8 +82,8 @@ def _joined(match: Matched) -> str:
     records, kernels = sum(match.records.values()), sum(match.kernels.values())
     whole = f", {match.ranges:,} with whole regions" if match.ranges else ""
     return (
-        f"{many(match.pairs, 'counter record')} joined with kernels of the same name{whole}, {records:,} with nothing; "
-        f"{many(kernels, 'kernel')} without a record"
+        f"{counted(match.pairs, 'counter record')} joined with kernels of the same name{whole}, {records:,} with "
+        f"nothing; {counted(kernels, 'kernel')} without a record"
     )
 
 
@@ -113,8 +112,8 @@ def _whole(source: str, a: Activity, *, causes: bool) -> Iterator[str]:
     span = "the span" if len(a.devices) == 1 else f"the span × {len(a.devices)} devices"
     whole = a.device_ns
     count = a.counts[Kind.KERNEL] + a.counts[Kind.COMMUNICATION]
-    ran = f"{many(a.operations, 'GPU operation')} on {many(len(a.devices), 'device')}"
-    yield f"{source}: {ran}; {many(count, 'kernel')}, mean {time(a.mean_kernel_ns)}"
+    ran = f"{counted(a.operations, 'GPU operation')} on {counted(len(a.devices), 'device')}"
+    yield f"{source}: {ran}; {counted(count, 'kernel')}, mean {time(a.mean_kernel_ns)}"
     yield f"span: {time(a.span_ns)}, from the first operation's start to the last one's end"
     yield ""
     rows = [*_split(a, whole, span, causes=causes), _row("copies", a.copy_ns, whole, span)]
@@ -183,7 +182,7 @@ def _fitting(table: Sequence[Sequence[str]], spare: Sequence[Sequence[int]], wid
 
 def _detail(report: ReportData, r: RegionKernels, *, causes: bool, top: int, width: int | None) -> Iterator[str]:
     where = f"GPU {', '.join(map(str, r.devices))}" if r.devices and not r.on_host else "no GPU"
-    yield f"{printable(r.name)}: {many(r.executions, 'execution')}, {time(r.host_ns)} on the host; {where}"
+    yield f"{printable(r.name)}: {counted(r.executions, 'execution')}, {time(r.host_ns)} on the host; {where}"
     what = "operator" if r.on_host else "kernel"
     if report.on_host:
         yield on_host(report)
@@ -223,13 +222,13 @@ def facts(r: RegionKernels) -> Iterator[str]:
     """Further facts on a region, a sentence each."""
     inside = r.operations - r.own
     deeper = f", {inside:,} of them launched in regions inside it" if inside else ""
-    yield many(r.operations, "GPU operation") + deeper
+    yield counted(r.operations, "GPU operation") + deeper
     if r.backward:
         yield f"{r.backward:,} of the backward pass of what ran forward in it"
     if r.graph:
         yield f"{r.graph:,} launched by CUDA graphs"
     if r.waits:
-        yield f"{many(r.waits, 'call')} waited for the GPU"
+        yield f"{counted(r.waits, 'call')} waited for the GPU"
     for what, value, of_ns in (
         ("estimated occupancy", r.occupancy, r.occupancy_of_ns),
         ("multiprocessors with a block", r.breadth, r.breadth_of_ns),

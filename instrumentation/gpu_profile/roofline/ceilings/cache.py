@@ -93,11 +93,6 @@ def _short_of_memory(ceilings: Ceilings) -> bool:
     return any(NO_MEMORY in text for text in (*notes, *ceilings.missing.values()))
 
 
-def folder() -> Path | None:
-    """The folder of the ceilings. None if the user has no home."""
-    return user_cache.folder(_KIND)
-
-
 def path_of(key: Mapping[str, str]) -> Path | None:
     """The file of a machine's ceilings. None if there is no folder for it."""
     return user_cache.path_of(_KIND, key, key.get("device") or key.get("processor") or "machine")

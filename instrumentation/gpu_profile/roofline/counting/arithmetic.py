@@ -66,8 +66,8 @@ def _elementwise(count: int) -> Formula:
     return flops
 
 
-def _weighted(count: int) -> Formula:
-    return lambda call: _each(call, count + (0 if call.get("value", 1) == 1 and call.get("scalars") is None else 1))
+def _weighted(call: OperatorCall) -> int:
+    return _each(call, 2 if call.get("value", 1) == 1 and call.get("scalars") is None else 3)
 
 
 def _gelu(call: OperatorCall) -> int:
@@ -217,7 +217,7 @@ _FORMULAS: Final[tuple[tuple[str, Formula], ...]] = (
     ("silu softplus hardsigmoid elu hardswish celu logit softshrink hardshrink", _elementwise(2)),
     ("sigmoid_backward tanh_backward lerp log_sigmoid_forward mish softplus_backward", _elementwise(3)),
     ("silu_backward", _elementwise(6)),
-    ("addcmul addcdiv", _weighted(2)),
+    ("addcmul addcdiv", _weighted),
     ("gelu", _gelu),
     ("gelu_backward", _gelu_backward),
     ("glu", _results(2)),

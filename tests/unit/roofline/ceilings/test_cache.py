@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from unit.roofline.ceilings.calibration import SlowDevice, use
 
-from gpu_profile.roofline.ceilings.cache import MOST_AGE_S, MOST_DOUBTED_S, ceilings_for, folder, load, path_of, store
+from gpu_profile import user_cache
+from gpu_profile.roofline.ceilings.cache import MOST_AGE_S, MOST_DOUBTED_S, ceilings_for, load, path_of, store
 from gpu_profile.roofline.ceilings.ceilings import Ceiling, Ceilings, Level
 from gpu_profile.roofline.ceilings.contention import Contention
 from gpu_profile.roofline.precision import Precision
@@ -82,12 +83,12 @@ def test_no_key_leads_out_of_the_folder(key: dict[str, str], home: Path) -> None
 def test_the_folder_is_the_one_that_the_user_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GPU_PROFILE_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert folder() == Path("/somewhere/gpu-profile/ceilings")
+    assert user_cache.folder("ceilings") == Path("/somewhere/gpu-profile/ceilings")
     monkeypatch.setenv("HOME", "/home/of")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert folder() == Path("/home/of/.cache/gpu-profile/ceilings")
+    assert user_cache.folder("ceilings") == Path("/home/of/.cache/gpu-profile/ceilings")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert folder() == Path("/home/of/.cache/gpu-profile/ceilings")
+    assert user_cache.folder("ceilings") == Path("/home/of/.cache/gpu-profile/ceilings")
 
 
 def test_without_a_home_nothing_is_kept_and_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
