@@ -14,7 +14,7 @@ from unittest import mock
 
 import numpy as np
 
-from gpu_profile.analysis import Analysis, RegionUse, analyse
+from gpu_profile.analysis import Analysis, Comparison, Difference, RegionUse, analyse
 from gpu_profile.analysis.views.report import AnalysisReport
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Device, Event, Sample
@@ -159,6 +159,23 @@ def one(analysis: Analysis, region: str) -> RegionUse:
     return use
 
 
+def regimes(analysis: Analysis) -> dict[str, tuple[str, str]]:
+    """The regime of each region, and its basis."""
+    return {use.summary.region: (str(use.verdict.regime), use.verdict.basis) for use in analysis.regions}
+
+
+def difference_of(comparison: Comparison, region: str, quantity: str) -> Difference:
+    """The only difference of a quantity."""
+    (found,) = (d for d in comparison.differences if (d.region, d.quantity) == (region, quantity))
+    return found
+
+
+def around(found: Difference) -> tuple[float, float]:
+    """Its interval as a share, if it has one."""
+    assert found.relative_interval is not None
+    return found.relative_interval
+
+
 def throttled(run: Run, region: str, share: float) -> Recording:
     """The run with clocks reduced by the power cap for `share` of the region's time, and at no other time."""
     recording, edges = run.recording(), np.cumsum([0, *(length for _, length in run.stretches)])
@@ -232,6 +249,16 @@ def parsed(text: str) -> Page:
     page.feed(text)
     page.close()
     assert page.open == []
+    return page
+
+
+def loads_nothing(text: str) -> Page:
+    """A page in one file, which needs no other."""
+    page = parsed(text)
+    assert page.loads == []
+    assert not {"img", "link", "iframe", "object"} & {*page.seen}
+    for way in ("url(", "@import", "fetch(", "XMLHttpRequest", "import(", "http://", "https://"):
+        assert way not in text
     return page
 
 

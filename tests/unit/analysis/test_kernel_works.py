@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.analysis import EMPTY, MS, T0, Run, one, parsed
+from support.analysis import EMPTY, MS, T0, Run, one, parsed, regimes
 from support.regions import ALL_REDUCE, GEMM, HUNGRY, NOTHING, PRODUCT, RELU, TALKING
 
 from gpu_profile.analysis import Analysis, analyse
@@ -37,10 +37,6 @@ SPANS = (
     ran("plain", None, 100),
 )
 UNSAMPLED = replace(EMPTY, spans=SPANS)
-
-
-def regimes(analysis: Analysis) -> dict[str, tuple[str, str]]:
-    return {use.summary.region: (str(use.verdict.regime), use.verdict.basis) for use in analysis.regions}
 
 
 def in_json(analysis: Analysis, region: str) -> Any:

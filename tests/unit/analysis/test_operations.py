@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.analysis import EMPTY, GPU, MS, T0, Run, one, parsed
+from support.analysis import EMPTY, GPU, MS, T0, Run, one, parsed, regimes
 from support.regions import BLANK, PRODUCT, SUM
 
 from gpu_profile.analysis import Analysis, analyse
@@ -45,10 +45,6 @@ def with_operation(run: Run, region: str, operation: RegionOperation) -> Recordi
     """The made-up run, every execution of one region with an operation."""
     run.spans = [s._replace(attributes=operation.attributes()) if s.name == region else s for s in run.spans]
     return run.recording()
-
-
-def regimes(analysis: Analysis) -> dict[str, tuple[str, str]]:
-    return {use.summary.region: (str(use.verdict.regime), use.verdict.basis) for use in analysis.regions}
 
 
 def in_json(analysis: Analysis, region: str) -> dict[str, Any]:

@@ -7,9 +7,10 @@ import pytest
 from benchmarks.comparison_worlds import CHANGED, Program, different, pair
 from hypothesis import given
 from hypothesis import strategies as st
-from support.analysis import GPU, T0, Run, analysed
+from support.analysis import EMPTY, GPU, T0, Run, analysed, around
+from support.analysis import difference_of as of
 
-from gpu_profile.analysis import Comparison, Difference, Outcome, compare, parse_gate
+from gpu_profile.analysis import Outcome, compare, parse_gate
 from gpu_profile.analysis.chance import correlation_time, share_edges, student_quantile
 from gpu_profile.analysis.comparison.differences import of_sides
 from gpu_profile.analysis.comparison.quantities import LEAST_CALLS
@@ -17,18 +18,6 @@ from gpu_profile.analysis.comparison.text import render_comparison
 from gpu_profile.analysis.runs import LATEST_NS
 from gpu_profile.errors import UsageError
 from gpu_profile.recording import Recording, SpanRecord
-
-EMPTY = Recording((), (), {}, (), (), ())
-
-
-def of(comparison: Comparison, region: str, quantity: str) -> Difference:
-    (found,) = (d for d in comparison.differences if (d.region, d.quantity) == (region, quantity))
-    return found
-
-
-def around(found: Difference) -> tuple[float, float]:
-    assert found.relative_interval is not None
-    return found.relative_interval
 
 
 def spans_of(durations_s: np.ndarray, items: float | None = None) -> Recording:
@@ -65,7 +54,7 @@ def test_the_same_pair_gives_the_same_intervals_again() -> None:
     assert compare(a, b) == compare(a, b)
 
 
-def test_of_25_programs_compared_with_themselves_at_most_1_shows_any_difference() -> None:
+def test_of_25_programs_compared_with_themselves_at_most_1_shows_any_of() -> None:
     """Executions are few, depend on one another, have heavy tails and a warm-up; runs differ as a whole. `make bench
     ONLY=heart` compares 200."""
     wrong = [seed for seed in range(25) if different(pair(seed, most=40))]

@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from benchmarks.serving_gate import found, measured
+from support.analysis import around, difference_of
 from unit.analysis.costs.runs import run
 
 from gpu_profile.analysis import Comparison, Difference, Outcome, parse_gate
@@ -18,13 +19,7 @@ def side(n: int, factor: float = 1.0, spread: float = 0.01, seed: int = 0) -> li
 
 
 def of(comparison: Comparison, part: str = "decode", quantity: str = "energy/token") -> Difference:
-    (difference,) = (d for d in comparison.differences if (d.region, d.quantity) == (part, quantity))
-    return difference
-
-
-def around(difference: Difference) -> tuple[float, float]:
-    assert difference.relative_interval is not None
-    return difference.relative_interval
+    return difference_of(comparison, part, quantity)
 
 
 def test_ten_percent_more_is_found_in_each_part_and_gpu_time_is_the_same() -> None:

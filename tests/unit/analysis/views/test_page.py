@@ -17,6 +17,7 @@ from support.analysis import (
     analysed,
     drawn,
     hostile,
+    loads_nothing,
     parsed,
     to_columns,
     two_devices,
@@ -35,11 +36,7 @@ from gpu_profile.recording import DeviceInterval, ProcessInfo, Recording, SpanRe
 def test_the_page_is_one_file_that_loads_nothing() -> None:
     recording = Run().recording()
     text = render_page(analysed(recording), title="a", recording=recording)
-    page = parsed(text)
-    assert page.loads == []
-    assert not {"img", "link", "iframe", "object"} & {*page.seen}
-    for way in ("url(", "@import", "fetch(", "XMLHttpRequest", "import(", "http://", "https://"):
-        assert way not in text
+    page = loads_nothing(text)
     assert "prefers-color-scheme: dark" in text
     assert {"canvas", "table", "noscript"} <= {*page.seen}
 
