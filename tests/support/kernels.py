@@ -28,7 +28,6 @@ COPY = "Memcpy HtoD (Pinned -> Device)"
 EVIL = "</script><script>alert(1)</script><b>\"'&\x1b[31m\ud800\n"
 STEPS = 2
 #: From one step's start to the next one's.
-STEP = 50 * MS
 MIB = 1 << 20
 INSTRUCTIONS = "smsp__inst_executed.sum"
 

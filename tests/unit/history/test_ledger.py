@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +11,6 @@ from gpu_profile.history.column import Column
 from gpu_profile.history.ledger import BusySourceTotals, Ledger, SignalTotals
 from gpu_profile.history.timeline import Timeline
 
-ROOT = Path(__file__).parents[3]
 ROWS = (ENERGY, PCIE_RX, POWER, MEMORY_USED, GRAPHICS, UTILIZATION)
 SECOND = 1_000_000_000
 START = 1_767_225_600 * SECOND

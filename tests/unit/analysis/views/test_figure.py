@@ -1,7 +1,6 @@
 import sys
 from dataclasses import replace
 from math import isnan
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +11,6 @@ from gpu_profile.analysis.views.figure import draw
 from gpu_profile.errors import UsageError
 
 pytest.importorskip("matplotlib")
-
-ROOT = Path(__file__).parents[3]
 
 
 def png(figure: object) -> bytes:

@@ -1,18 +1,14 @@
 import mmap
-from pathlib import Path
 
 import pytest
 from support.programs import printed
 from support.roofline import failing
 
 from gpu_profile.errors import UsageError
-from gpu_profile.roofline.machines import host_machine
 from gpu_profile.roofline.machines.host_machine import Host, allocated, flush_bytes
 from gpu_profile.roofline.machines.machine import Machine, Timing
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import MIB
-
-ROOT = Path(host_machine.__file__).parents[3]
 
 
 def test_a_call_runs_once_and_both_its_times_are_the_hosts(clock: FakeClock) -> None:

@@ -1,6 +1,5 @@
 import sys
 from collections import namedtuple
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,8 +11,6 @@ from support.roofline import Accelerator, cupy_with, torch_with
 from gpu_profile.errors import UsageError
 from gpu_profile.roofline.machines import devices
 from gpu_profile.roofline.machines.devices import devices_of, machine
-
-ROOT = Path(devices.__file__).parents[3]
 
 
 @pytest.fixture(name="gpus")

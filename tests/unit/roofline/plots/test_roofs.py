@@ -18,7 +18,6 @@ from gpu_profile.roofline.precision import Precision
 
 pytest.importorskip("matplotlib")
 
-ROOT = Path(__file__).parents[4]
 FP32, BF16 = Precision.FP32, Precision.BF16
 H200 = Ceilings(
     "NVIDIA H200",
