@@ -13,7 +13,8 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, POWER_AVERAGE
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.solving.equations import Equations
-from gpu_profile.join.unmixing.solving.stamps import HOST_NS, Stamps, _positive
+from gpu_profile.join.unmixing.solving.stamp_edges import HOST_NS, _positive
+from gpu_profile.join.unmixing.solving.stamps import Stamps
 from gpu_profile.join.unmixing.windows.activities import Activities, pieces
 from gpu_profile.join.unmixing.windows.probes import Probe, ProbeKind
 
@@ -232,6 +233,35 @@ def test_a_lateness_that_ends_share_moves_a_rate_no_further_than_its_bound(late_
     moved = errors.moved(np.array([0.0, 1.0]), measured, active)
     # A pair of stretches that a slice of time cuts is not counted.
     assert 0.97 * (true - measured[1]) <= moved <= 2 * (true - measured[1])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_stamps_that_are_rarely_very_late_have_little_of_it_in_common(seed: int) -> None:
+    """They double the scatter. The mean of all stamps is late by 0.2 ms without them and by 0.24 ms with them."""
+    without, rarely = (
+        stamped(seed, "fixed", late_ms=0.2, gap_ms=4.0, spread=0.05, regions=2, tail=tail).errors(3, 100, 1e-8)
+        for tail in (0.0, 0.02)
+    )
+    assert 0.24 / 0.2 < rarely.shared[1, 0] / without.shared[1, 0] < 1.6
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_region_whose_ends_scatter_more_has_a_wider_bound(seed: int) -> None:
+    """Executions of 8 ms of two regions by turns. Ends are late by 0 to 0.1 ms and by 0 to 0.8 ms: 0.05 and 0.4 ms too
+    long on average."""
+    rng, n = np.random.default_rng(seed), 1500
+    lengths, columns = 8 * MS * rng.uniform(0.98, 1.02, n), np.arange(n) % 2 + 1
+    exact = np.cumsum(rng.uniform(2, 4, n) * MS + lengths)
+    starts = (exact - lengths).astype(np.int64)
+    ends = (exact + rng.uniform(0, 1, n) * np.array([0.1, 0.8])[columns - 1] * MS).astype(np.int64)
+    stamps = Stamps()
+    for at in range(0, int(ends[-1]), SLICE_NS):
+        inside = np.flatnonzero((ends > at) & (starts < at + SLICE_NS))
+        _take(stamps, starts[inside], ends[inside], columns[inside], 3, at)
+    # By how much executions may be too long, in ms. A slice of time of half a second has 22 of each region.
+    steady, scattered = stamps.errors(3, 100, 1e-8).shared[1:, 0] * stamps.elapsed_ns / (n / 2) / MS
+    assert 0.04 < steady < 0.15
+    assert 0.38 < scattered < 0.5
 
 
 def test_windows_bound_the_lateness_of_ends_also_if_starts_are_exact() -> None:

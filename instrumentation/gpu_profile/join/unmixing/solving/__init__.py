@@ -3,7 +3,7 @@
 Read in this order:
 
 - `region_columns`: the columns of the equations, one or two per region.
-- `stamps`: bounds on the errors of host stamps; `unmarked`: executions without a mark, by the pauses.
+- `stamp_edges`, `stamps`: bounds on the errors of host stamps; `unmarked`: executions without a mark, by the pauses.
 - `design`: the equations of windows under a timing; `equations`: their sums over all windows.
 - `least_squares`: the solution within bounds.
 - `shrinkage`: the solution with each violation of the assumptions as large as the readings support.

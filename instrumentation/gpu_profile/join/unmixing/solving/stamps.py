@@ -25,26 +25,18 @@ import numpy as np
 from gpu_profile.catalogue import Signal
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.solving.equations import Equations, sized
+from gpu_profile.join.unmixing.solving.stamp_edges import BEST_NS, FEWEST, HOST_NS, StampEdges
 from gpu_profile.join.unmixing.solving.unmarked import UnmarkedExecutions, share_outside
 from gpu_profile.join.unmixing.windows.activities import Activities, Pieces
 from gpu_profile.join.unmixing.windows.piece_sums import Columns
 
-#: Larger variation is not due to stamps: hosts take them late by 0.2-1 ms, and a few per cent by ten times as much.
-#: No stamp is better than the second number: clocks are read, and marks recorded, within some microseconds.
-HOST_NS: Final = 2_000_000
-BEST_NS: Final = 10_000
-#: Pauses above this length are no evidence on the stamp before them. A bound is this many standard errors away.
-_LONGEST_NS: Final = 20_000_000
+#: A bound is this many standard errors away.
 _SURE: Final = 2.0
 #: A lateness that is uniform from 0 on has a mean of this many standard deviations; an exponential one has 1, and one
 #: that is ten times as long once in 20 times has 0.6. The means at a region's starts and at its ends differ by no more,
 #: and by no more than the range of a host's lateness, 0.2 to 1 ms.
 _SHARED: Final = math.sqrt(3)
 _SHARED_NS: Final = 800_000
-#: Less variation of a region's lengths than this standard deviation does not make it better evidence on stamps.
-_USUAL_NS: Final = 1_000_000
-#: Executions of a region that its variance of lengths needs.
-_FEWEST: Final = 20
 #: After `_MANY` executions, only one slice of time in `_EVERY` is evaluated, and one in `_EVERY`² for unmarked ones.
 _MANY: Final = 3_000
 _EVERY: Final = 4
@@ -132,12 +124,7 @@ class Stamps:
         self._follows: Floats = np.zeros((1, 1))
         #: The part of these in which the first one still ran.
         self._overlaps: Floats = np.zeros((1, 1))
-        #: For the last and the first stamps of executions, `[sums, 2]`: the number of pairs of executions, and the sums
-        #: of their weights, of the weighted products of the differences of the stretches before and after the stamp,
-        #: and of the squares of these products.
-        self._edges: Floats = np.zeros((4, 2))
-        #: Pauses between consecutive executions: their number, and the sums of their lengths and of the squares.
-        self._pauses: Floats = np.zeros(3)
+        self._edges = StampEdges()
         #: The number of slices of time, and the total length of the evaluated ones.
         self._slices = 0
         self.elapsed_ns = 0
@@ -173,7 +160,7 @@ class Stamps:
         lengths, own = (activities.ends - activities.starts)[whole].astype(np.float64), activities.columns[whole]
         for power, weights in enumerate((None, lengths, lengths**2)):
             self._lengths[power] += np.bincount(own, weights, count)
-        self._take_edges(pieces, columns, between)
+        self._edges.take(pieces, columns, between, self._lengths)
         reached = np.maximum.accumulate(pieces.ends)
         pauses = pieces.starts[1:] - reached[:-1]
         before, after = columns[:-1].astype(np.int64), columns[1:].astype(np.int64)
@@ -189,57 +176,6 @@ class Stamps:
         self._follows[0] += np.bincount(after[~directly], minlength=count)
         if not self._slices % _EVERY**2 or self._lengths[0].sum() <= _MANY:
             self.unmarked.take(pauses[~directly], lengths, own, end_ns - start_ns)
-
-    def _take_edges(self, pieces: Pieces, columns: Columns, between: tuple[int, int]) -> None:
-        start_ns, end_ns = between
-        lengths, pauses = (pieces.ends - pieces.starts).astype(np.float64), pieces.starts[1:] - pieces.ends[:-1]
-        whole = (pieces.starts > start_ns) & (pieces.ends < end_ns)
-        before = (whole[:-1] & whole[1:] & (pauses >= 0) & (pauses < _LONGEST_NS)).nonzero()[0]
-        if len(before) <= 2:
-            return
-        short = pauses[before].astype(np.float64)
-        self._pauses += len(short), short.sum(), (short**2).sum()
-        n, total, squares = self._lengths
-        means = total / np.maximum(n, 1.0)
-        # Regions of little variation show a stamp's error best. Less than the error itself is no merit.
-        varied = np.maximum(0.0, squares / np.maximum(n, 1.0) - means**2) + _USUAL_NS**2
-        varied[n < _FEWEST] = np.inf
-        # The last stamps of executions, and then the first stamps of the next ones.
-        stamped, other = np.concatenate((before, before + 1)), np.concatenate((before + 1, before))
-        own = columns[stamped].astype(np.int64)
-        own[len(before) :] += len(n)
-        order = own.argsort(kind="stable")
-        own, stamped, other = own[order], stamped[order], other[order]
-        # Up to the far end of the next one: a stamp that is very late also moves the near end. The neighbouring region
-        # affects that length more than any stamp, so its mean is subtracted.
-        length, beside = lengths[stamped], pauses[np.minimum(stamped, other)] + (lengths - means[columns])[other]
-        # Of all slices: a weight must not depend on the errors in its own slice.
-        count, whole_ns, square = self._pauses
-        spread = (varied[columns] + square / count - (whole_ns / count) ** 2)[other]
-        # Slow changes, such as clocks, cancel in differences of executions soon after each other. Consecutive ones
-        # would be each other's neighbours; an execution and the next but one have no stretch in common.
-        # Stretches between the executions inside another one are no executions: their lengths follow from their place.
-        whole = np.bincount(pieces.owners)[pieces.owners[stamped]] == 1
-        pair = (own[2:] == own[:-2]) & whole[2:] & whole[:-2]
-        weights = pair / (varied[own[2:] % len(n)] * (spread[2:] + spread[:-2]))
-        products = (length[2:] - length[:-2]) * (beside[2:] - beside[:-2]) * weights
-        sums = np.array((np.sign(weights), weights, products, products**2))
-        self._edges += np.add.reduceat(sums, (0, len(before) - 2), axis=1)
-
-    def _by_edges(self) -> tuple[float, float | None, float, float]:
-        """The least, the most likely and the largest variance of stamp errors by the covariance beside stamps, in ns²,
-        and the expected one at the edge where it is larger. The likely one is None without enough executions."""
-        n, weights, products, squares = self._edges
-        if n.min() < _FEWEST:
-            return 0.0, None, math.inf, math.inf
-        # Differences have twice the variance. Each execution is in two of them, so half of the pairs count.
-        variances, doubt = -products / (2 * weights), squares / (2 * weights**2)
-        low, high = (np.maximum(0.0, variances + side * _SURE * np.sqrt(doubt)) for side in (-1, 1))
-        mean = max(0.0, float(variances.mean()))
-        # An estimate below its own uncertainty becomes 0 (the positive part of James and Stein's estimator).
-        likely = max(0.0, mean - float(doubt.sum()) / 4 / mean) if mean else 0.0
-        expected = max(map(_positive, variances.tolist(), np.sqrt(doubt).tolist()))
-        return float(low.min()), likely, float(high.max()), expected
 
     def bound_by(self, lead: Signal, equations: Equations, kernel: float) -> None:
         """Bound the errors by the residual of a family's windows; `kernel` is described in `errors`."""
@@ -258,20 +194,26 @@ class Stamps:
     @property
     def variance(self) -> float:
         """The largest variance that the error of a stamp may have, in ns²; 0 before there are enough executions."""
-        return _largest(self._by_lengths(), self._by_edges()[2])
+        return _largest(self._by_lengths(), self._edges.variances()[2])
 
     def _by_lengths(self) -> float | None:
         """The largest mean of the variances at starts and at ends by the lengths of executions, in ns². None without
         enough executions."""
-        n, total, squares = self._lengths
-        enough = n >= _FEWEST
+        variances = self._varied
+        enough = np.isfinite(variances)
         if not enough.any():
             return None
-        n, total, squares = n[enough], total[enough], squares[enough]
-        variances = np.maximum(0.0, squares / n - (total / n) ** 2) / 2
+        variances, total = variances[enough] / 2, self._lengths[1, enough]
         order = np.argsort(variances)
         reached = np.cumsum(total[order]) / max(float(total.sum()), 1e-300)
         return float(variances[order][np.searchsorted(reached, _QUARTILE)])
+
+    @property
+    def _varied(self) -> Floats:
+        """The variance of the lengths of executions by column, in ns²; infinite without enough executions."""
+        n, total, squares = self._lengths
+        count = np.maximum(n, 1.0)
+        return np.where(n >= FEWEST, np.maximum(0.0, squares / count - (total / count) ** 2), np.inf)
 
     def errors(self, columns: int, windows: int, kernel: float) -> StampErrors:
         """The contribution of stamp errors to the shares of `windows` windows.
@@ -281,7 +223,7 @@ class Stamps:
         if not self.elapsed_ns:
             return StampErrors(np.zeros((columns, columns)))
         both, beside = (_mutual(counts, columns) for counts in (self._follows, self._overlaps))
-        by_length, (low, likely, high, expected) = self._by_lengths(), self._by_edges()
+        by_length, (low, likely, high) = self._by_lengths(), self._edges.variances()
         variance = _largest(by_length, high)
         unmarked = sized(self.unmarked.squares, columns) * (windows * kernel)
         pausing = sized(self.unmarked.shares, columns)
@@ -293,12 +235,18 @@ class Stamps:
         allowed, usual = (min((each[i] for each in self._allowed.values()), default=math.inf) for i in (1, 2))
         likely = 0.5 * variance if likely is None else likely
         fits = min(1.0, allowed / variance)
-        # Lengths and windows bound the mean of the variances at starts and at ends. The larger one is at most twice it.
-        # The lateness is as large as the scatter allows. So the scatter is the expected one, not the largest too.
-        scatter = max(float(BEST_NS) ** 2, min(expected, 2 * usual, 2 * by_length))
+        # Windows bound the mean of the variances at starts and at ends. The larger one is at most twice it.
+        scatter, varied = self._edges.scatter(columns, 2 * usual), self._varied[:columns]
+        scatter[: len(varied)] = np.minimum(scatter[: len(varied)], varied)
+        scatter = np.maximum(float(BEST_NS) ** 2, scatter)
         # The device's own stamps have no lateness in common. Half of the difference lies at each of a region's edges.
-        late_ns = 0.0 if self.exact else min(_SHARED_NS, _SHARED * math.sqrt(scatter))
-        shared, overlapping = (part * (late_ns / 2 / self.elapsed_ns) for part in (both - beside, beside))
+        late_ns = np.minimum(0.0 if self.exact else _SHARED_NS, _SHARED * np.sqrt(scatter))
+        # No stamp is taken before the one before it: where regions follow each other, one's lateness is the other's.
+        late_ns[0] = 0.0
+        edges_ns = np.maximum(late_ns[:, None], late_ns) / 2
+        # Time outside regions lies between stamps of any of them.
+        edges_ns[0] = edges_ns.max()
+        shared, overlapping = (part * edges_ns / self.elapsed_ns for part in (both - beside, beside))
         least, likely = min(1.0, low / variance), min(1.0, likely / variance)
         return StampErrors(most, least, likely, fits, shared, overlapping, unmarked, pausing, elsewhere)
 
@@ -310,6 +258,7 @@ class Stamps:
                 counts[:, into] += counts[:, column]
                 counts[column] = counts[:, column] = 0.0
             self.unmarked.merge(column, into)
+            self._edges.merge(column, into)
             self._lengths[:, column] = 0.0
 
 
@@ -318,15 +267,6 @@ def _largest(by_length: float | None, by_edges: float) -> float:
     if by_length is None:
         return 0.0
     return max(float(BEST_NS) ** 2, min(float(HOST_NS) ** 2, by_length, by_edges))
-
-
-def _positive(mean: float, deviation: float) -> float:
-    """The mean of a normal distribution without its negative part."""
-    if deviation <= 0:
-        return max(0.0, mean)
-    z = max(-5.0, mean / deviation)
-    density = math.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
-    return deviation * (z + 2 * density / math.erfc(-z / math.sqrt(2)))
 
 
 def _pairs(before: Ints, after: Ints, count: int) -> Floats:

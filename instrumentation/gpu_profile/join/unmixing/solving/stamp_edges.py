@@ -1,0 +1,156 @@
+"""The errors of stamps by the stretches beside them. Pure.
+
+A late stamp makes the stretch before it longer and the one after it shorter: if the two have nothing else in common,
+their covariance is minus the variance of the error. The largest errors move the next stamp too, so that bounds on
+the variance follow from the stretch up to the far end of the next execution. The usual error follows from the pause
+beside the stamp, which varies less.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+
+from gpu_profile.history.timeline import Floats
+from gpu_profile.join.unmixing.solving.equations import sized
+from gpu_profile.join.unmixing.windows.activities import Pieces
+from gpu_profile.join.unmixing.windows.piece_sums import Columns
+
+#: Larger variation is not due to stamps: hosts take them late by 0.2-1 ms, and a few per cent by ten times as much.
+#: No stamp is better than the second number: clocks are read, and marks recorded, within some microseconds.
+HOST_NS: Final = 2_000_000
+BEST_NS: Final = 10_000
+#: Executions that a variance needs.
+FEWEST: Final = 20
+#: Pauses above this length are no evidence on the stamp before them. A bound is this many standard errors away.
+_LONGEST_NS: Final = 20_000_000
+_SURE: Final = 2.0
+#: Less variation of a region's lengths than this standard deviation does not make it better evidence on stamps.
+_USUAL_NS: Final = 1_000_000
+
+
+class StampEdges:
+    """Sums over pairs of executions of a region, of the differences of the stretches before and after their stamps."""
+
+    def __init__(self) -> None:
+        #: For the last and the first stamps of executions, `[sums, 2]`: the number of pairs, and the sums of their
+        #: weights, of the weighted products of the differences before and after the stamp, and of the squares of these
+        #: products. The stretch beside a stamp extends to the far end of the next execution.
+        self._edges: Floats = np.zeros((4, 2))
+        #: The same by column, `[sums, 2, columns]`, with the pause beside the stamp and differences clipped to
+        #: `HOST_NS`. Pairs with a clipped difference have no weight.
+        self._near: Floats = np.zeros((4, 2, 1))
+        #: Pauses between consecutive executions: their number, and the sums of their lengths and of the squares.
+        self._pauses: Floats = np.zeros(3)
+
+    def take(self, pieces: Pieces, columns: Columns, between: tuple[int, int], by_column: Floats) -> None:
+        """Add the pieces of a slice of time `between` two moments, with the column of each. `by_column`: the number of
+        executions, and the sums of their lengths and of the squares."""
+        start_ns, end_ns = between
+        lengths, pauses = (pieces.ends - pieces.starts).astype(np.float64), pieces.starts[1:] - pieces.ends[:-1]
+        whole = (pieces.starts > start_ns) & (pieces.ends < end_ns)
+        before = (whole[:-1] & whole[1:] & (pauses >= 0) & (pauses < _LONGEST_NS)).nonzero()[0]
+        if len(before) <= 2:
+            return
+        short = pauses[before].astype(np.float64)
+        self._pauses += len(short), short.sum(), (short**2).sum()
+        n, total, squares = by_column
+        means = total / np.maximum(n, 1.0)
+        # Regions of little variation show a stamp's error best. Less than the error itself is no merit.
+        varied = np.maximum(0.0, squares / np.maximum(n, 1.0) - means**2) + _USUAL_NS**2
+        varied[n < FEWEST] = np.inf
+        # The last stamps of executions, and then the first stamps of the next ones.
+        stamped, other = np.concatenate((before, before + 1)), np.concatenate((before + 1, before))
+        own = columns[stamped].astype(np.int64)
+        own[len(before) :] += len(n)
+        order = own.argsort(kind="stable")
+        own, stamped, other = own[order], stamped[order], other[order]
+        # Up to the far end of the next one: a stamp that is very late also moves the near end. The neighbouring region
+        # affects that length more than any stamp, so its mean is subtracted.
+        length, beside = lengths[stamped], pauses[np.minimum(stamped, other)] + (lengths - means[columns])[other]
+        # Of all slices: a weight must not depend on the errors in its own slice.
+        count, whole_ns, square = self._pauses
+        spread = (varied[columns] + square / count - (whole_ns / count) ** 2)[other]
+        # Slow changes, such as clocks, cancel in differences of executions soon after each other. Consecutive ones
+        # would be each other's neighbours; an execution and the next but one have no stretch in common.
+        # Stretches between the executions inside another one are no executions: their lengths follow from their place.
+        whole = np.bincount(pieces.owners)[pieces.owners[stamped]] == 1
+        pair = (own[2:] == own[:-2]) & whole[2:] & whole[:-2]
+        own_varied, first, second = varied[own[2:] % len(n)], length[2:] - length[:-2], beside[2:] - beside[:-2]
+        weights = pair / (own_varied * (spread[2:] + spread[:-2]))
+        products = first * second * weights
+        # A stamp that is not taken before the one before it leaves no pause, whatever its error.
+        pause = pauses[np.minimum(stamped, other)].astype(np.float64)
+        apart = pause > 0
+        third, near = pause[2:] - pause[:-2], (pair & apart[2:] & apart[:-2]) / own_varied
+        clipped, beside_it = (np.minimum(np.maximum(each, -HOST_NS), HOST_NS) for each in (first, third))
+        clipped_products = clipped * beside_it * near
+        near *= (clipped == first) & (beside_it == third)
+        sums = np.array((np.sign(weights), weights, products, products**2))
+        self._edges += np.add.reduceat(sums, (0, len(before) - 2), axis=1)
+        sums = np.array((np.sign(near), near, clipped_products, clipped_products**2))
+        if more := len(n) - self._near.shape[2]:
+            self._near = np.pad(self._near, ((0, 0), (0, 0), (0, more)))
+        there = np.flatnonzero(np.diff(own[2:], prepend=-1))
+        self._near.reshape(4, -1)[:, own[2:][there]] += np.add.reduceat(sums, there, axis=1)
+
+    def variances(self) -> tuple[float, float | None, float]:
+        """The least, the most likely and the largest variance of stamp errors by the covariance beside stamps, in ns².
+        The likely one is None without enough executions."""
+        n, weights, products, squares = self._edges
+        if n.min() < FEWEST:
+            return 0.0, None, math.inf
+        # Differences have twice the variance. Each execution is in two of them, so half of the pairs count.
+        variances, doubt = -products / (2 * weights), squares / (2 * weights**2)
+        low, high = (np.maximum(0.0, variances + side * _SURE * np.sqrt(doubt)) for side in (-1, 1))
+        mean = max(0.0, float(variances.mean()))
+        # An estimate below its own uncertainty becomes 0 (the positive part of James and Stein's estimator).
+        likely = max(0.0, mean - float(doubt.sum()) / 4 / mean) if mean else 0.0
+        return float(low.min()), likely, float(high.max())
+
+    def scatter(self, columns: int, most: float) -> Floats:
+        """The variance of the usual error of stamps by column, in ns², at the edge where it is larger. `most`: the
+        largest that its mean may have.
+
+        Few very late stamps make most of the variance and little of the mean lateness, so differences are clipped. An
+        error has an effect only where they are not (Price, IRE Transactions on Information Theory 4 (1958), 69). A
+        region's stamps may scatter more than others'. A priori the variances of regions are exponential, so their mean
+        is their standard deviation too. Credibility theory weighs it against the region's own (Bühlmann, ASTIN
+        Bulletin 4 (1967), 199). The scatter is a standard deviation above the result.
+        """
+        n, weights, products, squares = self._near
+        if self._edges[0].min() < FEWEST:
+            return np.full(columns, most)
+        if n.sum(axis=1).min() < FEWEST:
+            _, *total = self._edges
+        else:
+            total = [part.sum(axis=1) for part in (weights, products, squares)]
+        means, deviations = -total[1] / (2 * total[0]), np.sqrt(total[2] / 2) / total[0]
+        expected = np.array([[_positive(*each)] for each in zip(means.tolist(), deviations.tolist(), strict=True)])
+        expected = np.maximum(expected, float(BEST_NS) ** 2)
+        # Without a pair of executions, a region's own one counts for nothing.
+        there = np.where(weights > 0, weights, 1.0)
+        own, doubt = -products / (2 * there), np.where(weights > 0, squares, np.inf) / (2 * there**2)
+        known = expected**2 / (expected**2 + doubt)
+        above = np.maximum(0.0, expected + known * (own - expected)) + expected * np.sqrt(1 - known)
+        by_column = sized(above.max(axis=0), columns)
+        by_column[above.shape[1] :] = 2 * expected.max()
+        by_column *= min(1.0, most / float(expected.max()))
+        return by_column
+
+    def merge(self, column: int, into: int) -> None:
+        """Merge a column into another."""
+        if max(column, into) < self._near.shape[2]:
+            self._near[..., into] += self._near[..., column]
+            self._near[..., column] = 0.0
+
+
+def _positive(mean: float, deviation: float) -> float:
+    """The mean of a normal distribution without its negative part."""
+    if deviation <= 0:
+        return max(0.0, mean)
+    z = max(-5.0, mean / deviation)
+    density = math.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+    return deviation * (z + 2 * density / math.erfc(-z / math.sqrt(2)))
