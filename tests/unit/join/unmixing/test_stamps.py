@@ -246,6 +246,19 @@ def test_stamps_that_are_rarely_very_late_have_little_of_it_in_common(seed: int)
 
 
 @pytest.mark.parametrize("seed", range(4))
+def test_pauses_as_short_as_a_host_needs_for_the_next_stamp_are_no_evidence_on_it(seed: int) -> None:
+    """Executions of 8 ms without pauses, by turns. Ends are late by 0 to 0.8 ms, and the next start is soon after."""
+    rng, n = np.random.default_rng(seed), 1500
+    ends = np.cumsum(8 * MS * rng.uniform(0.95, 1.05, n)) + rng.uniform(0, 0.8, n) * MS
+    starts = np.concatenate(([0.0], ends[:-1])) + rng.uniform(10e3, 30e3, n)
+    columns, stamps = np.arange(n) % 2 + 1, Stamps()
+    for at in range(0, int(ends[-1]), SLICE_NS):
+        inside = np.flatnonzero((ends > at) & (starts < at + SLICE_NS))
+        _take(stamps, starts[inside].astype(np.int64), ends[inside].astype(np.int64), columns[inside], 3, at)
+    assert stamps.errors(3, 100, 1e-8).shared[1, 0] * stamps.elapsed_ns / (n / 2) / MS > 0.3
+
+
+@pytest.mark.parametrize("seed", range(4))
 def test_a_region_whose_ends_scatter_more_has_a_wider_bound(seed: int) -> None:
     """Executions of 8 ms of two regions by turns. Ends are late by 0 to 0.1 ms and by 0 to 0.8 ms: 0.05 and 0.4 ms too
     long on average."""

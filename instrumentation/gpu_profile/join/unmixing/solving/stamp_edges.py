@@ -27,6 +27,8 @@ FEWEST: Final = 20
 #: Pauses above this length are no evidence on the stamp before them. A bound is this many standard errors away.
 _LONGEST_NS: Final = 20_000_000
 _SURE: Final = 2.0
+#: A shorter pause may be the host's own time between a late stamp and the next one, whatever the error.
+_APART_NS: Final = 100_000
 #: Less variation of a region's lengths than this standard deviation does not make it better evidence on stamps.
 _USUAL_NS: Final = 1_000_000
 
@@ -39,8 +41,8 @@ class StampEdges:
         #: weights, of the weighted products of the differences before and after the stamp, and of the squares of these
         #: products. The stretch beside a stamp extends to the far end of the next execution.
         self._edges: Floats = np.zeros((4, 2))
-        #: The same by column, `[sums, 2, columns]`, with the pause beside the stamp and differences clipped to
-        #: `HOST_NS`. Pairs with a clipped difference have no weight.
+        #: The same by column, `[sums, 2, columns]`, with the pause beside the stamp, of pairs in which it is at least
+        #: `_APART_NS`. Differences are clipped to `HOST_NS`, and pairs with a clipped one have no weight.
         self._near: Floats = np.zeros((4, 2, 1))
         #: Pauses between consecutive executions: their number, and the sums of their lengths and of the squares.
         self._pauses: Floats = np.zeros(3)
@@ -81,16 +83,15 @@ class StampEdges:
         own_varied, first, second = varied[own[2:] % len(n)], length[2:] - length[:-2], beside[2:] - beside[:-2]
         weights = pair / (own_varied * (spread[2:] + spread[:-2]))
         products = first * second * weights
-        # A stamp that is not taken before the one before it leaves no pause, whatever its error.
         pause = pauses[np.minimum(stamped, other)].astype(np.float64)
-        apart = pause > 0
-        third, near = pause[2:] - pause[:-2], (pair & apart[2:] & apart[:-2]) / own_varied
+        apart, third = pause >= _APART_NS, pause[2:] - pause[:-2]
+        near = (pair & apart[2:] & apart[:-2]) / own_varied
         clipped, beside_it = (np.minimum(np.maximum(each, -HOST_NS), HOST_NS) for each in (first, third))
         clipped_products = clipped * beside_it * near
-        near *= (clipped == first) & (beside_it == third)
         sums = np.array((np.sign(weights), weights, products, products**2))
         self._edges += np.add.reduceat(sums, (0, len(before) - 2), axis=1)
-        sums = np.array((np.sign(near), near, clipped_products, clipped_products**2))
+        smaller = (clipped == first) & (beside_it == third)
+        sums = np.array((np.sign(near), near * smaller, clipped_products, clipped_products**2))
         if more := len(n) - self._near.shape[2]:
             self._near = np.pad(self._near, ((0, 0), (0, 0), (0, more)))
         there = np.flatnonzero(np.diff(own[2:], prepend=-1))
@@ -110,9 +111,9 @@ class StampEdges:
         likely = max(0.0, mean - float(doubt.sum()) / 4 / mean) if mean else 0.0
         return float(low.min()), likely, float(high.max())
 
-    def scatter(self, columns: int, most: float) -> Floats:
+    def scatter(self, columns: int, most: float, otherwise: float) -> Floats:
         """The variance of the usual error of stamps by column, in ns², at the edge where it is larger. `most`: the
-        largest that its mean may have.
+        largest that its mean may have. `otherwise`: the variance without enough executions.
 
         Few very late stamps make most of the variance and little of the mean lateness, so differences are clipped. An
         error has an effect only where they are not (Price, IRE Transactions on Information Theory 4 (1958), 69). A
@@ -120,14 +121,14 @@ class StampEdges:
         is their standard deviation too. Credibility theory weighs it against the region's own (Bühlmann, ASTIN
         Bulletin 4 (1967), 199). The scatter is a standard deviation above the result.
         """
-        n, weights, products, squares = self._near
-        if self._edges[0].min() < FEWEST:
-            return np.full(columns, most)
-        if n.sum(axis=1).min() < FEWEST:
-            _, *total = self._edges
-        else:
-            total = [part.sum(axis=1) for part in (weights, products, squares)]
-        means, deviations = -total[1] / (2 * total[0]), np.sqrt(total[2] / 2) / total[0]
+        if (every := self._edges[0]).min() < FEWEST:
+            return np.full(columns, otherwise)
+        _, weights, products, squares = self._near
+        total = self._near.sum(axis=2)
+        if (2 * total[0] < every).any() or not total[1].all():
+            # Most stamps are taken soon after the one before them.
+            total, weights = self._edges, np.zeros_like(weights)
+        means, deviations = -total[2] / (2 * total[1]), np.sqrt(total[3] / 2) / total[1]
         expected = np.array([[_positive(*each)] for each in zip(means.tolist(), deviations.tolist(), strict=True)])
         expected = np.maximum(expected, float(BEST_NS) ** 2)
         # Without a pair of executions, a region's own one counts for nothing.

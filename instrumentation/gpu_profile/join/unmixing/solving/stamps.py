@@ -236,7 +236,8 @@ class Stamps:
         likely = 0.5 * variance if likely is None else likely
         fits = min(1.0, allowed / variance)
         # Windows bound the mean of the variances at starts and at ends. The larger one is at most twice it.
-        scatter, varied = self._edges.scatter(columns, 2 * usual), self._varied[:columns]
+        scatter = self._edges.scatter(columns, 2 * usual, 2 * min(usual, by_length))
+        varied = self._varied[:columns]
         scatter[: len(varied)] = np.minimum(scatter[: len(varied)], varied)
         scatter = np.maximum(float(BEST_NS) ** 2, scatter)
         # The device's own stamps have no lateness in common. Half of the difference lies at each of a region's edges.
