@@ -1,9 +1,9 @@
 """The errors of stamps by the stretches beside them. Pure.
 
 A late stamp makes the stretch before it longer and the one after it shorter: if the two have nothing else in common,
-their covariance is minus the variance of the error. The largest errors move the next stamp too, so that bounds on
-the variance follow from the stretch up to the far end of the next execution. The usual error follows from the pause
-beside the stamp, which varies less.
+their covariance is minus the variance of the error. The largest errors move the next stamp too. So bounds on the
+variance follow from the stretch up to the far end of the next execution. The usual error follows from the pause beside
+the stamp, because its length varies less.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FEWEST: Final = 20
 #: Pauses above this length are no evidence on the stamp before them. A bound is this many standard errors away.
 _LONGEST_NS: Final = 20_000_000
 _SURE: Final = 2.0
-#: A shorter pause may be the host's own time between a late stamp and the next one, whatever the error.
+#: A shorter pause may be the host's own time between a late stamp and the next one. It shows no error.
 _APART_NS: Final = 100_000
 #: Less variation of a region's lengths than this standard deviation does not make it better evidence on stamps.
 _USUAL_NS: Final = 1_000_000
@@ -38,8 +38,8 @@ class StampEdges:
 
     def __init__(self) -> None:
         #: For the last and the first stamps of executions, `[sums, 2]`: the number of pairs, and the sums of their
-        #: weights, of the weighted products of the differences before and after the stamp, and of the squares of these
-        #: products. The stretch beside a stamp extends to the far end of the next execution.
+        #: weights, of the products, and of the squares of these. A product is that of the differences before and after
+        #: the stamp, times the weight. The stretch beside a stamp extends to the far end of the next execution.
         self._edges: Floats = np.zeros((4, 2))
         #: The same by column, `[sums, 2, columns]`, with the pause beside the stamp, of pairs in which it is at least
         #: `_APART_NS`. Differences are clipped to `HOST_NS`, and pairs with a clipped one have no weight.
@@ -134,8 +134,8 @@ class StampEdges:
         # Without a pair of executions, a region's own one counts for nothing.
         there = np.where(weights > 0, weights, 1.0)
         own, doubt = -products / (2 * there), np.where(weights > 0, squares, np.inf) / (2 * there**2)
-        known = expected**2 / (expected**2 + doubt)
-        above = np.maximum(0.0, expected + known * (own - expected)) + expected * np.sqrt(1 - known)
+        credibility = expected**2 / (expected**2 + doubt)
+        above = np.maximum(0.0, expected + credibility * (own - expected)) + expected * np.sqrt(1 - credibility)
         by_column = sized(above.max(axis=0), columns)
         by_column[above.shape[1] :] = 2 * expected.max()
         by_column *= min(1.0, most / float(expected.max()))
