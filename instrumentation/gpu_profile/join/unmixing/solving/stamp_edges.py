@@ -71,7 +71,8 @@ class StampEdges:
         own, stamped, other = own[order], stamped[order], other[order]
         # Up to the far end of the next one: a stamp that is very late also moves the near end. The neighbouring region
         # affects that length more than any stamp, so its mean is subtracted.
-        length, beside = lengths[stamped], pauses[np.minimum(stamped, other)] + (lengths - means[columns])[other]
+        pause = pauses[np.minimum(stamped, other)]
+        stretches = np.array((lengths[stamped], pause + (lengths - means[columns])[other], pause))
         # Of all slices: a weight must not depend on the errors in its own slice.
         count, whole_ns, square = self._pauses
         spread = (varied[columns] + square / count - (whole_ns / count) ** 2)[other]
@@ -80,21 +81,19 @@ class StampEdges:
         # Stretches between the executions inside another one are no executions: their lengths follow from their place.
         whole = np.bincount(pieces.owners)[pieces.owners[stamped]] == 1
         pair = (own[2:] == own[:-2]) & whole[2:] & whole[:-2]
-        own_varied, first, second = varied[own[2:] % len(n)], length[2:] - length[:-2], beside[2:] - beside[:-2]
+        own_varied, differences = varied[own[2:] % len(n)], stretches[:, 2:] - stretches[:, :-2]
         weights = pair / (own_varied * (spread[2:] + spread[:-2]))
-        products = first * second * weights
-        pause = pauses[np.minimum(stamped, other)].astype(np.float64)
-        apart, third = pause >= _APART_NS, pause[2:] - pause[:-2]
-        near = (pair & apart[2:] & apart[:-2]) / own_varied
-        clipped, beside_it = (np.minimum(np.maximum(each, -HOST_NS), HOST_NS) for each in (first, third))
-        clipped_products = clipped * beside_it * near
-        sums = np.array((np.sign(weights), weights, products, products**2))
+        products = differences[0] * differences[1] * weights
+        sums = np.array((weights > 0, weights, products, products**2))
         self._edges += np.add.reduceat(sums, (0, len(before) - 2), axis=1)
-        smaller = (clipped == first) & (beside_it == third)
-        sums = np.array((np.sign(near), near * smaller, clipped_products, clipped_products**2))
+        near = (pair & (np.minimum(pause[2:], pause[:-2]) >= _APART_NS)) / own_varied
+        differences = differences[::2]
+        clipped = np.minimum(np.maximum(differences, -HOST_NS), HOST_NS)
+        products, smaller = clipped[0] * clipped[1] * near, clipped == differences
+        sums = np.array((near > 0, near * (smaller[0] & smaller[1]), products, products**2))
+        there = (own[2:] != np.concatenate(([-1], own[2:-1]))).nonzero()[0]
         if more := len(n) - self._near.shape[2]:
             self._near = np.pad(self._near, ((0, 0), (0, 0), (0, more)))
-        there = np.flatnonzero(np.diff(own[2:], prepend=-1))
         self._near.reshape(4, -1)[:, own[2:][there]] += np.add.reduceat(sums, there, axis=1)
 
     def variances(self) -> tuple[float, float | None, float]:
