@@ -112,7 +112,7 @@ class StampEdges:
 
     def scatter(self, columns: int, most: float, otherwise: float) -> Floats:
         """The variance of the usual error of stamps by column, in ns², at the edge where it is larger. `most`: the
-        largest that its mean may have. `otherwise`: the variance without enough executions.
+        largest that windows allow. `otherwise`: the variance without enough executions.
 
         Few very late stamps make most of the variance and little of the mean lateness, so differences are clipped. An
         error has an effect only where they are not (Price, IRE Transactions on Information Theory 4 (1958), 69). A
@@ -137,8 +137,7 @@ class StampEdges:
         above = np.maximum(0.0, expected + credibility * (own - expected)) + expected * np.sqrt(1 - credibility)
         by_column = sized(above.max(axis=0), columns)
         by_column[above.shape[1] :] = 2 * expected.max()
-        by_column *= min(1.0, most / float(expected.max()))
-        return by_column
+        return np.minimum(by_column, most)
 
     def merge(self, column: int, into: int) -> None:
         """Merge a column into another."""
