@@ -220,7 +220,7 @@ def test_windows_are_as_doubtful_as_the_rates_they_are_made_of(load: Load, data:
     fit = load.fit()
     weights = simplex(data.draw, len(fit.rates))
     watch = ResidualWatch()
-    watch.expect(fit)
+    watch.expect(fit, fit.solution.astype(np.float32))
     values, doubts = watch.predict(np.zeros((1, 0)), weights[None, :])
     doubt = float(doubts[0])
     assert values[0] == pytest.approx(float(weights @ fit.solution))

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Singles = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
 
 #: Rows in a tile, which has its own running maxima: a power of two.

@@ -17,9 +17,9 @@ from gpu_profile.history.archive import Shared
 from gpu_profile.history.busy_total import BusyTotal
 from gpu_profile.history.column import Column
 from gpu_profile.history.ledger import ColumnsBySignal
-from gpu_profile.history.rows import Floats, Ints
+from gpu_profile.history.rows import Floats, Ints, Singles
 
-__all__ = ["HOT_ROWS", "SLOW_ROWS", "Column", "Floats", "Ints", "Timeline"]
+__all__ = ["HOT_ROWS", "SLOW_ROWS", "Column", "Floats", "Ints", "Singles", "Timeline"]
 
 #: The least number of rows in a column's buffer, which has room for twice as many. At 100 Hz they span 14 s.
 HOT_ROWS: Final = 1_400

@@ -20,7 +20,7 @@ def test_a_group_that_shrank_to_nothing_takes_no_memory_and_changes_no_predictio
         fit = Fit(equations, most=700.0, start=fit.posterior.variances)
     assert fit.posterior.variances[ProbeGroup.RUN_TIME] < 1e-9 * fit.posterior.variances[ProbeGroup.PHASE]
     watch = ResidualWatch()
-    watch.expect(fit)
+    watch.expect(fit, fit.solution.astype(np.float32))
     assert len(watch._covariance) == 7 * 8 // 2
     predicted, variances = watch.predict(probes, shares)
     rows = np.hstack((probes, shares))
@@ -38,7 +38,7 @@ def test_rates_of_regions_in_many_windows_take_no_memory_and_a_rare_regions_rate
     equations.add(shares, shares @ [90, 300, 200] + rng.normal(0, 3, n))
     fit = Fit(equations, most=700.0)
     watch = ResidualWatch()
-    watch.expect(fit)
+    watch.expect(fit, fit.solution.astype(np.float32))
     assert watch._uncertain.tolist() == [False, False, True]
     some = shares[:10]
     _, variances = watch.predict(np.zeros((10, 0)), some)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.catalogue import POWER_SOURCES, Kind, Signal
-from gpu_profile.history.timeline import Floats, Timeline
+from gpu_profile.history.timeline import Floats, Singles, Timeline
 from gpu_profile.join.unmixing.pools.family import IMMEDIATE, SignalFamily
 from gpu_profile.join.unmixing.pools.period_sums import PeriodSums
 from gpu_profile.join.unmixing.pools.schedule import SearchSchedule
@@ -63,7 +63,7 @@ class Mixture:
         self.lead = family[0]
         self._reference: Floats = np.zeros(1)  # the rates that weight the probes of the timing
         #: The mean of each tail probe over the active time of its column.
-        self._tails: Floats = np.zeros((1, 0))
+        self._tails: Singles = np.zeros((1, 0), np.float32)
         self.sensor = Sensor()
         self.locked = self.lead in IMMEDIATE
         #: Why rates of this device are not trusted (empty if they are), and the prior of the sensor's timing, if any.
@@ -220,7 +220,7 @@ class Mixture:
         self._candidates, self._effect = (best.sensor, *best.alternatives), best.effect
         self._watch.set_baseline(best.residual)
         self._equations = self._renewed(active, columns, best.sensor)
-        self._tails = active.tail_means(slots_of(self._equations.probes, columns))
+        self._tails = active.tail_means(slots_of(self._equations.probes, columns)).astype(np.float32)
         self._fits.clear()
         sound = windows.where(windows.starts - best.sensor.reach_ns >= self.family.start_ns)
         windows = sound if len(sound.ends) >= columns else windows
@@ -306,7 +306,7 @@ class Mixture:
             fit = self._solved(start=self._watch.variances)
             self._reference = fit.rates
             self._equations.refer(self._solutions(self._equations, fit), self._equations.seen)
-            if self._watch.expect(fit):
+            if self._watch.expect(fit, self._equations.reference[:, 0]):
                 self._settle(fit)
         near = self._watch.near(probes, shares, values)
         if self._watch.drifted:

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from gpu_profile.history.timeline import Floats
+from gpu_profile.history.timeline import Floats, Singles
 from gpu_profile.join.unmixing.solving.equations import packed, unpacked
 from gpu_profile.join.unmixing.solving.unmix import Fit
 from gpu_profile.join.unmixing.windows.probes import ProbeGroup
@@ -46,12 +46,12 @@ class ResidualWatch:
         #: Informative windows since the timing was last beyond doubt or locked, and the number of windows at that time.
         self._informative_n = self._since_n = 0
         #: The latest solution: its windows, its values, the unknowns with errors that matter and the covariance of
-        #: these, the variance of a window, and the columns that it covers. The covariance only bounds residuals, so
-        #: single precision suffices.
+        #: these, the variance of a window, and the columns that it covers. They only bound residuals, so single
+        #: precision suffices.
         self._n = 0
-        self._solution: Floats = np.zeros(0)
+        self._solution: Singles = np.zeros(0, np.float32)
         self._uncertain = np.zeros(0, bool)
-        self._covariance: npt.NDArray[np.float32] = np.zeros(0, np.float32)
+        self._covariance: Singles = np.zeros(0, np.float32)
         self._noise = np.inf
         self._seen = np.zeros(0, bool)
 
@@ -67,10 +67,10 @@ class ResidualWatch:
         """Whether the solution must be renewed, now that there are `n` windows."""
         return n > _REFIT * self._n
 
-    def expect(self, fit: Fit) -> bool:
-        """Compare windows with a new solution from now on. True if the timing of that solution is beyond doubt."""
+    def expect(self, fit: Fit, solution: Singles) -> bool:
+        """Compare windows with a new fit and its `solution` from now on. True if that timing is beyond doubt."""
         self._n, self.variances = fit.n, fit.posterior.variances
-        self._solution, self._noise, self._seen = fit.solution, fit.noise, fit.seen
+        self._solution, self._noise, self._seen = solution, fit.noise, fit.seen
         covariance = np.clip(fit.posterior.covariance, -_UNKNOWN, _UNKNOWN)
         self._uncertain = uncertain = covariance.diagonal() * fit.squares > _NEGLIGIBLE * min(fit.noise, _UNKNOWN)
         self._covariance = packed(covariance[uncertain][:, uncertain]).astype(np.float32)

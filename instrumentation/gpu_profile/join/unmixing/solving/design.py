@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.history.timeline import Floats, Ints, Singles
 from gpu_profile.join.unmixing.solving.equations import LeftOut, Sums
 from gpu_profile.join.unmixing.windows.active_time import ActiveTime, Placed
 from gpu_profile.join.unmixing.windows.pauses import yield_to_program
@@ -220,7 +220,7 @@ class Design:
 
     def probes(
         self, active: ActiveTime, probes: Sequence[Probe], shares: Floats, rates: Floats, origin_ns: int,
-        tails: Floats | None = None,
+        tails: Floats | Singles | None = None,
     ) -> Floats:  # fmt: skip
         """The probes of every window, `[n, probes]`.
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.history.timeline import Floats, Ints, Singles
 from gpu_profile.join.unmixing.solving.least_squares import least_of_each
 from gpu_profile.join.unmixing.windows.probes import Probe, ProbeKind
 
@@ -46,8 +46,8 @@ class Equations:
         #: By unknown: the sum of its column. By column: the number of windows with some of it.
         self.total: Floats = np.zeros(size)
         self.seen = np.zeros(columns, np.int64)
-        #: The solution to which the blocks' sums refer. There are no blocks before the first.
-        self.reference: Floats = np.zeros((size, 1))
+        #: The solution to which the blocks' sums refer, in their precision. There are no blocks before the first.
+        self.reference: Singles = np.zeros((size, 1), np.float32)
         #: The unknowns that the reference covers. Windows with other unknowns are in no block.
         self.covered = np.zeros(size, bool)
         #: By block: its windows, and the sums of the unknowns' columns times the residuals from the reference.
@@ -97,7 +97,7 @@ class Equations:
         result.square = self.square - (moment[:p] * left).sum(axis=0)
         result.total, result.seen = self.total[p:].copy(), self.seen.copy()
         result.covered = self.covered[p:].copy()
-        result.reference = np.linalg.solve(around, self.reference)[p:].astype(np.float64)
+        result.reference = np.linalg.solve(around, self.reference)[p:].astype(np.float32)
         result._blocks = [(n, (into.T @ sums).astype(np.float32)) for n, sums in self._blocks]
         return result
 
@@ -159,7 +159,7 @@ class Equations:
             self.moment = np.zeros((len(self.total), outputs))
             self.sum, self.square, self.highest = np.zeros(outputs), np.zeros(outputs), np.zeros(outputs)
             if self.reference.shape[1] != outputs:
-                self.reference = np.zeros((len(self.total), outputs))
+                self.reference = np.zeros((len(self.total), outputs), np.float32)
         self._grow(shares.shape[1])
         rows = np.concatenate((probes, shares), axis=1)
         size, products = rows.shape[1], _products(rows)
@@ -210,9 +210,10 @@ class Equations:
         if (covered & ~self.covered).any():
             self._blocks, self._block = [], 1
         # Each block takes its share of the equations of all windows.
-        moved = self.gram @ (solution - self.reference) / max(1, self.n)
+        reference = solution.astype(np.float32)
+        moved = self.gram @ (reference.astype(np.float64) - self.reference) / max(1, self.n)
         self._blocks = [(n, (sums - moved * n).astype(np.float32)) for n, sums in self._blocks]
-        self.reference, self.covered = solution, covered
+        self.reference, self.covered = reference, covered
 
     def blocks(self) -> Floats:
         """The sums of every block that is at least half full: `[blocks, unknowns, signals]`."""
@@ -233,7 +234,8 @@ class Equations:
     def leave(self, outputs: list[int]) -> None:
         """Drop some of the signals."""
         if self.n:
-            self.moment, self.reference = (np.delete(a, outputs, axis=1) for a in (self.moment, self.reference))
+            self.moment = np.delete(self.moment, outputs, axis=1)
+            self.reference = np.delete(self.reference, outputs, axis=1)
             self.sum, self.square, self.highest = (np.delete(a, outputs) for a in (self.sum, self.square, self.highest))
             self._blocks = [(n, np.delete(sums, outputs, axis=1)) for n, sums in self._blocks]
 

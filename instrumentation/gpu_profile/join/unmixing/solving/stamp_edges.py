@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from gpu_profile.history.timeline import Floats
+from gpu_profile.history.timeline import Floats, Singles
 from gpu_profile.join.unmixing.solving.equations import sized
 from gpu_profile.join.unmixing.windows.activities import Pieces
 from gpu_profile.join.unmixing.windows.piece_sums import Columns
@@ -43,7 +43,7 @@ class StampEdges:
         self._edges: Floats = np.zeros((4, 2))
         #: The same by column, `[sums, 2, columns]`, with the pause beside the stamp, of pairs in which it is at least
         #: `_APART_NS`. Differences are clipped to `HOST_NS`, and pairs with a clipped one have no weight.
-        self._near: Floats = np.zeros((4, 2, 1))
+        self._near: Singles = np.zeros((4, 2, 1), np.float32)
         #: Pauses between consecutive executions: their number, and the sums of their lengths and of the squares.
         self._pauses: Floats = np.zeros(3)
 
@@ -122,8 +122,8 @@ class StampEdges:
         """
         if (every := self._edges[0]).min() < FEWEST:
             return np.full(columns, otherwise)
-        _, weights, products, squares = self._near
-        total = self._near.sum(axis=2)
+        near = self._near.astype(np.float64)
+        (_, weights, products, squares), total = near, near.sum(axis=2)
         if (2 * total[0] < every).any() or not total[1].all():
             # Most stamps are taken soon after the one before them.
             total, weights = self._edges, np.zeros_like(weights)

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from gpu_profile.catalogue import Signal
-from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.history.timeline import Floats, Ints, Singles
 from gpu_profile.join.unmixing.solving.equations import Equations, sized
 from gpu_profile.join.unmixing.solving.stamp_edges import BEST_NS, FEWEST, HOST_NS, StampEdges
 from gpu_profile.join.unmixing.solving.unmarked import UnmarkedExecutions, share_outside
@@ -121,9 +121,10 @@ class Stamps:
 
     def __init__(self) -> None:
         self._lengths: Floats = np.zeros((3, 1))
-        self._follows: Floats = np.zeros((1, 1))
+        #: How often each column followed each. Only ratios count, so single precision suffices.
+        self._follows: Singles = np.zeros((1, 1), np.float32)
         #: The part of these in which the first one still ran.
-        self._overlaps: Floats = np.zeros((1, 1))
+        self._overlaps: Singles = np.zeros((1, 1), np.float32)
         self._edges = StampEdges()
         #: The number of slices of time, and the total length of the evaluated ones.
         self._slices = 0
@@ -276,7 +277,7 @@ def _pairs(before: Ints, after: Ints, count: int) -> Floats:
     return numbers.reshape(count, count)
 
 
-def _mutual(counts: Floats, columns: int) -> Floats:
+def _mutual(counts: Singles, columns: int) -> Floats:
     """How often two different ones of the first `columns` columns followed each other, in either order."""
     size = min(columns, len(counts))
     both = np.zeros((columns, columns))
