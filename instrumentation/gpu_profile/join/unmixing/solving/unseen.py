@@ -80,7 +80,8 @@ class UnseenParts:
         starts = [active.starts[active.alone == column] for column in range(columns)]
         self._turns_ns = np.array([np.median(np.diff(each)) if len(each) > 1 else 0.0 for each in starts])
         self._visit(windows, active)
-        some = [each for each in timings if each.length_ns]
+        # No board is known whose utilisation is of a part of the time, so a part that merely fits counts for nothing.
+        some = [each for each in (timings[:1] if lead is UTILIZATION else timings) if each.length_ns]
         if self._in_step.any() and lead in _PART_TIME:
             some.append(Sensor(window_ns=min(USUAL_NS)))
         ruled_out = self._whole and not timings[0].length_ns
