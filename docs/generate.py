@@ -14,7 +14,6 @@ import inspect
 import json
 import re
 import sys
-import textwrap
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -24,10 +23,12 @@ from typing import Final
 
 import click
 
-sys.path += [str(Path(__file__).resolve().parents[1] / folder) for folder in ("grafana", "tests")]
+sys.path += [str(Path(__file__).resolve().parents[1] / folder) for folder in (".", "grafana", "tests")]
 
 import alerts
 from benchmarks import fleet_needs
+from docs.exporter_settings import exporter, exporter_file
+from docs.markdown_table import code, table
 
 from gpu_profile import configure
 from gpu_profile.catalogue import ATTRIBUTES, DEFAULT_GROUPS, GROUPS, METRICS, SIGNALS, Group, Metric, Signal, Tier
@@ -52,9 +53,6 @@ from gpu_profile.regions.telemetry.server_spans import VARIABLE as SPANS_VARIABL
 from gpu_profile.serving.vllm import ADDRESS as SERVING_VARIABLE
 from gpu_profile.units import si
 from gpu_profile.user_cache import VARIABLE as CACHE_VARIABLE
-from gpu_profile_exporter.config.model import TITLES
-from gpu_profile_exporter.config.printed import by_topic
-from gpu_profile_exporter.config.setting import Setting
 from gpu_profile_exporter.naming.dcgm_renamed import RENAMED
 
 TIERS: Final = {
@@ -65,17 +63,6 @@ TIERS: Final = {
 }
 #: The number of a link in a signal's key.
 LINK: Final = re.compile(r"(?<=_)\d+(?=_)")
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-
-
-def code(text: str) -> str:
-    """`text` as code; nothing for nothing."""
-    return f"`{text}`" if text else ""
 
 
 #: The metrics of the exporter's own reading; XID errors belong to the devices.
@@ -282,46 +269,6 @@ def _command(name: str, command: click.Command) -> Iterator[str]:
 
 def _value(option: click.Option, context: click.Context) -> str:
     return "" if option.is_flag or option.count else f" {code(option.make_metavar(context))}"
-
-
-def exporter() -> str:
-    """Every setting of the exporter, in a table for each topic."""
-    columns = ("key", "flag", "variable", "default", "description")
-    parts = []
-    for topic, rows in by_topic():
-        where = f"under `[{topic}]`" if topic else "at the top of the file"
-        parts.append(f"### {TITLES[topic]}\n\nIn TOML {where}.\n\n{table(columns, map(_setting, rows))}")
-    return "\n\n".join(parts)
-
-
-def _setting(row: Setting) -> tuple[str, ...]:
-    return (
-        code(row.key),
-        ", ".join(map(code, [row.flag, *(flag for alias in row.aliases for flag in alias.flags)])),
-        ", ".join(map(code, [row.variable, *(name for alias in row.aliases for name in alias.variables)])),
-        code(row.type.toml(row.default)),
-        f"{row.help} {row.type.bounds}".strip(),
-    )
-
-
-def exporter_file() -> str:
-    """A TOML file with every setting of the exporter at its default."""
-    lines = [
-        "# Settings of gpu-profile-exporter. This file states every default, so it changes nothing as it is.",
-        "# It is read from /etc/gpu-profile/exporter.toml, or from where --config or GPU_PROFILE_EXPORTER_CONFIG says.",
-        "# Flags win over the environment, the environment over this file.",
-        "# Times are in seconds. Text that is empty is no value.",
-    ]
-    for topic, rows in by_topic():
-        lines += ["", f"# {TITLES[topic]}.", *([f"[{topic}]"] if topic else [])]
-        for row in rows:
-            lines += ["", *_comment(row.help), *_comment(row.type.bounds), f"{row.key} = {row.type.toml(row.default)}"]
-    return "\n".join(lines) + "\n"
-
-
-def _comment(sentence: str) -> list[str]:
-    text = sentence.replace("`", "")
-    return textwrap.wrap(text, 118, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
 
 
 def bases() -> str:
