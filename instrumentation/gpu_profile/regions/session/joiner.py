@@ -352,13 +352,13 @@ class Joiner:
     def judge_first(self, execution: Execution) -> bool:
         """Judge its region on each device without a verdict, instead of waiting up to `_LONGEST_S` for the renewal.
 
-        False if the next join does so.
+        False if the next join does so, as between two turns of a search.
         """
         # Without the lock if none can be judged: with 64 regions on each of 8 devices, a join holds it for seconds.
         devices = self.devices_of(execution)
         lacking = [(execution.name, each.uuid) for each in devices if self.verdicts.lacks(execution.name, each.uuid)]
         self._lacking.update(lacking)
-        if not lacking or self._defers:
+        if not lacking or self._defers or self._turns.interrupted:
             return not lacking
         with self.lock:
             self._judge_lacking()
@@ -374,7 +374,11 @@ class Joiner:
             self.verdicts.take_kernels(region, work)
 
     def regions(self) -> list[Judged]:
-        """Every region on every device that it ran on, judged now, in order of first appearance."""
+        """Every region on every device that it ran on, in order of first appearance.
+
+        Judged now, but between two turns of a search as before it.
+        """
         with self.lock:
-            self._judge(self.devices(), self._clock.now_ns())
+            if not self._turns.interrupted:
+                self._judge(self.devices(), self._clock.now_ns())
             return self.verdicts.every()

@@ -71,7 +71,7 @@ class Session(Inbox):
         self.placement = Placement(devices)
         #: Errors of the measurement and omissions, by name.
         self.counts: Counter[str] = Counter()
-        self._turns = Turns(self._is_pressed)
+        self._turns = Turns(self._is_pressed, self._interrupt)
         self.joiner = Joiner(self.sampler, self.placement, clock, thresholds, self.counts, self._turns)
         #: Whether executions are dropped at once: this process must not sample, or cannot.
         self.ignoring = False
@@ -83,6 +83,8 @@ class Session(Inbox):
         self.holds = 0
         #: Called after every step of the join with `final`. They return whether they are behind.
         self.on_step: list[Callable[[bool], bool]] = []
+        #: Called between two turns of a computation, in the join's thread. They read verdicts, but no pool.
+        self.on_interrupt: list[Callable[[], None]] = []
         self.on_stop: list[Callable[[], None]] = []
         #: When `_choose` next asks for this process's devices, and how often it has.
         self._ask_s, self._times_asked = 0.0, 0
@@ -165,9 +167,16 @@ class Session(Inbox):
     def _is_pressed(self) -> bool:
         return len(self.began) > (_PRESSING if self.stream is None else _PRESSING_MARKED)
 
+    def _interrupt(self) -> None:
+        for hook in list(self.on_interrupt):
+            self._call_safely(hook)
+
     def _settle_safely(self, *, final: bool = False) -> None:
+        self._call_safely(lambda: self.settle(final=final))
+
+    def _call_safely(self, action: Callable[[], None]) -> None:
         try:
-            self.settle(final=final)
+            action()
         except Exception:  # noqa: BLE001 - an internal error must not end the joining of the program's spans
             if not self.counts["internal errors"]:
                 _log.exception("gpu-profile: the join failed; it goes on")

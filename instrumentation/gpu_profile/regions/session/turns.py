@@ -24,14 +24,20 @@ _LONGEST_S: Final = 0.1
 class Turns:
     """Splits the computations of one thread, which calls `begin` first, into turns with pauses between them.
 
-    There are no pauses while another thread waits for it (`hurried`) or `pressing()` is true. `used_s()` is the
-    thread's processor time in seconds.
+    There are no pauses while another thread waits for it (`hurried`) or `pressing()` is true. `between` is called after
+    every turn for which no other thread waits. `used_s()` is the thread's processor time in seconds.
     """
 
     def __init__(
-        self, pressing: Callable[[], bool] = lambda: False, *, used_s: Callable[[], float] = time.thread_time
+        self,
+        pressing: Callable[[], bool] = lambda: False,
+        between: Callable[[], None] = lambda: None,
+        *,
+        used_s: Callable[[], float] = time.thread_time,
     ) -> None:
-        self._pressing, self._used_s = pressing, used_s
+        self._pressing, self._between, self._used_s = pressing, between, used_s
+        #: Whether `between` runs: the computation is half done, and what it changes must not be read.
+        self.interrupted = False
         self._since_s = 0.0
         self._begun = False
         self._awaited = threading.Event()
@@ -65,7 +71,13 @@ class Turns:
     def yield_to_program(self) -> None:
         """Pause if the turn is over: 9 times its processor time, at most `_LONGEST_S`."""
         turn_s = self._used_s() - self._since_s
-        if turn_s >= _TURN_S:
+        if turn_s >= _TURN_S and not self.interrupted:
+            if not self._waiting:
+                self.interrupted = True
+                try:
+                    self._between()
+                finally:
+                    self.interrupted = False
             if not self._pressing():
                 self._awaited.wait(min(_LONGEST_S, turn_s * (1 / _SHARE - 1)))
             self._since_s = self._used_s()

@@ -71,6 +71,7 @@ class GpuSpanProcessor(SpanProcessor):
         #: Spans that wait for their execution's kernels.
         self._awaiting: list[_HeldSpan] = []
         self._lock = threading.RLock()
+        self._releasing = False
         self._session: Session | None = None
         self._enricher: Enricher | None = None
         _processors.add(self)
@@ -79,12 +80,14 @@ class GpuSpanProcessor(SpanProcessor):
     def _attach(self, session: Session) -> None:
         self._session, self._enricher = session, Enricher(session.joiner)
         session.on_step.append(self._release)
+        session.on_interrupt.append(self._release_between)
 
     def forget(self) -> None:
         """In a forked child: drop the waiting spans, which the parent exports."""
         self._held.clear()
         self._awaiting.clear()
         self._lock = threading.RLock()
+        self._releasing = False
         self._session = None
 
     # ------------------------------------------------------------------ the SDK's side
@@ -140,6 +143,7 @@ class GpuSpanProcessor(SpanProcessor):
                 session.flush()
             if self._release in session.on_step:
                 session.on_step.remove(self._release)
+                session.on_interrupt.remove(self._release_between)
         self._release(final=True)
         self.inner.shutdown()
 
@@ -155,23 +159,40 @@ class GpuSpanProcessor(SpanProcessor):
         """
         end_s = time.monotonic() + flush_s
         with self._lock:
-            ready: list[_HeldSpan] = []
-            aside, self._awaiting = self._awaiting, []
-            for held in aside:
-                (self._awaiting if not final and _awaited(held) else ready).append(held)
-            self._held.extendleft(reversed(ready))
-            for passed in range(1, 1 + (len(self._held) if final else min(BATCH, len(self._held)))):
-                held = self._held[0]
-                if not final and _awaited(held):
-                    self._awaiting.append(self._held.popleft())
-                    continue
-                if not (final or self._due(held)):
-                    return False
-                self._held.popleft()
-                self.inner.on_end(self._joined(held))
-                if final and passed % BATCH == 0 and (left_s := end_s - time.monotonic()) > 0:
-                    self.inner.force_flush(int(left_s * 1000))
-            return bool(self._held)
+            self._releasing = True
+            try:
+                return self._pass_on(final, end_s)
+            finally:
+                self._releasing = False
+
+    def _pass_on(self, final: bool, end_s: float) -> bool:
+        ready: list[_HeldSpan] = []
+        aside, self._awaiting = self._awaiting, []
+        for held in aside:
+            (self._awaiting if not final and _awaited(held) else ready).append(held)
+        self._held.extendleft(reversed(ready))
+        for passed in range(1, 1 + (len(self._held) if final else min(BATCH, len(self._held)))):
+            held = self._held[0]
+            if not final and _awaited(held):
+                self._awaiting.append(self._held.popleft())
+                continue
+            if not (final or self._due(held)):
+                return False
+            self._held.popleft()
+            self.inner.on_end(self._joined(held))
+            if final and passed % BATCH == 0 and (left_s := end_s - time.monotonic()) > 0:
+                self.inner.force_flush(int(left_s * 1000))
+        return bool(self._held)
+
+    def _release_between(self) -> None:
+        """The same between two turns of a computation, unless a release is under way: the next one follows in 10 ms."""
+        # Another thread's release may wait for the computation, so that waiting for it here would never end.
+        if self._lock.acquire(blocking=False):
+            try:
+                if not self._releasing:
+                    self._release(final=False)
+            finally:
+                self._lock.release()
 
     def _due(self, held: _HeldSpan) -> bool:
         return held.session.joiner.covered(held.execution) or not held.in_time(self._deadline_ns)

@@ -57,6 +57,31 @@ def test_a_turn_is_followed_by_a_pause_of_nine_times_its_length() -> None:
     assert awaits_kernels.pauses == pytest.approx([9 * 0.0012, 9 * 0.0033, 0.1]), "none is longer than 100 ms"
 
 
+def test_nothing_comes_between_two_turns_for_which_another_thread_waits_nor_into_itself() -> None:
+    used, called = [0.0], list[bool]()
+
+    def between() -> None:
+        called.append(made.interrupted)
+        turn()
+
+    def turn() -> None:
+        used[0] += 0.01
+        yield_to_program()
+
+    made = Turns(lambda: True, between, used_s=lambda: used[0])
+
+    def work() -> None:
+        made.begin()
+        turn()
+        with made.hurried():
+            turn()
+        turn()
+
+    apart(work)
+    assert called == [True, True]
+    assert not made.interrupted
+
+
 def test_there_is_no_pause_where_work_presses_and_none_in_another_thread() -> None:
     used = [0.0]
     made, awaits_kernels = turns(used, pressing=True)

@@ -3,8 +3,10 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
@@ -18,6 +20,8 @@ from support.regions import GEMM, HUNGRY, RELU, Stage, Staged
 from support.worlds import known
 
 from gpu_profile import GpuSpanProcessor, region
+from gpu_profile.join.unmixing.pools.pooling import Pool
+from gpu_profile.join.unmixing.windows.pauses import yield_to_program
 from gpu_profile.regimes.operation import RegionOperation
 from gpu_profile.regions import running
 from gpu_profile.regions.execution import AWAIT_S
@@ -69,6 +73,108 @@ def test_span_does_not_wait_longer_than_its_deadline(on_host: Stage, monkeypatch
     assert on_host.names() == []
     on_host.run(0.15)
     assert on_host.names() == ["step"]
+
+
+class Search:
+    """Every advance of the stage's pools takes 3 s in turns, as a search for timings does beside a program."""
+
+    def __init__(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.stage = stage
+        stage.run(1.0)
+        stage.clock.advance(0.5)
+        stage.session.sampler.step()
+        self.used_s = 0.0
+        #: Called after each turn and its pause.
+        self.each: Callable[[], None] = lambda: None
+        turns = stage.session._turns
+        turns._used_s = lambda: self.used_s
+        monkeypatch.setattr(turns._awaited, "wait", lambda _: None)
+        monkeypatch.setattr(stage.session.joiner, "_advance", self.advance)
+
+    def advance(self, pool: Pool, until_ns: int, *, final: bool) -> None:
+        for _ in range(30):
+            self.used_s += 0.01
+            yield_to_program()
+            self.stage.clock.advance(0.1)
+            self.each()
+
+    def run(self) -> None:
+        """Join in a context whose computations take turns."""
+
+        def join() -> None:
+            self.stage.session._turns.begin()
+            self.stage.session.joiner.join(self.stage.session.began, final=False)
+
+        copy_context().run(join)
+
+
+def test_a_search_for_timings_holds_no_span_longer_than_its_deadline(
+    on_host: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search, seen = Search(on_host, monkeypatch), list[list[str]]()
+    with region("step"):
+        pass
+    search.each = lambda: seen.append(on_host.names())
+    search.run()
+    assert seen[8] == []
+    assert seen[12] == ["step"]
+
+
+def test_a_span_that_leaves_between_two_turns_of_a_search_reads_no_pool(
+    on_host: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search, session, pooled = Search(on_host, monkeypatch), on_host.session, Pool.pooled
+    between, regions = list[bool](), list[object]()
+
+    def read(pool: Pool, *names: Any) -> Any:
+        between.append(session._turns.interrupted)
+        return pooled(pool, *names)
+
+    monkeypatch.setattr(Pool, "pooled", read)
+    session.on_interrupt.append(lambda: regions.append(session.regions()))
+    with region("step"):
+        pass
+    search.run()
+    assert on_host.names() == ["step"]
+    assert between
+    assert not any(between)
+
+
+def test_a_search_does_not_wait_for_a_release_that_may_wait_for_it(
+    on_host: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = Search(on_host, monkeypatch)
+    begun, over = threading.Event(), threading.Event()
+
+    def release() -> None:
+        with on_host.processor._lock:
+            begun.set()
+            over.wait(60)
+
+    with region("step"):
+        pass
+    other = threading.Thread(target=release)
+    other.start()
+    begun.wait()
+    search.run()
+    assert on_host.names() == [], "the other thread passes it on"
+    over.set()
+    other.join()
+
+
+def test_a_failure_between_two_turns_does_not_end_the_search(
+    on_host: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    search, turns = Search(on_host, monkeypatch), list[int]()
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    on_host.session.on_interrupt.append(fail)
+    search.each = lambda: turns.append(1)
+    search.run()
+    assert len(turns) == 30
+    assert caplog.text.count("the join failed") == 1
 
 
 def test_first_span_waits_for_the_driver_to_be_opened(on_host: Stage) -> None:
