@@ -84,7 +84,7 @@ def _failure(error: Any) -> PushFailed:
         return PushFailed("unauthenticated", text, retry=False)
     if code == "RESOURCE_EXHAUSTED" or after_s is not None:
         retry = after_s is not None
-        return PushFailed("throttled", f"is too busy ({code}){detail}", retry=retry, after_s=after_s)
+        return PushFailed("throttled", f"is too busy ({code}){detail}", retry=retry, after_s=after_s, content=not retry)
     if code == "DEADLINE_EXCEEDED":
         return PushFailed("timeout", "does not answer in time", retry=True)
     if code == "UNIMPLEMENTED":
@@ -92,7 +92,7 @@ def _failure(error: Any) -> PushFailed:
     if code in _RETRY:
         return PushFailed(_reason(whole), f"cannot be reached ({code}){detail}", retry=True)
     reason = "unavailable" if code in ("INTERNAL", "UNKNOWN") else "rejected"
-    return PushFailed(reason, f"does not take the batch ({code}){detail}", retry=False)
+    return PushFailed(reason, f"does not take the batch ({code}){detail}", retry=False, content=True)
 
 
 def _reason(details: str) -> str:

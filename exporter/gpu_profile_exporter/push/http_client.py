@@ -129,9 +129,10 @@ class HttpClient:
             reason = "throttled" if status == 429 or after_s is not None else "unavailable"
             raise PushFailed(reason, f"is overloaded or away (status {status}){detail}", retry=True, after_s=after_s)
         if status >= 500:
-            raise PushFailed("unavailable", f"failed (status {status}){detail}", retry=False)
-        advice = "; is the path right?" if status in (404, 405) else ""
-        raise PushFailed("rejected", f"does not take the batch (status {status}){detail}{advice}", retry=False)
+            raise PushFailed("unavailable", f"failed (status {status}){detail}", retry=False, content=True)
+        elsewhere = status in (404, 405)
+        text = f"does not take the batch (status {status}){detail}{'; is the path right?' if elsewhere else ''}"
+        raise PushFailed("rejected", text, retry=False, content=not elsewhere)
 
 
 class _DeadlineReader(io.RawIOBase):

@@ -39,12 +39,15 @@ class Accepted(NamedTuple):
 class PushFailed(Exception):  # noqa: N818 - an outcome, not a kind of error that a user sees
     """The endpoint did not accept the batch. `retry`: it may later, after `after_s` seconds if the server set that.
 
-    `reason` is one of `REASONS`. The exception's text follows the endpoint in a log line.
+    `reason` is one of `REASONS`. `content`: the content may be the cause, so that a part of it may be accepted. The
+    exception's text follows the endpoint in a log line.
     """
 
-    def __init__(self, reason: str, text: str, *, retry: bool, after_s: float | None = None) -> None:
+    def __init__(
+        self, reason: str, text: str, *, retry: bool, after_s: float | None = None, content: bool = False
+    ) -> None:
         super().__init__(text)
-        self.reason, self.retry = reason, retry
+        self.reason, self.retry, self.content = reason, retry, content
         self.after_s = None if after_s is None else min(max(0.0, after_s), MOST_PATIENCE_S)
 
 

@@ -14,13 +14,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class QueuedBatch:
-    """A batch in the queue, with its records on disk. `content` is None if it is only on disk."""
+    """A batch in the queue, with its records on disk. `content` is None if it is only on disk.
+
+    `part`: it is a part of a refused batch.
+    """
 
     content: bytes | None
     size: int
     items: int
     plain: bool
     records: tuple[QueuedItem, ...] = ()
+    part: bool = False
 
 
 class BatchQueue:
@@ -88,7 +92,7 @@ class BatchQueue:
         self.bytes += _memory(new)
         if (
             last is not None and last.plain and new.plain and last.size + new.size <= self._most_together
-            and (last.content is None) == (new.content is None)
+            and (last.content is None) == (new.content is None) and not last.part
         ):  # fmt: skip
             # Two concatenated requests are one request.
             if last.content is not None and new.content is not None:
@@ -131,6 +135,18 @@ class BatchQueue:
         """Make a taken batch the oldest again. Returns the batches dropped for it."""
         self._queue.appendleft(waiting)
         self.bytes += _memory(waiting)
+        return self._trimmed()
+
+    def put_back_halves(self, waiting: QueuedBatch, halves: tuple[Batch, Batch]) -> list[QueuedBatch]:
+        """Make the halves of a taken batch the oldest two. Returns the batches dropped for them.
+
+        The second half has the records on disk, so that a killed process leaves all of it.
+        """
+        self.items += halves[0].items + halves[1].items - waiting.items
+        for half, records in ((halves[1], waiting.records), (halves[0], ())):
+            new = QueuedBatch(half.packed, len(half.packed), half.items, half.plain, records, part=True)
+            self._queue.appendleft(new)
+            self.bytes += new.size
         return self._trimmed()
 
     def finished(self, waiting: QueuedBatch) -> None:

@@ -6,8 +6,9 @@ import logging
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from gpu_profile.catalogue import push as rows
@@ -23,11 +24,19 @@ _log = logging.getLogger("gpu_profile_exporter")
 #: The longest pause after the first failure. It doubles with each further one.
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
+#: The most parts of refused batches that may be refused at once, and more of them a second. Each accepted part permits
+#: two more: one bad request among many is found, and a receiver that refuses everything gets few requests more.
+MOST_PARTS: Final = 500
+PARTS_PER_S: Final = 50
 #: The wait of an idle thread. A new batch wakes it.
 _IDLE_S: Final = 3600.0
 
 #: Reasons to drop batches: the values of `reason`.
 GIVEN_UP: Final = ("queue full", "not taken", "stopped", "damaged")
+
+
+#: Divides a request into two, and counts the items of the first. None if it cannot be divided.
+Halved = Callable[[bytes], tuple[bytes, bytes, int] | None]
 
 
 @dataclass(slots=True)
@@ -49,6 +58,9 @@ class Sender:
 
     A try takes at most `timeout_s`. A temporary failure is followed by a pause. It gets longer each time, and is random
     so that ten thousand nodes do not retry at the same time. A pause requested by the server takes precedence.
+
+    A batch that is refused for its content is divided by `halved`, and its parts are tried: it may have requests of
+    several clients.
     """
 
     def __init__(
@@ -61,12 +73,14 @@ class Sender:
         clock: Clock,
         queue: BatchQueue,
         rng: random.Random,
+        halved: Halved = lambda _: None,
     ) -> None:
         self.signal = signal
         self.stats = SenderStats()
         self._client, self._where, self._timeout_s = client, where, timeout_s
         self._clock, self._rng = clock, rng
-        self._queue = queue
+        self._queue, self._halved = queue, halved
+        self._parts, self._parts_at_ns = float(MOST_PARTS), clock.elapsed_ns()
         self._lock = threading.Lock()
         self._tries = 0
         self._pause_until_ns = self._paused_at_ns = 0
@@ -159,7 +173,8 @@ class Sender:
         try:
             taken = self._client.send(batch, self._timeout_s if timeout_s is None else timeout_s)
         except PushFailed as failure:
-            self._fail(waiting, failure)
+            if not (failure.content and self._divide(waiting, batch, failure, damaged)):
+                self._fail(waiting, failure)
         except Exception as error:  # noqa: BLE001 - a defect with one batch must not stop the others
             _log.debug("it failed here", exc_info=True)
             self._fail(waiting, PushFailed("internal", f"was not tried: {type(error).__name__}: {error}", retry=False))
@@ -184,14 +199,34 @@ class Sender:
         stats.sent_bytes += len(batch.packed)
         stats.rejected += rejected
         stats.last_success_ns = self._clock.now_ns()
+        self._parts += 2 * waiting.part
         self._tries = 0
         self._logged_full = False
         if rejected or message:
             detail = f": {message}" if message else ""
             self._log_change("partial", f"rejects items of batches (first {rejected} of {batch.items}){detail}")
-        elif self._logged:
+        elif self._logged and not waiting.part:
             self._logged = ""
             _log.info("OTLP %s: %s takes batches again", self.signal, self._where)
+
+    def _divide(self, waiting: QueuedBatch, batch: Batch, failure: PushFailed, damaged: int) -> bool:
+        """Queue the halves of a refused batch. False if it cannot be divided, or too many parts were refused."""
+        now_ns = self._clock.elapsed_ns()
+        self._parts = min(MOST_PARTS, self._parts + (now_ns - self._parts_at_ns) / NS_PER_S * PARTS_PER_S)
+        self._parts_at_ns = now_ns
+        self._parts -= waiting.part
+        halves = self._halved(batch.unpacked()) if self._parts >= 1 else None
+        if halves is None:
+            return False
+        first, second, items = halves
+        items = min(items, batch.items)
+        pack = partial(Batch, plain=True) if batch.plain else Batch.of
+        self.stats.failures[failure.reason] += 1
+        self.stats.dropped_items["damaged"] += damaged
+        with self._lock:
+            parts = pack(first, items), pack(second, batch.items - items)
+            self._drop("queue full", self._queue.put_back_halves(waiting, parts))
+        return True
 
     def _fail(self, batch: QueuedBatch, failure: PushFailed) -> None:
         self.stats.failures[failure.reason] += 1

@@ -66,7 +66,7 @@ def _decode_ids(holder: Any) -> None:
 
 
 def items_of(content: bytes, signal: str) -> int:
-    """The number of a request's data points (metrics) or records (logs). Raises ValueError if it is malformed.
+    """The number of a request's data points (metrics), records (logs) or spans. Raises ValueError if it is malformed.
 
     The items themselves are not parsed: they are forwarded unchanged, and parsing could take much memory.
     """
@@ -84,3 +84,21 @@ def _inside(content: bytes, around: list[FieldPosition], field: int) -> list[Fie
     for place in around:
         nested += places(content, place.content, place.end, field, MOST_MESSAGES - len(nested))
     return nested
+
+
+def halved(content: bytes, signal: str) -> tuple[bytes, bytes, int] | None:
+    """Divide concatenated requests between two resources, and count the items of the first half.
+
+    None for one resource, or if it is malformed. A resource is part of one request, so it is not divided.
+    """
+    try:
+        resources = places(content, 0, len(content), 1, len(content))
+        half = len(resources) // 2
+        if not half:
+            return None
+        ends = zip(resources.keys[:half], resources.ends[:half], strict=True)
+        items = sum(items_of(content[start:end], signal) for start, end in ends)
+    except ValueError:
+        return None
+    middle = resources.keys[half]
+    return content[:middle], content[middle:], items

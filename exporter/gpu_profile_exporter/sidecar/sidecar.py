@@ -27,6 +27,7 @@ from gpu_profile_exporter.server import Server
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.sidecar.grpc_receiver import GrpcReceiver
 from gpu_profile_exporter.sidecar.joining import SpanJoin
+from gpu_profile_exporter.sidecar.messages import halved
 from gpu_profile_exporter.sidecar.pipeline import MOST_HELD, MOST_SENT, SpanPipeline
 from gpu_profile_exporter.sidecar.receiver import REASONS, Receiver, passed_to, spans_to
 from gpu_profile_exporter.sidecar.request_costs import RequestCosts
@@ -174,6 +175,7 @@ def _sender(settings: Forward, signal: str, version: str, clock: Clock) -> Sende
         clock=clock,
         queue=BatchQueue(_MOST_BYTES, _MOST_BATCHES, MOST_SENT, disk),
         rng=random.Random(),  # noqa: S311 - spreads load, keeps no secret
+        halved=partial(halved, signal=signal),
     )
 
 

@@ -132,6 +132,7 @@ def test_a_code_is_tried_again_if_the_specification_says_so(
     server.answer = lambda _, context: context.abort(grpc.StatusCode[code], "because\nI say so")
     failed = failure(server.url)
     assert (failed.reason, failed.retry, failed.after_s) == (reason, retry, None)
+    assert failed.content is not (retry or code in ("UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED"))
     assert "because I say so" in str(failed)
     assert len(server.requests) == 1
 

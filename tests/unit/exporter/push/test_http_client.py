@@ -90,6 +90,7 @@ def test_a_status_is_tried_again_if_the_specification_says_so(
     failed = failure(endpoint.url)
     assert (failed.reason, failed.retry, failed.after_s) == (reason, retry, None)
     assert f"(status {status}): because I say so" in str(failed)
+    assert failed.content is (status in (400, 413, 500))
     assert len(endpoint.requests) == 1
 
 

@@ -27,8 +27,9 @@ from gpu_profile_exporter.push.queue import BatchQueue
 from gpu_profile_exporter.push.sender import Sender
 from gpu_profile_exporter.server import Server
 from gpu_profile_exporter.server.connection import Ends
-from gpu_profile_exporter.sidecar.messages import Refused, items_of
+from gpu_profile_exporter.sidecar.messages import Refused, halved, items_of
 from gpu_profile_exporter.sidecar.receiver import JSON, PROTOBUF, Receiver, Take, passed_to
+from gpu_profile_exporter.sidecar.trace_request import MOST_MESSAGES
 
 #: Three data points of two metrics, one metric without any, and a field of a later version.
 POINTS = (
@@ -237,3 +238,17 @@ def test_each_signal_has_its_own_path() -> None:
         server.stop()
     assert worlds["metrics"].sent() == METRICS
     assert worlds["logs"].sent() == b""
+
+
+@pytest.mark.parametrize(("signal", "content", "items"), [("metrics", METRICS, 3), ("logs", LOGS, 2)])
+def test_two_halves_are_the_same_bytes_and_items(signal: str, content: bytes, items: int) -> None:
+    assert halved(3 * content, signal) == (content, 2 * content, items)
+    assert halved(content, signal) is None
+    assert halved(b"", signal) is None
+    assert halved(b"\x0a\x7f", signal) is None
+
+
+def test_requests_together_may_have_more_messages_than_one_may() -> None:
+    one = message(1, message(2, message(2, b"")))
+    n = MOST_MESSAGES // 3 + 2
+    assert halved(n * one, "traces") == (n // 2 * one, n // 2 * one, n // 2)

@@ -2,6 +2,8 @@
 
 import random
 from collections import Counter
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,15 +20,17 @@ from gpu_profile_exporter.push.batch import Batch
 from gpu_profile_exporter.push.disk_queue import DiskQueue
 from gpu_profile_exporter.push.outcome import Accepted, PushFailed
 from gpu_profile_exporter.push.queue import BatchQueue
-from gpu_profile_exporter.push.sender import Sender
+from gpu_profile_exporter.push.sender import MOST_PARTS, PARTS_PER_S, Sender
 from gpu_profile_exporter.sidecar import pipeline
 from gpu_profile_exporter.sidecar.attributes import AddedAttributes, SpanColumns
 from gpu_profile_exporter.sidecar.joining import JoinedRequest
+from gpu_profile_exporter.sidecar.messages import halved
 from gpu_profile_exporter.sidecar.pipeline import DEADLINE_S, SpanPipeline
 from gpu_profile_exporter.sidecar.trace_request import TraceRequest
 
 AWAY = PushFailed("unavailable", "is away", retry=True)
-NEVER = PushFailed("rejected", "does not take it", retry=False)
+NEVER = PushFailed("unauthenticated", "does not take it", retry=False)
+INVALID = PushFailed("rejected", "does not take the batch (status 400)", retry=False, content=True)
 ADDED = message(9, string(1, "gpu_profile.region"))
 UNJOINED = message(9, string(1, "gpu_profile.unjoined"))
 
@@ -58,15 +62,19 @@ class Join:
 
 
 class NextReceiver:
-    """Takes or refuses as it is told, in turn."""
+    """Takes or refuses as it is told, in turn. Then it takes requests without spans of `refused` names."""
 
     def __init__(self, *script: Accepted | PushFailed) -> None:
         self.script = list(script)
         self.got: list[str] = []
-        self.requests = self.largest = 0
+        self.requests = self.largest = self.tries = 0
+        self.refused: Iterable[str] = ()
 
     def send(self, batch: Batch, timeout_s: float) -> Accepted:
+        self.tries += 1
         outcome = self.script.pop(0) if self.script else Accepted()
+        if not {one.name for one in spans_of(batch.unpacked())}.isdisjoint(self.refused):
+            outcome = INVALID
         if isinstance(outcome, PushFailed):
             raise outcome
         self.requests += 1
@@ -91,6 +99,7 @@ class World:
         self.sender = Sender(
             "traces", self.next, where="http://next", timeout_s=1.0, clock=self.clock,
             queue=BatchQueue(1 << 20, most_batches, together, traces), rng=random.Random(1),  # noqa: S311 - a test's
+            halved=partial(halved, signal="traces"),
         )  # fmt: skip
         self.pipeline = SpanPipeline(self.join, self.sender, self.clock, gzip=gzip, disk=received)  # type: ignore[arg-type]
 
@@ -314,7 +323,7 @@ def test_what_is_held_and_what_waits_to_be_sent_is_bounded(monkeypatch: pytest.M
     assert world.told("push.dropped.items") == 0
 
 
-outcomes = st.sampled_from([Accepted(), Accepted(rejected=1), Accepted(rejected=99), AWAY, NEVER])
+outcomes = st.sampled_from([Accepted(), Accepted(rejected=1), Accepted(rejected=99), AWAY, NEVER, INVALID])
 actions = st.lists(st.one_of(st.integers(1, 4), st.sampled_from(["pass", "send", "wait", "stop waiting"])), max_size=40)
 
 
@@ -341,6 +350,88 @@ def test_received_is_sent_and_rejected_and_dropped_and_waiting(
     outcomes_told = world.told("receive.spans")
     assert outcomes_told + world.told("receive.waiting") == received
     assert outcomes_told == sum(map(world.told, ("push.items", "push.rejected", "push.dropped.items")))
+
+
+# ---------------------------------------------------------------------- refused parts
+
+
+@pytest.mark.parametrize("gzip", [False, True])
+@pytest.mark.parametrize("disk", [False, True])
+@pytest.mark.parametrize("refused", ["a", "d", "h", "ah", "abcdefgh"])
+def test_a_request_that_is_refused_costs_the_requests_beside_it_nothing(
+    refused: str, gzip: bool, disk: bool, tmp_path: Path
+) -> None:
+    world = World(gzip=gzip, kept=tmp_path if disk else None, together=1 << 20)
+    world.next.refused = set(refused)
+    for name in "abcdefgh":
+        assert world.take(name, name)
+    world.pipeline.step()
+    while world.sender.waiting()[0]:
+        world.sender.step()
+    kept = [name for name in "abcdefgh" if name not in refused for _ in range(2)]
+    assert world.next.got == kept
+    assert world.told("push.items") == len(kept)
+    assert world.told("push.dropped.items", reason="not_taken") == world.told("push.dropped.items") == 2 * len(refused)
+    assert world.told("push.queue.items") == 0
+    for queue in world.disks:
+        queue.close()
+    assert not [record for name in ("received", "traces") for record in DiskQueue(tmp_path / name, 1 << 20).left]
+
+
+def test_parts_of_a_refused_batch_wait_in_order_while_the_next_receiver_is_away() -> None:
+    world = World(INVALID, AWAY, INVALID)
+    for name in "abcd":
+        world.take(name)
+    world.pipeline.step()
+    for _ in range(2):
+        world.sender.step()
+    assert world.told("push.queue.items") == 4
+    world.take("e")
+    world.pipeline.step()
+    world.clock.advance(5.0)
+    while world.sender.waiting()[0]:
+        world.sender.step()
+    assert world.next.got == ["a", "b", "c", "d", "e"]
+    assert not world.told("push.dropped.items")
+
+
+def test_a_receiver_that_refuses_everything_gets_few_requests_more(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(together=1 << 20)
+    world.next.refused = names = ["a"]
+    rounds, each = 60, 100
+    for _ in range(rounds):
+        for _ in range(each):
+            assert world.take("a")
+        world.pipeline.step()
+        while world.sender.waiting()[0]:
+            world.sender.step()
+        world.clock.advance(1.0)
+    assert world.told("push.dropped.items", reason="not_taken") == rounds * each
+    assert world.next.tries <= rounds + MOST_PARTS + rounds * PARTS_PER_S
+    assert len(caplog.records) == 1
+    names.clear()  # what is taken again is divided again at once
+    world.next.script = [INVALID]
+    for name in "bcd":
+        world.take(name)
+    world.pipeline.step()
+    while world.sender.waiting()[0]:
+        world.sender.step()
+    assert world.next.got == ["b", "c", "d"]
+
+
+def test_a_batch_that_is_killed_while_its_parts_are_sent_arrives_whole(tmp_path: Path) -> None:
+    world = World(INVALID, kept=tmp_path)
+    for name in "abcd":
+        world.take(name)
+    world.pipeline.step()
+    for _ in range(2):
+        world.sender.step()
+    assert world.next.got == ["a", "b"]
+    for queue in world.disks:
+        killed(queue)
+    again = World(kept=tmp_path)
+    again.sender.step()
+    assert again.next.got == ["a", "b", "c", "d"]
 
 
 # ---------------------------------------------------------------------- on disk
