@@ -19,8 +19,10 @@ reverse.
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
 #: The directory that an installer makes in a directory of `sys.path`: this, the version, and the ending.
@@ -39,3 +41,16 @@ def version() -> str:
                 if name.startswith(begin) and name.endswith(end):
                     return name.removeprefix(begin).removesuffix(end)
     return "0+source"
+
+
+@contextmanager
+def quiet_interrupts() -> Iterator[None]:
+    """Around imports: meanwhile Ctrl-C ends the process without a traceback. Only in the main thread."""
+    handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if handled:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        if handled:
+            signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from gpu_profile.errors import GpuProfileError, UsageError
-from gpu_profile_exporter import logs, version
+from gpu_profile_exporter import logs, quiet_interrupts, version
 from gpu_profile_exporter.config import SETTINGS, Config, Loaded, load, options, printed
 from gpu_profile_exporter.config.setting import places
 from gpu_profile_exporter.operating import systemd
@@ -49,7 +49,8 @@ class _Exporter(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         module, name, _ = _COMMANDS[cmd_name]
-        command: click.Command = getattr(importlib.import_module(module), name)
+        with quiet_interrupts():
+            command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -104,8 +105,9 @@ def serve(config: Config, reread: Action) -> None:
     # The matrices of requests' costs and of spans are small: more threads of BLAS would only wait for one another, and
     # take cores from the node's programs. Read when numpy is imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    import_asyncio(tls=config.web_config_file is not None)
-    from gpu_profile_exporter.node import ExporterNode
+    with quiet_interrupts():
+        import_asyncio(tls=config.web_config_file is not None)
+        from gpu_profile_exporter.node import ExporterNode
 
     with signals() as control, ExporterNode(config) as node:
         systemd.notify(systemd.READY)
@@ -158,7 +160,7 @@ def say(text: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """The console script. Each failure gives one line on standard error and an exit code."""
+    """Run the command and exit. Each failure gives one line on standard error and an exit code."""
     _open_standard_files()
     code = run(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):

@@ -51,7 +51,7 @@ def test_the_wheel_offers_both_commands_and_an_empty_nvml_extra(unpacked: Path) 
     info = next(unpacked.glob("*.dist-info"))
     scripts = (info / "entry_points.txt").read_text()
     assert "gpu-profile = gpu_profile.cli:main" in scripts
-    assert "gpu-profile-exporter = gpu_profile_exporter.cli:main" in scripts
+    assert "gpu-profile-exporter = gpu_profile_exporter.__main__:main" in scripts
     metadata = (info / "METADATA").read_text()
     assert "Provides-Extra: nvml" in metadata
     assert "extra == 'nvml'" not in metadata

@@ -173,6 +173,7 @@ class Launcher:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # else Ctrl-C would also reach it while it loads
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(module_paths())},
             )
         return ours

@@ -41,7 +41,7 @@ def main() -> None:
     # Less verbose here: the supervisor logs devices and drivers that appear or disappear.
     logging.getLogger("gpu_profile").setLevel(max(logging.ERROR, logging.getLogger().level))
     logging.getLogger("gpu_profile.driver").setLevel(max(logging.WARNING, logging.getLogger().level))
-    # Ctrl-C and a stop of the service reach the whole process group. Only the supervisor ends readers.
+    # A stop of the service may signal all its processes. Only the supervisor ends readers.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     # The exporter may have been started with SIGCHLD ignored: then no process can wait for its children.

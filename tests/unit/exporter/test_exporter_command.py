@@ -21,7 +21,7 @@ from support.programs import environment, python
 from unit.exporter.settings import complaint, run
 
 from gpu_profile.errors import UsageError
-from gpu_profile_exporter import cli, logs, version
+from gpu_profile_exporter import cli, logs, quiet_interrupts, version
 from gpu_profile_exporter.config import SETTINGS, Config, Log
 from gpu_profile_exporter.config.setting import Setting
 from gpu_profile_exporter.node import ExporterNode
@@ -416,3 +416,47 @@ def test_an_output_that_nobody_reads_does_not_change_the_exit_code() -> None:
             check=False,
         )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+INTERRUPTS = """
+import os, signal, sys
+
+module = sys.argv.pop()
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            os.kill(os.getpid(), signal.{number})
+
+sys.meta_path.insert(0, Interrupts())
+import gpu_profile_exporter.__main__
+gpu_profile_exporter.__main__.main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("module", ["cli", "config.model", "node", "server.listener"])
+def test_a_signal_while_the_exporter_loads_ends_it_and_prints_nothing(module: str, number: signal.Signals) -> None:
+    code = INTERRUPTS.format(number=number.name)
+    done = python("-c", code, "--driver", "simulated", f"gpu_profile_exporter.{module}")
+    assert (done.returncode, done.stdout, done.stderr) == (-number, "", "")
+
+
+def test_ctrl_c_while_a_subcommand_loads_prints_nothing() -> None:
+    code = INTERRUPTS.format(number="SIGINT")
+    done = python("-c", code, "healthcheck", "gpu_profile_exporter.operating.healthcheck")
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_ctrl_c_is_an_exception_again_after_the_imports() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with quiet_interrupts():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a shell's background job
+        with quiet_interrupts():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -254,3 +254,8 @@ def test_why_no_reader_can_be_started_is_told_until_one_can(tmp_path: Path, monk
     processes.reap()
     assert processes.gone
     processes.close()
+
+
+def test_ctrl_c_reaches_no_launcher_that_still_loads(node: Node) -> None:
+    node.ask()
+    assert os.getpgid(node.pid) != os.getpgrp()
