@@ -22,7 +22,8 @@ from gpu_profile.driver.node.table import TableFile
 from gpu_profile.regimes import DEFAULT_THRESHOLDS
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session.backlog import ForeignExecutions
-from gpu_profile.regions.session.joiner import Joiner
+from gpu_profile.regions.session.joiner import JUDGE_S, Joiner
+from gpu_profile.regions.session.turns import Turns
 from gpu_profile.regions.telemetry.enrichment import Enricher
 from gpu_profile.regions.telemetry.live_regions import LiveRegions
 from gpu_profile.regions.telemetry.server_spans import CompiledSpanRule, ServerSpanRule
@@ -51,6 +52,10 @@ _log = logging.getLogger("gpu_profile_exporter")
 
 #: Seconds between two joins.
 STEP_S: Final = 0.1
+#: The largest share of a processor that the region metrics take, and the longest interval of their renewals: the rates
+#: of all regions are estimated for them. Verdicts take less.
+_READINGS_SHARE: Final = 0.02
+_LONGEST_S: Final = 10.0
 #: The prefix of attributes of spans that the library has joined already, which are forwarded unchanged; the attribute
 #: that names a device; and the prefix of generative AI's attributes.
 _NAMES: Final = RareTexts(
@@ -113,8 +118,17 @@ class SpanJoin:
             choose=self._choose,
             clock=clock,
         )
+        #: Without pauses: threads that forward spans need no more than the system's turns.
+        self._turns = Turns(lambda: True)
         self._joiner = Joiner(
-            self._sampler, self._placement, clock, DEFAULT_THRESHOLDS, self.counts, late_s=late_s, defers=True
+            self._sampler,
+            self._placement,
+            clock,
+            DEFAULT_THRESHOLDS,
+            self.counts,
+            self._turns,
+            late_s=late_s,
+            defers=True,
         )
         self._encoder = Encoder(Enricher(self._joiner), lambda execution: service_and_region(execution.name)[1])
         self._ancestry = Ancestry(keep_ns=2 * self._late_ns)
@@ -125,7 +139,7 @@ class SpanJoin:
         self.live = LiveRegions(self._joiner, clock, shown_region, note=note)
         #: Region metrics, computed by the joining thread, so that a scrape waits for none of its locks.
         self._readings: list[MetricReading] = []
-        self._readings_ns = 0
+        self._readings_ns, self._readings_s = 0, JUDGE_S
         #: The driver that reads the timeline, and the rows that earlier ones lost.
         self._driver: NodeDriver | None = None
         self._lost_before = 0
@@ -168,10 +182,15 @@ class SpanJoin:
     def step(self) -> None:
         """Join the new executions."""
         try:
+            self._turns.begin()
             self._holders.renew()
             self._joiner.join(deque(), final=False)
-            if self._joiner.judged_ns != self._readings_ns:
-                self._readings_ns, self._readings = self._joiner.judged_ns, list(self._regions.readings())
+            now_ns = self._clock.now_ns()
+            if not 0 <= now_ns - self._readings_ns < self._readings_s * NS_PER_S:
+                used_s = self._turns.used_s()
+                self._readings_ns, self._readings = now_ns, list(self._regions.readings())
+                took_s = self._turns.used_s() - used_s
+                self._readings_s = max(JUDGE_S, min(_LONGEST_S, took_s / _READINGS_SHARE))
         except Exception:  # noqa: BLE001 - a defect must not end the join of all spans
             if not self.counts["internal errors"]:
                 _log.exception("the join of received spans failed; the next join follows")
@@ -346,7 +365,7 @@ class SpanJoin:
     # ------------------------------------------------------------------ metrics
 
     def readings(self, now_ns: int) -> Iterator[MetricReading]:  # noqa: ARG002 - the common signature
-        """The metrics of every region, by service. Updated about once a second."""
+        """The metrics of every region, by service. Updated each second, or each ten with hundreds of regions."""
         yield from self._readings
 
 

@@ -180,6 +180,30 @@ def test_spans_of_names_beyond_those_of_the_pools_wait_for_no_lock(node: Node) -
     assert not taken
 
 
+def test_verdicts_that_take_long_are_renewed_seldom_and_counters_go_on_meanwhile(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of regions on the node's devices take seconds of a processor."""
+    joiner, took_s, judged = node.join._joiner, [0.0], []
+    monkeypatch.setattr(joiner._turns, "_used_s", lambda: took_s[0])
+    judge = joiner.verdicts.judge
+
+    def judge_slowly(devices: Any) -> None:
+        took_s[0] += 0.1
+        judged.append(node.clock.now_ns())
+        judge(devices)
+
+    monkeypatch.setattr(joiner.verdicts, "judge", judge_slowly)
+    node.mixture(25.0)  # the search for the timing is over, and two renewals have been timed
+    del judged[:]
+    calls = set[float]()
+    for _ in range(30):
+        node.mixture(1.0)
+        calls.add(sum(r.value for r in node.join.readings(0) if r.metric.otel == "gpu_profile.region.calls"))
+    assert 1 <= len(judged) <= 4
+    assert len(calls) >= 25
+
+
 def test_two_services_with_one_region_each_of_the_same_name_get_what_each_of_them_draws(node: Node) -> None:
     node.mixture(60.0)
     for kind in (LOW, HIGH):

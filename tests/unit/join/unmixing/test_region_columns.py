@@ -239,6 +239,14 @@ def test_slices_are_added_to_the_sums_together_and_the_sums_are_those_of_one_aft
     assert passes == 1
 
 
+def test_the_rates_of_some_columns_are_rows_of_all(known: RegionColumns) -> None:
+    take(known, [activity("a", 0, 10), activity("b", 5, 20), activity("c", 30, 40)], 0, 50)
+    every = known.joint()
+    for chosen in ([], [2], [0, 1, 3]):
+        assert known.joint(np.array(chosen, np.int64)).tolist() == every[chosen].tolist()
+    assert every.sum(axis=1) == pytest.approx(1.0)
+
+
 # ---------------------------------------------------------------------- changing places
 
 

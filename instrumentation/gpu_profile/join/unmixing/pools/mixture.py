@@ -50,13 +50,13 @@ class Mixture:
     """One family of signals of one device. The pool numbers the columns; column 0 is the time outside regions.
 
     `active_s` returns the exclusive active time of every column, and `regions` the columns of every region. `joint`
-    returns the matrix from columns' rates to the device's rate while a column is active. `prior` is what is assumed
-    about the device's sensors before any reading.
+    returns the matrix from columns' rates to the device's rate while a column is active, for some columns or all.
+    `prior` is what is assumed about the device's sensors before any reading.
     """
 
     def __init__(
         self, timeline: Timeline, family: tuple[Signal, ...], *, start_ns: int,
-        active_s: Callable[[], Floats], regions: Callable[[], Iterable[Sequence[int]]], joint: Callable[[], Floats],
+        active_s: Callable[[], Floats], regions: Callable[[], Iterable[Sequence[int]]], joint: Callable[..., Floats],
         stamps: Stamps, prior: DevicePrior,
     ) -> None:  # fmt: skip
         self.family = SignalFamily(timeline, family, start_ns)
@@ -322,8 +322,8 @@ class Mixture:
     def rate(self, signal: Signal, weights: Floats) -> Rate:
         """The device's rate while columns are active, weighted by active times, in base units (counters: per s)."""
         fit = self._fit(signal)
-        joint = self._joint()
-        share = sized(sized(weights, len(joint)) @ joint, self.columns)
+        used = np.flatnonzero(weights)
+        share = sized(weights[used] @ self._joint(used), self.columns)
         if not share.any():
             return Rate(0.0, np.inf, 0, "no samples yet")
         rate = self._unseen.widened(fit, share / share.sum())

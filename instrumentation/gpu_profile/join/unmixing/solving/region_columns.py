@@ -301,16 +301,19 @@ class RegionColumns:
         column = self._index.get(region)
         return np.zeros(1) if column is None else self._inside[column]
 
-    def joint(self) -> Floats:
-        """The matrix from columns' rates to the device's rate while a column is active, `[columns, columns]`.
+    def joint(self, chosen: Ints | None = None) -> Floats:
+        """The matrix from columns' rates to the device's rate while a column is active, `[columns, columns]`; of the
+        `chosen` columns `[chosen, columns]`.
 
         Rows add up to 1. For a column that is active alone, the device's rate is its own. While several are active, it
         is the mean of theirs: the equations determine only the mean of regions that are always active together.
         """
-        result = np.eye(self.columns)
-        times = self._together.sum(axis=1)
-        met = times > 0
-        result[met] = self._together[met] / times[met, None]
+        rows = np.arange(self.columns) if chosen is None else chosen
+        result = self._together[rows]
+        times = result.sum(axis=1)
+        alone = np.flatnonzero(times <= 0)
+        result[alone, rows[alone]] = times[alone] = 1.0
+        result /= times[:, None]
         return result
 
     def active_s(self, region: str) -> float:

@@ -172,7 +172,9 @@ class UnseenParts:
 
         Chance leaves out parts of few executions too, but favours none: of `n` executions' time, about `exp(-n)`.
         """
-        shown = _grown(self._shown, len(weights))[: len(weights)]
+        # Of no other columns: a device may have many more regions than the few of a mixture.
+        used = np.flatnonzero(weights[: len(self._shown)])
+        shown, weights = self._shown[used], weights[used]
         parts, cuts, lengths = shown[:, :_PARTS], shown[:, _PARTS], shown[:, -1]
         time = np.maximum(parts.sum(axis=1), 1.0)
         missing = np.clip(1 - parts * (_PARTS / _SEEN) / time[:, None], 0.0, 1.0).mean(axis=1)
