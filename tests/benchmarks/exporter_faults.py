@@ -154,7 +154,8 @@ every 3 s until the versions agree.
   growing intervals, at least every five minutes.
 - A counter that the driver itself sets back (energy, throttling, NVLink) is published unchanged; `rate()` and
   `increase()` handle resets. Busy time and PCIe bytes are summed up by the exporter and continue.
-- A reader that is stopped from outside is replaced after 5 s; meanwhile nothing is read.
+- A reader that a signal has stopped is replaced after 0.4 s, before the readings of its GPUs expire; so is a stopped
+  launcher. Where `/proc` does not show that, they are replaced after 5 s and 10 s; meanwhile nothing is read.
 - A library of another version costs 3 to 5 s, as its installation may still be in progress.
 - A process that hangs in the kernel cannot be killed, and its GPU is not read before the process is gone. If every
   caller hangs in the kernel, nothing can be read; the exporter then reports that the driver does not answer.

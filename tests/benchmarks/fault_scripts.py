@@ -351,7 +351,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         act=_signalled(signal.SIGSTOP),
         undo=_signalled(signal.SIGCONT),
         seconds=5.2,
-        lost=ALL,
         told_s=None,
     ),
     Fault(name="garbage in the reader's pipe", act=_garble, seconds=3, told_s=None),

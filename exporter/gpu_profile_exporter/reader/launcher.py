@@ -19,9 +19,12 @@ from typing import Final
 from gpu_profile_exporter import logs
 from gpu_profile_exporter.reader.observed_driver import START_S
 from gpu_profile_exporter.reader.settings import ReaderSettings
+from gpu_profile_exporter.reader.usage import stopped
 
 #: A launcher that does not answer within this time is killed. Its first answer may take `START_S`.
 ANSWER_S: Final = 10.0
+#: A launcher that a signal has stopped is killed after this time.
+_STOPPED_S: Final = 0.2
 _SUBREAPER: Final = 36
 
 
@@ -109,6 +112,9 @@ class Launcher:
         with self._lock:
             if self._closed:
                 raise OSError("the readers have been stopped")
+            if (process := self._process) is not None and process.poll() is None and stopped(process.pid):
+                process.kill()
+                process.wait(1.0)
             connection = self._start() if self.pid is None or self._socket is None else self._socket
             _adopt(self, orphans=True)
             socket.send_fds(connection, [settings.text().encode()], fds)
@@ -133,8 +139,10 @@ class Launcher:
             if process is None or ended:
                 while self._asked:
                     self._asked.popleft().fail()
-            elif self._asked and time.monotonic() - self._asked[0].asked > self._limit_s:
-                process.kill()
+            elif self._asked:
+                waited_s = time.monotonic() - self._asked[0].asked
+                if waited_s > self._limit_s or (waited_s > _STOPPED_S and stopped(process.pid)):
+                    process.kill()
             if not self._asked:
                 _adopt(self, orphans=False)
 

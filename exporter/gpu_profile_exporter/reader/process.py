@@ -11,7 +11,7 @@ from typing import Any, Final
 from gpu_profile_exporter.reader.heartbeat import CallInProgress, Heartbeat
 from gpu_profile_exporter.reader.launcher import Launcher
 from gpu_profile_exporter.reader.settings import ReaderSettings
-from gpu_profile_exporter.reader.usage import blocked
+from gpu_profile_exporter.reader.usage import blocked, stopped
 from gpu_profile_exporter.reader.wire import Incoming, Message, send
 
 _CHUNK: Final = 1 << 16
@@ -71,6 +71,11 @@ class ReaderProcess:
     def where(self) -> CallInProgress | None:
         """The call in progress. None if there is none."""
         return self._heartbeat.now(lambda: self.pid is not None and blocked(self.pid))
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal has stopped it."""
+        return self.pid is not None and stopped(self.pid)
 
     def messages(self) -> Iterator[Message]:
         """Its new messages, until the pipe is empty. WireError for data that is no message."""

@@ -186,6 +186,14 @@ class ReaderProcesses:
         self._due[process.key] = time.monotonic() + pause
         self.remove(process, held)
 
+    def _replace_stopped(self, now: float) -> None:
+        """Replace the readers that a signal has stopped, before the readings of their GPUs expire."""
+        for process in self:
+            overdue = now - process.active > OVERDUE_S or ((call := process.where) is not None and call.slow)
+            if process.key >= HOME and overdue and process.stopped:
+                _log.warning("a signal has stopped a reader of the GPUs; it is started again")
+                self.end(process, "hung", at_once=True)
+
     def hand_over(self, process: ReaderProcess, index: int) -> None:
         """Restrict a process to the GPU that delays it. Another one is due at once for the other GPUs."""
         key = process.key
@@ -207,8 +215,10 @@ class ReaderProcesses:
         self.reap()
 
     def maintain(self, now: float) -> None:
-        """Reap ended processes, and measure the memory of the others: at a scrape that would take too long."""
+        """Reap ended processes, replace stopped ones, and measure the memory of all: at a scrape that would take too
+        long."""
         self.reap()
+        self._replace_stopped(now)
         pids, (last, measured, _) = self._all_pids(), self._measured
         if pids != measured or now - last >= MEMORY_S:
             self._measured = now, pids, shared_bytes(pids)

@@ -35,7 +35,7 @@ _log = logging.getLogger("gpu_profile_exporter")
 
 #: A GPU's own reader is killed and restarted if a call takes longer than this.
 PATIENCE_S: Final = 4.0
-#: A process that ends no turn for this time, and is in no call, has been stopped.
+#: A process that ends no turn for this time, and is in no call, is replaced, as one that a signal stopped is at once.
 SILENT_S: Final = 5.0
 #: The interval at which the kernel's list of GPUs is read.
 LOOK_S: Final = 1.0

@@ -37,10 +37,19 @@ def usage(pid: int | str = "self") -> Usage | None:
 
 def blocked(pid: int) -> bool:
     """Whether a process waits for anything but a CPU. False if it has ended or /proc is not readable."""
+    return _state(pid) in (b"S", b"D")
+
+
+def stopped(pid: int) -> bool:
+    """Whether a signal has stopped a process. False if it has ended or /proc is not readable."""
+    return _state(pid) == b"T"
+
+
+def _state(pid: int) -> bytes:
     try:
-        return (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[0] in (b"S", b"D")
+        return (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[0]
     except (OSError, IndexError):
-        return False
+        return b""
 
 
 def total(pids: Iterable[int]) -> Usage | None:

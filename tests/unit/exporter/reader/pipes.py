@@ -46,7 +46,7 @@ class FakeProcess:
         self.pid = id(self) % 100_000
         self.exit_code: int | None = None
         self.where: CallInProgress | None = None
-        self.pipe_closed = self.handed_over = False
+        self.pipe_closed = self.handed_over = self.stopped = False
         self.reopened = 0
         self.killed = self.closed = False
         #: Whether a kill ends it: not while a call holds it in the kernel.

@@ -17,6 +17,7 @@ from gpu_profile_exporter.reader.launcher_process import LAUNCHER_NAME
 from gpu_profile_exporter.reader.process import ReaderProcess
 from gpu_profile_exporter.reader.processes import ReaderProcesses
 from gpu_profile_exporter.reader.settings import COUNTER, HOME, LISTENER, ReaderSettings
+from gpu_profile_exporter.reader.usage import stopped
 
 SETTINGS = ReaderSettings("none", 0.1, (), False, -1, -1, -1)
 NAMES = {HOME: "gpu-reader", LISTENER: "gpu-listener", COUNTER: "gpu-counter"}
@@ -151,6 +152,7 @@ def test_a_launcher_that_does_not_answer_is_killed(node: Node, monkeypatch: pyte
     node.reader()
     fake = Time()
     monkeypatch.setattr(module, "time", fake)
+    monkeypatch.setattr(module, "stopped", lambda _: False)  # as where /proc is not readable
     os.kill(node.pid, signal.SIGSTOP)
     reader = node.ask()
     fake.now += ANSWER_S - 1
@@ -159,6 +161,24 @@ def test_a_launcher_that_does_not_answer_is_killed(node: Node, monkeypatch: pyte
     fake.now += 2
     assert until(lambda: reader.exit_code == -signal.SIGKILL, "the reader counts as killed")
     assert speaks(node.reader())
+
+
+def test_a_launcher_that_a_signal_stops_is_replaced(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, first = node.reader(), node.pid
+    os.kill(first, signal.SIGSTOP)
+    until(lambda: stopped(first), "it is stopped before a request")
+    assert speaks(node.reader())
+    second = node.pid
+    assert second != first
+    os.kill(second, signal.SIGSTOP)
+    until(lambda: stopped(second), "it is stopped after a request")
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(module, "stopped", lambda _: False)
+        reader = node.ask()
+    assert until(lambda: reader.exit_code == -signal.SIGKILL, "the reader counts as killed")
+    assert speaks(node.reader())
+    assert node.pid != second
+    assert speaks(before)
 
 
 def test_an_answer_that_nobody_took_in_for_long_is_no_silence(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

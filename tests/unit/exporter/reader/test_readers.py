@@ -16,7 +16,7 @@ from gpu_profile_exporter.reader.heartbeat import DRIVER, EVENTS, CallInProgress
 from gpu_profile_exporter.reader.observed_driver import OPEN_S, REOPEN_S, START_S
 from gpu_profile_exporter.reader.pace import HELD_UP_PAUSE_S, PROMPT_FOR_S, SLOW_ROUNDS
 from gpu_profile_exporter.reader.presence import REVIVE_S, STALE_S, UNREAD_S
-from gpu_profile_exporter.reader.processes import LONGEST_PAUSE_S
+from gpu_profile_exporter.reader.processes import LONGEST_PAUSE_S, OVERDUE_S
 from gpu_profile_exporter.reader.readers import LOOK_S, PATIENCE_S, SILENT_S, Readers
 from gpu_profile_exporter.reader.registrations import REGISTER_PAUSE_S
 from gpu_profile_exporter.reader.settings import COUNTER, HOME, LISTENER, ReaderSettings
@@ -373,6 +373,26 @@ def test_a_reader_that_says_nothing_outside_of_the_driver_was_stopped_and_is_rep
     assert home.killed
     supervisor.turn()
     assert len(supervisor.started) == 2
+
+
+@pytest.mark.parametrize("gpu", [None, DRIVER, 0])
+def test_a_reader_that_a_signal_stopped_is_replaced_at_once_wherever_it_was(
+    supervisor: Supervisor, gpu: int | None
+) -> None:
+    supervisor.turn(each_s=0.1)
+    home = supervisor.home
+    home.stopped = True
+    supervisor.time.now += OVERDUE_S / 2
+    supervisor.readers._supervise()
+    assert not home.killed, "it may go on at once"
+    home.where = None if gpu is None else CallInProgress(gpu, OVERDUE_S, late=False, slow=True)
+    supervisor.time.now += OVERDUE_S * (gpu is None)
+    supervisor.readers._supervise()
+    assert home.killed
+    supervisor.readers._supervise()
+    assert [process.key for process in supervisor.started] == [HOME, HOME]
+    assert supervisor.readers.restarts["hung"] == 1
+    assert all(supervisor.up().values()), "no call to a GPU hangs"
 
 
 def test_a_process_without_messages_is_not_replaced_while_its_turns_end(supervisor: Supervisor) -> None:

@@ -29,8 +29,10 @@ def sleeper() -> Iterator[int]:
 def test_a_process_that_waits_is_blocked_and_one_that_computes_or_is_stopped_is_not(sleeper: int) -> None:
     until(lambda: usage.blocked(sleeper), "it waits")
     assert not usage.blocked(os.getpid())
+    assert not usage.stopped(sleeper)
     os.kill(sleeper, signal.SIGSTOP)
-    until(lambda: not usage.blocked(sleeper), "it is stopped")
+    until(lambda: usage.stopped(sleeper), "it is stopped")
+    assert not usage.blocked(sleeper)
     os.kill(sleeper, signal.SIGKILL)
     os.waitid(os.P_PID, sleeper, os.WEXITED | os.WNOWAIT)
     assert not usage.blocked(sleeper)
