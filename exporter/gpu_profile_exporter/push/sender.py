@@ -116,7 +116,8 @@ class Sender:
 
     def lose(self, items: int) -> None:
         """Count items for this endpoint as dropped, because their stored batch is damaged."""
-        self.stats.dropped_items["damaged"] += items
+        with self._lock:
+            self.stats.dropped_items["damaged"] += items
 
     def _drop(self, reason: str, batches: Iterable[QueuedBatch]) -> int:
         n = 0
@@ -132,9 +133,13 @@ class Sender:
             return len(self._queue), self._queue.bytes
 
     def readings(self, now_ns: int) -> Iterator[MetricReading]:
-        """The sender's own metrics. Counters are published from 0, so that increase() sees the first failure."""
-        of, stats = {"signal": self.signal}, self.stats
-        length, size = self.waiting()
+        """The sender's own metrics, all of one moment. Counters are published from 0, so that increase() sees the first
+        failure."""
+        with self._lock:
+            return iter(list(self._readings(now_ns)))
+
+    def _readings(self, now_ns: int) -> Iterator[MetricReading]:
+        of, stats, length, size = {"signal": self.signal}, self.stats, len(self._queue), self._queue.bytes
         yield MetricReading(rows.SENT, of, stats.sent)
         yield MetricReading(rows.ITEMS, of, stats.sent_items)
         yield MetricReading(rows.BYTES, of, stats.sent_bytes)
@@ -179,8 +184,7 @@ class Sender:
             _log.debug("it failed here", exc_info=True)
             self._fail(waiting, PushFailed("internal", f"was not tried: {type(error).__name__}: {error}", retry=False))
         else:
-            self._succeed(waiting, batch, taken.rejected, taken.message)
-            self.stats.dropped_items["damaged"] += damaged
+            self._succeed(waiting, batch, taken.rejected, taken.message, damaged)
         return self._pause_s() if self.waiting()[0] else _IDLE_S
 
     def _pause_s(self) -> float:
@@ -189,15 +193,16 @@ class Sender:
             self._pause_until_ns = 0  # the clock was set back: the pause could last for hours
         return max(0, self._pause_until_ns - now_ns) / NS_PER_S
 
-    def _succeed(self, waiting: QueuedBatch, batch: Batch, rejected: int, message: str) -> None:
+    def _succeed(self, waiting: QueuedBatch, batch: Batch, rejected: int, message: str, damaged: int) -> None:
         stats = self.stats
         rejected = min(rejected, batch.items)
-        stats.sent += 1
-        stats.sent_items += batch.items - rejected
         with self._lock:
+            stats.sent += 1
+            stats.sent_items += batch.items - rejected
+            stats.rejected += rejected
+            stats.dropped_items["damaged"] += damaged
             self._queue.finished(waiting)
         stats.sent_bytes += len(batch.packed)
-        stats.rejected += rejected
         stats.last_success_ns = self._clock.now_ns()
         self._parts += 2 * waiting.part
         self._tries = 0
@@ -221,10 +226,10 @@ class Sender:
         first, second, items = halves
         items = min(items, batch.items)
         pack = partial(Batch, plain=True) if batch.plain else Batch.of
+        parts = pack(first, items), pack(second, batch.items - items)
         self.stats.failures[failure.reason] += 1
-        self.stats.dropped_items["damaged"] += damaged
         with self._lock:
-            parts = pack(first, items), pack(second, batch.items - items)
+            self.stats.dropped_items["damaged"] += damaged
             self._drop("queue full", self._queue.put_back_halves(waiting, parts))
         return True
 

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Iterator
+from functools import partial
 from typing import Final, NamedTuple
 
 from gpu_profile.catalogue import receive as rows
@@ -100,6 +101,8 @@ class SpanPipeline:
         #: Nothing is received until this time, because the sender's disk queue was full.
         self._full_until_ns = 0
         self._taking, self._lock = threading.Lock(), threading.Lock()
+        #: Locked while spans move on to the sender, so that a scrape counts each once.
+        self._counting = threading.Lock()
         self._wake, self._stop = Alarm(), threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -152,8 +155,9 @@ class SpanPipeline:
             except ValueError:
                 content = None
             if content is None:
-                self.outcomes["passed"] += record.items
-                self.sender.lose(record.items)
+                with self._counting:
+                    self.outcomes["passed"] += record.items
+                    self.sender.lose(record.items)
                 self._disk.done(record)
             else:
                 with self._taking:
@@ -229,17 +233,21 @@ class SpanPipeline:
             # A request is a list of ResourceSpans, so concatenated requests are one request.
             pieces = [piece for part in parts for piece in part.pieces]
             parts = [RequestPart(pieces, sum(part.size for part in parts), sum(part.spans for part in parts))]
-        if all(self._offer(b"".join(part.pieces), part.spans) for part in parts):
-            for one in together:
+        pack = Batch.of if self._gzip else partial(Batch, plain=True)
+        batches = [pack(b"".join(part.pieces), part.spans) for part in parts]
+        with self._counting:
+            taken = all(map(self._offer, batches))
+            for one in together if taken else ():
                 self.outcomes.update(one.outcomes)
+        if taken:
+            for one in together:
                 if one.held.record is not None and self._disk is not None:
                     self._disk.done(one.held.record)
         else:
             self._full_until_ns = self._clock.now_ns() + nanoseconds(_FULL_S)
             self._left.extendleft(one.held.record for one in reversed(together) if one.held.record is not None)
 
-    def _offer(self, content: bytes, spans: int) -> bool:
-        batch = Batch.of(content, spans) if self._gzip else Batch(content, spans, plain=True)
+    def _offer(self, batch: Batch) -> bool:
         if self._disk is not None:
             return self.sender.offer(batch)
         self.sender.put(batch)
@@ -321,11 +329,13 @@ class SpanPipeline:
 
     def readings(self, now_ns: int) -> Iterator[MetricReading]:
         """Counts of received, waiting and forwarded spans."""
-        for outcome in _OUTCOMES:
-            yield MetricReading(rows.RECEIVED, {"outcome": outcome}, self.outcomes[outcome])
+        with self._counting:
+            outcomes, sent = [self.outcomes[outcome] for outcome in _OUTCOMES], list(self.sender.readings(now_ns))
+        for outcome, n in zip(_OUTCOMES, outcomes, strict=True):
+            yield MetricReading(rows.RECEIVED, {"outcome": outcome}, n)
         for reason in ("late", "impossible", "too_many"):
             counted = "executions left out" if reason == "too_many" else reason
             yield MetricReading(rows.LEFT_OUT, {"reason": reason}, self.join.counts[counted])
         yield MetricReading(rows.WAITING, {}, self._waiting)
         yield MetricReading(rows.LOST_ROWS, {}, self.join.lost_rows)
-        yield from self.sender.readings(now_ns)
+        yield from sent

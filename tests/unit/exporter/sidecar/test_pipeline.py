@@ -1,11 +1,13 @@
 """Requests between their receiver and the next one: nothing is lost without being counted."""
 
 import random
+import threading
 from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +33,8 @@ from gpu_profile_exporter.sidecar.trace_request import TraceRequest
 AWAY = PushFailed("unavailable", "is away", retry=True)
 NEVER = PushFailed("unauthenticated", "does not take it", retry=False)
 INVALID = PushFailed("rejected", "does not take the batch (status 400)", retry=False, content=True)
+#: Where spans are that were passed on.
+WAYS = ("push.items", "push.rejected", "push.dropped.items", "push.queue.items")
 ADDED = message(9, string(1, "gpu_profile.region"))
 UNJOINED = message(9, string(1, "gpu_profile.unjoined"))
 
@@ -344,12 +348,44 @@ def test_received_is_sent_and_rejected_and_dropped_and_waiting(
             world.clock.advance(5.0)
         passed = world.told("receive.spans")
         assert passed + world.told("receive.waiting") == received
-        ways = ("push.items", "push.rejected", "push.dropped.items", "push.queue.items")
-        assert passed == sum(map(world.told, ways))
+        assert passed == sum(map(world.told, WAYS))
     world.pipeline.stop(0.0)
     outcomes_told = world.told("receive.spans")
     assert outcomes_told + world.told("receive.waiting") == received
     assert outcomes_told == sum(map(world.told, ("push.items", "push.rejected", "push.dropped.items")))
+
+
+@pytest.mark.parametrize(("of", "method"), [("sender", "put"), ("queue", "finished"), ("queue", "put_back_halves")])
+@pytest.mark.parametrize("outcome", [Accepted(rejected=1), NEVER, INVALID])
+def test_a_scrape_while_spans_move_on_counts_each_of_them_once(
+    of: str, method: str, outcome: Accepted | PushFailed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, sums, scrapes = World(outcome), list[tuple[int, int]](), list[threading.Thread]()
+    owner = world.sender if of == "sender" else world.sender._queue
+    step = getattr(owner, method)
+
+    def scrape() -> None:
+        values = Counter[str]()
+        for reading in world.pipeline.readings(world.clock.now_ns()):
+            values[reading.metric.otel.removeprefix("gpu_profile.")] += int(reading.value)
+        sums.append((values["receive.spans"], sum(values[way] for way in WAYS)))
+
+    def observed(*arguments: Any) -> Any:
+        result = step(*arguments)
+        scrapes.append(threading.Thread(target=scrape))
+        scrapes[-1].start()
+        scrapes[-1].join(0.1)  # a scrape may also wait
+        return result
+
+    monkeypatch.setattr(owner, method, observed)
+    world.take("a", "b", "c")
+    world.take("d")
+    world.pipeline.step()
+    while world.sender.waiting()[0]:
+        world.sender.step()
+    for thread in scrapes:
+        thread.join()
+    assert [received - counted for received, counted in sums] == [0] * len(sums)
 
 
 # ---------------------------------------------------------------------- refused parts
