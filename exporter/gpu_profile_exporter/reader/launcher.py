@@ -23,8 +23,8 @@ from gpu_profile_exporter.reader.usage import stopped
 
 #: A launcher that does not answer within this time is killed. Its first answer may take `START_S`.
 ANSWER_S: Final = 10.0
-#: A launcher that a signal has stopped is killed after this time.
-_STOPPED_S: Final = 0.2
+#: The shortest time from one start of a launcher to the next, unless a reader is requested.
+RENEW_S: Final = 5.0
 _SUBREAPER: Final = 36
 
 
@@ -96,6 +96,7 @@ class Launcher:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._limit_s = START_S
+        self._started = 0.0
         self._closed = False
 
     @property
@@ -112,14 +113,22 @@ class Launcher:
         with self._lock:
             if self._closed:
                 raise OSError("the readers have been stopped")
-            if (process := self._process) is not None and process.poll() is None and stopped(process.pid):
-                process.kill()
-                process.wait(1.0)
             connection = self._start() if self.pid is None or self._socket is None else self._socket
             _adopt(self, orphans=True)
             socket.send_fds(connection, [settings.text().encode()], fds)
             self._asked.append(LaunchedProcess(self.receive))
             return self._asked[-1]
+
+    def renew(self) -> None:
+        """Replace a launcher that has ended or that a signal has stopped: the next reader then waits for no start."""
+        with self._lock:
+            process = self._process
+            if process is None or self._closed or (process.poll() is None and not stopped(process.pid)):
+                return
+            process.kill()
+            process.wait(1.0)
+            if time.monotonic() - self._started >= RENEW_S:
+                self._start()
 
     def receive(self) -> None:
         """Process the launcher's answers. Kill it if an answer is overdue."""
@@ -139,10 +148,8 @@ class Launcher:
             if process is None or ended:
                 while self._asked:
                     self._asked.popleft().fail()
-            elif self._asked:
-                waited_s = time.monotonic() - self._asked[0].asked
-                if waited_s > self._limit_s or (waited_s > _STOPPED_S and stopped(process.pid)):
-                    process.kill()
+            elif self._asked and time.monotonic() - self._asked[0].asked > self._limit_s:
+                process.kill()
             if not self._asked:
                 _adopt(self, orphans=False)
 
@@ -168,7 +175,7 @@ class Launcher:
         self.receive()  # the last answers of the previous launcher
         if self._socket is not None:
             self._socket.close()
-        self._limit_s = START_S
+        self._limit_s, self._started = START_S, time.monotonic()
         # Before the fork, so that the launcher's descendants are covered by this subreaper.
         _adopt(self, orphans=True)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -218,6 +218,7 @@ class ReaderProcesses:
         """Reap ended processes, replace stopped ones, and measure the memory of all: at a scrape that would take too
         long."""
         self.reap()
+        self._launcher.renew()
         self._replace_stopped(now)
         pids, (last, measured, _) = self._all_pids(), self._measured
         if pids != measured or now - last >= MEMORY_S:

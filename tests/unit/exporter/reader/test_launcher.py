@@ -12,7 +12,7 @@ from support.programs import until
 from unit.exporter.reader.pipes import Time
 
 from gpu_profile_exporter.reader import launcher as module
-from gpu_profile_exporter.reader.launcher import ANSWER_S, Launcher
+from gpu_profile_exporter.reader.launcher import ANSWER_S, RENEW_S, Launcher
 from gpu_profile_exporter.reader.launcher_process import LAUNCHER_NAME
 from gpu_profile_exporter.reader.process import ReaderProcess
 from gpu_profile_exporter.reader.processes import ReaderProcesses
@@ -152,7 +152,6 @@ def test_a_launcher_that_does_not_answer_is_killed(node: Node, monkeypatch: pyte
     node.reader()
     fake = Time()
     monkeypatch.setattr(module, "time", fake)
-    monkeypatch.setattr(module, "stopped", lambda _: False)  # as where /proc is not readable
     os.kill(node.pid, signal.SIGSTOP)
     reader = node.ask()
     fake.now += ANSWER_S - 1
@@ -163,21 +162,26 @@ def test_a_launcher_that_does_not_answer_is_killed(node: Node, monkeypatch: pyte
     assert speaks(node.reader())
 
 
-def test_a_launcher_that_a_signal_stops_is_replaced(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, first = node.reader(), node.pid
-    os.kill(first, signal.SIGSTOP)
-    until(lambda: stopped(first), "it is stopped before a request")
-    assert speaks(node.reader())
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_launcher_that_a_signal_stopped_or_ended_is_replaced_before_a_reader_is_requested(
+    node: Node, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, first, fake = node.reader(), node.pid, Time()
+    fake.now = time.monotonic()
+    monkeypatch.setattr(module, "time", fake)
+    os.kill(first, number)
+    until(lambda: stopped(first) or node.launcher.pid is None, "it is stopped or has ended")
+    reader = node.ask() if number == signal.SIGSTOP else before
+    node.launcher.renew()
+    assert node.launcher.pid is None, "not again and again, if its start fails"
+    fake.now += RENEW_S
+    node.launcher.renew()
+    assert reader.exit_code == (-signal.SIGKILL if number == signal.SIGSTOP else None)
     second = node.pid
-    assert second != first
-    os.kill(second, signal.SIGSTOP)
-    until(lambda: stopped(second), "it is stopped after a request")
-    with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(module, "stopped", lambda _: False)
-        reader = node.ask()
-    assert until(lambda: reader.exit_code == -signal.SIGKILL, "the reader counts as killed")
+    node.launcher.renew()
+    assert node.pid == second
     assert speaks(node.reader())
-    assert node.pid != second
+    assert node.pid == second
     assert speaks(before)
 
 
