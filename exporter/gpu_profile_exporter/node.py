@@ -88,6 +88,7 @@ class ExporterNode:
             self.readers, lambda: (read.identity, read.simulated), clock=clock, interval_s=config.interval_s
         )
         self._live.holders, self._live.timeline = attribution, self._timeline_directory()
+        self._live.refresh = self.readers.refresh
         self.readers.sample_sinks.append(self._live.recent.take)
         self.readers.event_sinks.append(self._live.recent.event)
         self._pusher = self._push()
@@ -282,6 +283,7 @@ class ExporterNode:
     def devices(self) -> PageData:
         """The data of /api/devices."""
         readings = self.readings
+        self.readers.refresh()
         return describe(self.readers, readings.identity, self.readers.now_ns(), simulated=readings.simulated)
 
 

@@ -34,8 +34,10 @@ from gpu_profile_exporter.reader.wire import Incoming, Message, send
 
 #: The interval at which devices are listed, to detect new GPUs and MIG instances.
 DEVICES_S: Final = 2.0
-#: The shortest interval at which samples are sent: waking the supervisor costs more than the samples.
-SEND_S: Final = 0.25
+#: The length of GPM's windows, and the interval at which the driver's slow counters are read.
+WINDOW_S: Final = 0.25
+#: The shortest interval at which samples are sent, unless the supervisor orders it: waking it costs more than they do.
+SEND_S: Final = 0.5
 _NUMBERS: Final = {signal: number for number, signal in enumerate(SIGNALS)}
 
 
@@ -88,7 +90,7 @@ class ReaderLoop(Rounds[TrackedDevice]):
             interval_s=settings.interval_s,
             devices_s=DEVICES_S,
             processes=settings.processes,
-            gpm_s=SEND_S,
+            gpm_s=WINDOW_S,
             drain_s=SLOW_S,
             clock=clock,
         )
@@ -123,7 +125,7 @@ class ReaderLoop(Rounds[TrackedDevice]):
                 groups=settings.groups,
                 enter=self._enter,
                 events=False,
-                counters_s=SEND_S,
+                counters_s=WINDOW_S,
             )
         except StaleLibraryError:
             self._stale = True
@@ -146,7 +148,9 @@ class ReaderLoop(Rounds[TrackedDevice]):
 
     def follow(self, order: Message) -> None:
         """Carry out an order of the supervisor. Unknown orders are ignored."""
-        if order[0] == "leave":
+        if order[0] == "send":
+            self._round_sent_ns = 0
+        elif order[0] == "leave":
             self.leave(frozenset(order[1]))
         elif order[0] == "only":
             self._settings = replace(self._settings, only=order[1])
@@ -189,7 +193,7 @@ class ReaderLoop(Rounds[TrackedDevice]):
     # ------------------------------------------------------------------ reports to the supervisor
 
     def news(self, now_ns: int) -> list[Message]:
-        """The messages to send now. Samples wait for `SEND_S`, or for another message."""
+        """The messages to send now. Samples wait for `SEND_S`, for an order, or for another message."""
         messages = [*self._about_devices(), *self._about_driver()]
         if self._events:
             events, self._events = self._events, []
@@ -256,7 +260,7 @@ def _ring_of(state: TrackedDevice) -> DeviceRing | None:
 def _ring_options(settings: ReaderSettings) -> RingOptions:
     periods = {
         Tier.FAST: settings.interval_s,
-        Tier.GPM: max(settings.interval_s, SEND_S),
+        Tier.GPM: max(settings.interval_s, WINDOW_S),
         Tier.SLOW: max(settings.interval_s, SLOW_S),
         Tier.RARE: max(settings.interval_s, RARE_S),
     }
@@ -264,7 +268,7 @@ def _ring_options(settings: ReaderSettings) -> RingOptions:
         Path(settings.timeline),
         {tier: nanoseconds(seconds) for tier, seconds in periods.items()},
         nanoseconds(settings.retention_s),
-        nanoseconds(max(settings.interval_s, SEND_S)),
+        nanoseconds(max(settings.interval_s, WINDOW_S)),
         settings.timeline_mode,
         settings.timeline_group,
     )

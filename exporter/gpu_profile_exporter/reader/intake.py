@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
@@ -35,8 +36,10 @@ _FADING: Final = 0.8
 _STEP_S: Final = 0.5
 #: A supervisor whose last turn is longer ago was stopped: it has at least two in a second.
 _STOPPED_S: Final = 1.0
-#: The longest wait of a scrape for the samples that were sent meanwhile.
+#: The longest wait of a scrape for the samples that were sent meanwhile, or that readers are to send now.
 _CATCH_UP_S: Final = 0.04
+#: Samples that came at most this long ago are new enough for a scrape.
+FRESH_S: Final = 0.25
 _log = logging.getLogger("gpu_profile_exporter")
 
 
@@ -83,6 +86,8 @@ class Intake:
         self._clock_steps = StepWatch(clock)
         #: Monotonic times, in s, of the end of the supervisor's last turn, and of the first one after a stop.
         self._turned, self._resumed = time.monotonic(), 0.0
+        #: Monotonic time, in s, of the newest samples of the reader of all GPUs, and the notice of them.
+        self._sampled, self._samples_came = 0.0, threading.Condition()
 
     def now_ns(self) -> int:
         """The present by the setting of the clock at the last samples, in ns since the epoch. From any thread.
@@ -97,6 +102,20 @@ class Intake:
             ):
                 time.sleep(0.002)
         return self._now_ns()
+
+    def refresh(self) -> None:
+        """Receive the samples that wait in the readers, unless some came within `FRESH_S`. From any other thread.
+
+        Waits up to `_CATCH_UP_S` for them.
+        """
+        sampled = self._sampled
+        if time.monotonic() - sampled > FRESH_S and self._request_samples():
+            with self._samples_came:
+                self._samples_came.wait_for(lambda: self._sampled > sampled, _CATCH_UP_S)
+
+    def _request_samples(self) -> bool:
+        """Let the readers send their samples now. False if there is none."""
+        return False
 
     def _now_ns(self) -> int:
         last = self._clock_steps.last
@@ -269,6 +288,10 @@ class Intake:
             state.samples += taken
             self._look_for_spinning(state, now_ns)
             stats.samples += taken
+        if process.only is None:
+            with self._samples_came:
+                self._sampled = now
+                self._samples_came.notify_all()
 
     def _look_for_spinning(self, state: DeviceReports, now_ns: int) -> None:
         uuid = state.device.uuid

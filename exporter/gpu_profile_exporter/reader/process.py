@@ -113,6 +113,10 @@ class ReaderProcess:
         self.watches = gpus
         self._order("watch", dict(gpus))
 
+    def order_send(self) -> None:
+        """Order it to send its samples now."""
+        self._order("send")
+
     def order_reopen(self) -> None:
         """Order it to restart NVML. Afterwards a GPU may have another index."""
         self.uuids.clear()

@@ -6,10 +6,12 @@ A killed process may remain in a kernel call. Until it has ended, no other proce
 from __future__ import annotations
 
 import logging
+import os
 import selectors
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -31,13 +33,15 @@ _LONGEST_OF_ALL_S: Final = 0.4
 _ENOUGH_S: Final = 10.0
 #: The interval at which processes are checked.
 SUPERVISE_S: Final = 0.1
-#: While all is well they are checked when samples arrive, which wakes the supervisor anyway. Samples are overdue this
-#: time after the last ones: `child.SEND_S`, a round at 10 Hz, and some delay.
+#: While all is well they are checked when samples arrive, which wakes the supervisor anyway. A reader is overdue this
+#: time after the end of its last turn: a round at 10 Hz, and some delay.
 OVERDUE_S: Final = 0.4
 #: Then a call to a GPU is checked at this interval, until it is slow.
 _CALL_S: Final = 0.025
 #: The interval at which the memory of the processes is measured. Each time costs as much as a second of their samples.
 MEMORY_S: Final = 30.0
+#: Calls of `wake` that one wake-up answers.
+_WAKES: Final = 1 << 16
 _NONE: Final[dict[str, str]] = {}
 #: Reasons to restart processes.
 _REASONS: Final = {reason: {"reason": reason} for reason in ("died", "hung", "released", "stale_library")}
@@ -62,6 +66,11 @@ class ReaderProcesses:
         self._due: dict[int, float] = {}
         self._pause: dict[int, float] = {}
         self._selector = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        self._selector.register(self._wake_read, selectors.EVENT_READ, None)
+        #: Whether readers are to send their samples at the next wake-up.
+        self._samples_wanted = False
 
     def __iter__(self) -> Iterator[ReaderProcess]:
         """The running processes. Thread-safe."""
@@ -111,29 +120,50 @@ class ReaderProcesses:
         """True if no process is left, killed ones included."""
         return not self._running and not self._dying
 
-    def watch(self, fd: int) -> None:
-        """Make `ready` report this file descriptor too."""
-        self._selector.register(fd, selectors.EVENT_READ, None)
+    def wake(self) -> None:
+        """Let `ready` return. From any thread."""
+        with suppress(BlockingIOError):  # it is full of earlier calls
+            os.write(self._wake_write, b"x")
 
-    def ready(self) -> list[ReaderProcess | None]:
-        """Wait for data until the next check. Returns the processes that sent some, and None for other descriptors."""
-        return [key.data for key, _ in self._selector.select(self.pause_s(time.monotonic()))]
+    def request_samples(self) -> None:
+        """Let the readers send their samples now. From any thread."""
+        self._samples_wanted = True
+        self.wake()
+
+    def ready(self) -> list[ReaderProcess]:
+        """Wait for data, until a check is due, or until `wake`. Returns the processes that sent data."""
+        pause_s = self.pause_s(time.monotonic())
+        while not (ready := self._selector.select(pause_s)):
+            # Turns end without a message, and are seen only now.
+            if (pause_s := self.pause_s(time.monotonic())) <= SUPERVISE_S:
+                break
+        processes = [process for key, _ in ready if (process := key.data) is not None]
+        if len(processes) < len(ready):
+            os.read(self._wake_read, _WAKES)
+            if self._samples_wanted:
+                self._samples_wanted = False
+                for process in self:
+                    if process.key >= HOME:
+                        process.order_send()
+        return processes
 
     def pause_s(self, now: float) -> float:
-        """The time until the next check of the processes, unless one sends data before."""
+        """The time until the next check of the processes, unless a turn ends or data arrive before."""
         home = self._running.get(HOME)
         if home is None or self._due or self._dying:
             return SUPERVISE_S
         # The first samples of a process are awaited from its start on.
-        wait_s = home.heard + OVERDUE_S * (home.heard > home.started) - now
+        wait_s = (home.active + OVERDUE_S if home.heard > home.started else home.started) - now
         if wait_s >= SUPERVISE_S:
             return wait_s
         call = home.where
         return max(wait_s, SUPERVISE_S if call is None or call.gpu < 0 or call.slow else _CALL_S)
 
     def close(self) -> None:
-        """Free the selector."""
+        """Free the selector and the pipe."""
         self._selector.close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
 
     # ------------------------------------------------------------------ starting
 

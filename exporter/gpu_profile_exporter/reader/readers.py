@@ -7,7 +7,6 @@ promptly, and another one reads the others. A GPU that stays slow gets its own p
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import threading
 import time
@@ -77,14 +76,12 @@ class Readers(Intake):
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
-        self._wake_read, self._wake_write = os.pipe()
 
     # ------------------------------------------------------------------ any thread
 
     def start(self) -> None:
         """Start the supervisor's thread, which starts the readers."""
-        self._processes.watch(self._wake_read)
-        os.write(self._wake_write, b"x")
+        self._processes.wake()
         self._thread = threading.Thread(target=self._run, name="gpu-profile-readers", daemon=True)
         self._thread.start()
 
@@ -101,7 +98,7 @@ class Readers(Intake):
     def stop(self, timeout_s: float = 1.0) -> None:
         """End the readers and the thread."""
         self._stop.set()
-        os.write(self._wake_write, b"x")
+        self._processes.wake()
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join(timeout_s)
@@ -111,11 +108,16 @@ class Readers(Intake):
         """The readers' CPU time and memory, and their restarts."""
         return self._processes.readings()
 
+    def _request_samples(self) -> bool:
+        if self.running:
+            self._processes.request_samples()
+        return self.running
+
     def release(self, seconds: float, *, timeout_s: float = 5.0) -> bool:
         """Release every GPU for this time. True once no reader is left; False if one remains after `timeout_s`."""
         with self._starting:
             self._released_until = time.monotonic() + seconds
-        os.write(self._wake_write, b"x")
+        self._processes.wake()
         if not seconds:
             return True
         deadline = time.monotonic() + timeout_s
@@ -147,10 +149,7 @@ class Readers(Intake):
 
     def _turn(self) -> None:
         for process in self._processes.ready():
-            if process is None:
-                os.read(self._wake_read, 64)
-            else:
-                self._receive(process)
+            self._receive(process)
         self._supervise()
         self.keep_timeline()
 

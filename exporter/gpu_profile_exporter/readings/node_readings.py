@@ -21,6 +21,10 @@ class Reporter(Protocol):
 class Reads(SampleSource, Reporter, Protocol):
     """Reads the devices in other processes."""
 
+    def refresh(self) -> None:
+        """Receive the samples that wait in the readers."""
+        ...
+
     def now_ns(self) -> int:
         """The present by the setting of the clock at the last samples, in ns since the epoch."""
         ...
@@ -57,6 +61,7 @@ class NodeReadings:
 
     def __call__(self) -> Iterator[MetricReading]:
         """The readings of this moment."""
+        self.readers.refresh()
         now_ns = self._clock.now_ns()
         of_devices = readings(self.readers, self.identity, self.readers.now_ns())
         yield from of_devices if self._label is None else self._label(of_devices)

@@ -198,7 +198,7 @@ class Rounds(Generic[T]):
         ended = self.clock.now_ns()
         if _CATCH_UP not in self._due and (period := self._catch_up_ns):
             self._due[_CATCH_UP] = now + period  # a counter has begun to move in this round
-        self._end(ended, read=True)
+        self._end(ended, read=bool(tiers))
         return max(0.0, (min(self._due.values(), default=now) - ended) / NS_PER_S)
 
     def _begin(self) -> None:

@@ -79,6 +79,8 @@ class NodeLive:
         self.costs: CostRows | None = None
         #: The directory of the node's timeline, if there is one. It is read once, when the first viewer comes.
         self.timeline: Path | None = None
+        #: Receives the samples that wait in readers.
+        self.refresh: Callable[[], None] = lambda: None
         self._sampler = sampler
         self._identity = identity
         self._clock = clock
@@ -93,6 +95,7 @@ class NodeLive:
 
     def answer(self, after: str, *, packed: bool) -> bytes:
         """The rows after a cursor, as JSON. `packed`: compressed with gzip."""
+        self.refresh()
         now_ns = self._clock.now_ns()
         directory, self.timeline = self.timeline, None
         if directory is not None:

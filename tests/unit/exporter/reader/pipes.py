@@ -47,7 +47,7 @@ class FakeProcess:
         self.exit_code: int | None = None
         self.where: CallInProgress | None = None
         self.pipe_closed = self.handed_over = self.stopped = False
-        self.reopened = 0
+        self.reopened = self.sends = 0
         self.killed = self.closed = False
         #: Whether a kill ends it: not while a call holds it in the kernel.
         self.mortal = True
@@ -78,6 +78,9 @@ class FakeProcess:
 
     def order_watch(self, gpus: Mapping[int, str]) -> None:
         self.watches = gpus
+
+    def order_send(self) -> None:
+        self.sends += 1
 
     def order_reopen(self) -> None:
         self.uuids.clear()

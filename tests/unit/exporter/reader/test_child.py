@@ -115,7 +115,25 @@ def test_samples_wait_until_it_is_worth_waking_the_supervisor_and_none_is_lost(m
     state = made.reading.states["GPU-a"]
     assert isinstance(state.timeline, Outbox)
     assert sum(rounds) + len(state.timeline.values) // 4 == state.samples
-    assert sum(message[2] for message in found if message[0] == "round") >= made.reading.stats.rounds - 3
+    assert sum(message[2] for message in found if message[0] == "round") >= made.reading.stats.rounds - SEND_S / 0.1
+
+
+def test_samples_that_wait_are_sent_at_once_when_the_supervisor_orders_it(made: Child) -> None:
+    made.run(2)
+    while made.turn():
+        pass
+    delay_s = made.reading.step()
+    assert made.reading.news(made.clock.now_ns()) == []
+    box, rounds = made.reading.states["GPU-a"].timeline, made.reading.stats.rounds
+    assert isinstance(box, Outbox)
+    waiting = len(box.values) // 4
+    assert waiting
+    made.clock.advance(delay_s / 2)
+    made.reading.follow(("send",))
+    assert made.reading.step() == pytest.approx(delay_s / 2)
+    assert values(made.reading.news(made.clock.now_ns()), "GPU-a") == [waiting]
+    assert made.reading.news(made.clock.now_ns()) == []
+    assert made.reading.stats.rounds == rounds  # nothing was due
 
 
 def test_the_timeline_gets_what_waits_when_a_gpu_is_lost_moves_or_the_reader_ends(

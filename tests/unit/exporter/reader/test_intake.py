@@ -1,5 +1,6 @@
 """What the supervisor makes of what readers say."""
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -196,6 +197,37 @@ def test_after_a_stop_of_the_exporter_the_waiting_samples_are_taken_before_their
     began = time.now
     assert kept.now_ns() - kept.stats.turned_ns > 11 * NS_PER_S
     assert time.now == began
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_samples_that_wait_in_readers_are_received_for_a_scrape_unless_the_last_ones_are_new(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    monkeypatch.setattr(intake, "time", time := Time())
+    monkeypatch.setattr(intake, "_CATCH_UP_S", 30.0 if answers else 0.001)
+    asked: list[threading.Thread] = []
+
+    def request() -> bool:
+        message = a_round({"GPU-a": energy(6, kept.time.now_ns())}, t_ns=88)
+        asked.append(threading.Thread(target=kept.say, args=(message,) if answers else (state("GPU-a"),)))
+        asked[-1].start()
+        return True
+
+    monkeypatch.setattr(kept, "_request_samples", request)
+    kept.say(a_round({"GPU-a": energy(5, START_NS)}, t_ns=77))
+    time.now += intake.FRESH_S
+    kept.refresh()
+    assert not asked
+    time.now += 0.01
+    next(NodeReadings(kept, "nvml", "1", clock=kept.time)())  # type: ignore[arg-type]
+    asked[0].join()
+    assert kept.stats.turned_ns == (88 if answers else 77)
+    assert len(asked) == 1
+
+
+def test_without_readers_nobody_waits_for_their_samples(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "_CATCH_UP_S", 1e6)
+    kept.refresh()
 
 
 def test_a_gpu_s_own_reader_adds_samples_and_costs_but_is_no_round_of_all(kept: Kept) -> None:

@@ -1,6 +1,5 @@
 """The supervisor of readers: who is killed, who is started anew, and who gets a reader of their own."""
 
-import os
 import signal
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -93,8 +92,6 @@ def supervisor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Supervisor]:
         if not process.closed:
             process.close()
     made.readers._processes.close()
-    os.close(made.readers._wake_read)
-    os.close(made.readers._wake_write)
 
 
 def test_one_reader_reads_all_and_may_take_its_time_to_open_them(supervisor: Supervisor) -> None:
@@ -808,7 +805,9 @@ def test_processes_are_checked_when_samples_arrive_and_ten_times_a_second_when_t
     supervisor.time.now += 1.0
     home.heard = supervisor.time.now
     assert pause_s(supervisor.time.now) == pytest.approx(processes.OVERDUE_S)
-    assert processes.OVERDUE_S > child.SEND_S
+    home.heard -= child.SEND_S
+    home.turned = supervisor.time.now  # a turn without a message
+    assert pause_s(supervisor.time.now) == pytest.approx(processes.OVERDUE_S)
     assert pause_s(supervisor.time.now + processes.OVERDUE_S - 0.15) == pytest.approx(0.15)
     assert pause_s(supervisor.time.now + 2 * processes.OVERDUE_S) == processes.SUPERVISE_S
     home.where = CallInProgress(1, 0.05, late=False)
@@ -820,3 +819,37 @@ def test_processes_are_checked_when_samples_arrive_and_ten_times_a_second_when_t
     home.exit_code = -signal.SIGSEGV
     supervisor.turn()  # now its successor waits for its pause
     assert pause_s(supervisor.time.now) == processes.SUPERVISE_S
+
+
+def test_the_supervisor_waits_on_while_turns_end_and_checks_as_soon_as_they_do_not(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, hung_at, waits = supervisor.home, supervisor.time.now + 3.05, []
+
+    def select(timeout: float) -> list[object]:
+        waits.append(timeout)
+        supervisor.time.now += timeout
+        home.turned = min(supervisor.time.now, hung_at) // 0.1 * 0.1
+        return []
+
+    home.heard = home.started + 0.01
+    monkeypatch.setattr(supervisor.readers._processes._selector, "select", select)
+    assert supervisor.readers._processes.ready() == []
+    assert supervisor.time.now - hung_at <= processes.OVERDUE_S
+    assert min(waits[:-1]) > processes.SUPERVISE_S
+
+
+def test_readers_are_ordered_to_send_their_samples_and_other_processes_are_not(supervisor: Supervisor) -> None:
+    supervisor.listens = True
+    supervisor.meet(0, 1)
+    supervisor.home.where = CallInProgress(1, 0.6, late=True)
+    supervisor.turn(3)
+    assert {process.key for process in supervisor.alive} == {HOME, LISTENER, 1}
+    found = supervisor.readers._processes
+    found.wake()
+    assert found.ready() == []
+    assert not any(process.sends for process in supervisor.alive)
+    for _ in range(1 << 17):
+        found.request_samples()  # more than fit in a pipe
+    assert found.ready() == []
+    assert {process.key: process.sends for process in supervisor.alive} == {HOME: 1, LISTENER: 0, 1: 1}
