@@ -17,7 +17,7 @@ from gpu_profile.report.live.strands import SAMPLES, NumberStrand
 from gpu_profile_exporter.server.page.recent import SOURCES
 
 _MS: Final = 1e6
-_CHARTS: Final = {source.signal: source for source in SOURCES.values() if source.chart}
+_CHARTS: Final = {source.signal: source for source in SOURCES.values()}
 _log = logging.getLogger("gpu_profile_exporter")
 
 

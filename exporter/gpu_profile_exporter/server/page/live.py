@@ -108,9 +108,11 @@ class NodeLive:
     def _add_history(self, directory: Path, since_ns: int) -> None:
         older = older_samples(directory, since_ns)
         with self.recent.lock:
+            self.recent.fill()
             self._feed.prepend(older)
 
     def _state(self, now_ns: int) -> dict[str, Any]:
+        self.recent.fill()
         identity, simulated = self._identity()
         sampler, holders, processes = self._sampler, self._holders(), self._processes(now_ns)
         regions: Mapping[str, Any] = {"regions": [], "regions_left_out": 0, "running": [], "region_note": NO_REGIONS}

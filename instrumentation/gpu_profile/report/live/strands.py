@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from array import array
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 #: Samples older than this, compared with the newest one, are dropped; executions, compared with the present.
@@ -23,18 +23,18 @@ BLOCKS: Final = {"t": "d", "d": "f", "region": "H", "n": "I", "fill": "B"}
 
 
 class NumberStrand:
-    """Columns of numbers, by name and type code of `array`. The first column is the rows' time in ms.
+    """Columns of numbers, by name and type code of `array`, of at most `most` rows. The first one is the time in ms.
 
     Times ascend, except that late executions come after newer ones.
     """
 
-    __slots__ = ("_appends", "_columns", "_times", "dropped")
+    __slots__ = ("_appends", "_columns", "_most", "_times", "dropped")
 
-    def __init__(self, columns: Mapping[str, str]) -> None:
+    def __init__(self, columns: Mapping[str, str], most: int = MOST_ROWS) -> None:
         self._columns: dict[str, array[float]] = {name: array(code) for name, code in columns.items()}
         self._times = next(iter(self._columns.values()))
         self._appends = [column.append for column in self._columns.values()]
-        self.dropped = 0
+        self._most, self.dropped = most, 0
 
     @property
     def total(self) -> int:
@@ -50,9 +50,23 @@ class NumberStrand:
         """Add a row. Drops rows that are too old compared with it, and the oldest of too many."""
         for append, value in zip(self._appends, row, strict=True):
             append(value)
+        self._trim()
+
+    def extend(self, *columns: Iterable[float]) -> None:
+        """Add rows, column by column. Drops rows as `append`."""
+        for column, values in zip(self._columns.values(), columns, strict=True):
+            column.extend(values)
+        if self._times:
+            self._trim()
+
+    def _trim(self) -> None:
         times = self._times
-        if times[-1] - times[0] > KEEP_MS + _SLACK_MS or len(times) > MOST_ROWS + _SLACK_ROWS:
-            self._drop(max(self._older(times[-1] - KEEP_MS), len(times) - MOST_ROWS))
+        if times[-1] - times[0] > KEEP_MS + _SLACK_MS or len(times) > self._most + _SLACK_ROWS:
+            self._drop(max(self._older(times[-1] - KEEP_MS), len(times) - self._most))
+
+    def rows(self) -> Iterator[tuple[float, ...]]:
+        """The rows, the oldest first."""
+        return zip(*self._columns.values(), strict=True)
 
     def expire(self, before_ms: float) -> None:
         """Drop the rows before this time. Without a need to drop them, rows stay up to 15 s longer."""

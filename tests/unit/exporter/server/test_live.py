@@ -23,6 +23,7 @@ from gpu_profile.catalogue.signals import (
     THROTTLES,
     UTILIZATION,
 )
+from gpu_profile.report.live.strands import KEEP_MS
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.readings.readings import MetricReading
@@ -97,6 +98,29 @@ def test_a_lesser_source_serves_only_while_the_better_one_is_silent() -> None:
     assert values(answer, "power") == [100.0]
 
 
+def test_samples_of_charts_wait_for_a_viewer_as_long_as_they_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    added: list[float] = []
+    add = world.live._feed.add
+
+    def counted(device: str, chart: str, *row: float) -> bool:
+        added.append(row[0])
+        return add(device, chart, *row)
+
+    monkeypatch.setattr(world.live._feed, "add", counted)
+    until_ms = round(2 * KEEP_MS)
+    for from_ms in range(0, until_ms, 500):
+        world.send(GRAPHICS, (from_ms + 200, 2500), (from_ms + 450, 7500))
+        world.send(TEMPERATURE, (from_ms + 450, 55))
+    assert not added
+    found = values(world.ask(), "busy")
+    assert found[-2:] == [0.25, 0.75]
+    assert KEEP_MS / 250 <= len(found) == len(added) < 1.1 * KEEP_MS / 250
+    world.send(GRAPHICS, (until_ms, 1000))
+    world.clock.advance(1)
+    assert values(world.ask(), "busy")[-2:] == pytest.approx([0.75, 0.1])
+
+
 def test_the_state_has_limits_holders_processes_and_reasons() -> None:
     world = World()
     (device,) = world.ask()["devices"]
@@ -141,6 +165,12 @@ def test_events_and_the_beginning_of_throttling_are_marks() -> None:
     assert answer["devices"][0]["throttled"] == ["power cap"]
     world.clock.advance(1)
     assert world.ask(answer["cursor"])["marks"] == []
+    # It begins with the first growth, of several in a message.
+    world.send(THROTTLES[1], (0, 1), (20_000, 1))
+    world.send(THROTTLES[1], (20_100, 1), (20_200, 40), (20_300, 70))
+    world.clock.advance(1)
+    (mark,) = world.ask(answer["cursor"])["marks"]
+    assert mark[0] == pytest.approx(world.start_ns / MS + 20_200, abs=0.001)
 
 
 def test_the_first_viewer_sees_what_a_previous_exporter_wrote(tmp_path: Path) -> None:
