@@ -134,7 +134,7 @@ def _bare(hz: float, *, keep: bool = False) -> Callable[[float], None]:
     import pynvml as nv
 
     from gpu_profile.catalogue import Tier
-    from gpu_profile.sampling.rounds import DRAIN_S, RARE_S, SLOW_S
+    from gpu_profile.sampling.periods import DRAIN_S, RARE_S, SLOW_S
 
     nv.nvmlInit()
     handles = [nv.nvmlDeviceGetHandleByIndex(i) for i in range(nv.nvmlDeviceGetCount())]

@@ -11,7 +11,7 @@ from gpu_profile.catalogue.signals import ENERGY, MEMORY_USED, POWER, SM
 from gpu_profile.driver import Capability, Driver
 from gpu_profile.driver.null import SilentDriver
 from gpu_profile.errors import DeviceLost, GpuBackendError
-from gpu_profile.sampling.rounds import DRAIN_S
+from gpu_profile.sampling.periods import DRAIN_S
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import nanoseconds

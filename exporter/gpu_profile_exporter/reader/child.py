@@ -21,7 +21,8 @@ from gpu_profile.driver import Capability, Driver
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.driver.node.writer import RingOptions
 from gpu_profile.errors import StaleLibraryError
-from gpu_profile.sampling.rounds import RARE_S, SLOW_S, Rounds
+from gpu_profile.sampling.periods import RARE_S, SLOW_S
+from gpu_profile.sampling.rounds import Rounds
 from gpu_profile.sampling.tracked import TrackedDevice, available
 from gpu_profile.units import NS_PER_S, nanoseconds
 from gpu_profile_exporter.reader.counting import DeviceCounting
@@ -65,13 +66,13 @@ class Outbox:
         return len(samples)
 
     def skip(self, ahead_ns: int) -> None:
-        """Does nothing: the receivers of the samples notice themselves that the clock was set."""
+        """Does nothing, as `ReaderLoop` does not follow the clock."""
 
     def set_back(self, now_ns: int, latest_ns: int) -> None:
         """Does nothing, as `skip`."""
 
     def count_dropped(self, totals: Counter[str]) -> None:
-        """Does nothing: the supervisor checks the samples and counts those it drops."""
+        """Does nothing: the supervisor checks the samples and counts the dropped ones."""
 
     def take(self) -> list[int]:
         """Remove and return all queued values."""
@@ -99,6 +100,8 @@ class ReaderLoop(Rounds[TrackedDevice]):
         self._where = where
         self._leave: Collection[int | None] = settings.leave
         self._observed: ObservedDriver | None = None
+        #: The result of `_compared` at the last messages of `_about_devices`.
+        self._sent_about: list[object] = []
         self._sent_devices: dict[str, tuple[Mapping[Signal, Capability], Device]] = {}
         self._sent_states: dict[str, tuple[bool, str, int | None]] = {}
         self._sent_files: dict[str, str] = {}
@@ -160,6 +163,7 @@ class ReaderLoop(Rounds[TrackedDevice]):
         elif order[0] == "reopen":
             # Everything is sent again: the supervisor has discarded it, because GPUs may get other indices.
             self._sent_problem = None
+            self._sent_about.clear()
             self._sent_devices.clear()
             self._sent_states.clear()
             self.close()
@@ -174,6 +178,10 @@ class ReaderLoop(Rounds[TrackedDevice]):
                     ring.close()
                 del self.states[uuid]
         self._due.pop("devices", None)
+
+    def _follow_clock(self, now: int) -> int:
+        """The receivers of the samples notice themselves that the clock was set."""
+        return now
 
     def close(self) -> None:
         """Close the driver, and write the samples of the timeline that wait for others."""
@@ -194,7 +202,12 @@ class ReaderLoop(Rounds[TrackedDevice]):
 
     def news(self, now_ns: int) -> list[Message]:
         """The messages to send now. Samples wait for `SEND_S`, for an order, or for another message."""
-        messages = [*self._about_devices(), *self._about_driver()]
+        messages: list[Message] = []
+        about = self._compared()
+        if about != self._sent_about:
+            self._sent_about = about
+            messages += self._about_devices()
+        messages += self._about_driver()
         if self._events:
             events, self._events = self._events, []
             messages.append(("events", [(e.device, e.t_ns, e.kind, e.code, e.message) for e in events]))
@@ -219,6 +232,14 @@ class ReaderLoop(Rounds[TrackedDevice]):
             recorded = getattr(origin, "recorded_driver", driver.name)
             yield "open", driver.name, driver.version, recorded, versions, hasattr(origin, "watched")
 
+    def _compared(self) -> list[object]:
+        """The contents of the messages of `_about_devices`. Nearly always the same objects as in the last round."""
+        states = self.states.values()
+        about: list[object] = [(s.device, s.capabilities, s.up, s.reason, s.processes_ns) for s in states]
+        if self._options is not None:
+            about += [ring.name for state in states if (ring := _ring_of(state)) is not None]
+        return about
+
     def _about_devices(self) -> Iterable[Message]:
         for uuid in [uuid for uuid in self._sent_devices if uuid not in self.states]:
             del self._sent_devices[uuid]
@@ -227,8 +248,7 @@ class ReaderLoop(Rounds[TrackedDevice]):
         for uuid, state in self.states.items():
             about = state.capabilities, state.device
             sent = self._sent_devices.get(uuid)
-            # A device is the same object as in the last round, nearly always.
-            if sent is None or sent[0] is not about[0] or (sent[1] is not about[1] and sent[1] != about[1]):
+            if sent != about:
                 self._sent_devices[uuid] = about
                 yield "device", _plain(state.device), [(row.key, c.available, c.reason) for row, c in about[0].items()]
             ring = _ring_of(state)

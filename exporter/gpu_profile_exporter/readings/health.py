@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 from gpu_profile.catalogue import Signal, Tier
 from gpu_profile.catalogue.samples import Device, ProcessUse, Sample
 from gpu_profile.catalogue.signals import ECC_UNCORRECTED, RECOVERY_ACTION, REMAP_FAILURE, REMAP_PENDING
-from gpu_profile.sampling.rounds import GPM_S, RARE_S, SLOW_S, SamplerStats
+from gpu_profile.sampling.periods import GPM_S, RARE_S, SLOW_S
+from gpu_profile.sampling.rounds import SamplerStats
 from gpu_profile.units import NS_PER_S, nanoseconds
 
 #: A reading is valid for this many periods of its tier, and for at least `SHORTEST_LIFE_S`.

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from gpu_profile.catalogue import serving as rows
 from gpu_profile.catalogue.metric import Metric
 from gpu_profile.clock import Clock
-from gpu_profile.sampling.rounds import PROCESSES_S
+from gpu_profile.sampling.periods import PROCESSES_S
 from gpu_profile.sampling.tracked import TrackedDevice
 from gpu_profile.serving.joined import ServingEngine
 from gpu_profile.serving.pricing.account import EngineAccount

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from gpu_profile.catalogue.samples import ProcessUse
 from gpu_profile.clock import Clock
-from gpu_profile.sampling.rounds import PROCESSES_S
+from gpu_profile.sampling.periods import PROCESSES_S
 from gpu_profile.sampling.tracked import TrackedDevice
 from gpu_profile.units import NS_PER_S, nanoseconds
 from gpu_profile_exporter.attribution.processes import Uptime, look_up, require_host_pids

@@ -18,6 +18,7 @@ from gpu_profile.catalogue.samples import Device, DeviceKind, Event, Sample
 from gpu_profile.clock import SYSTEM_CLOCK, Clock, StepWatch
 from gpu_profile.driver import Capability, Driver, lag_s
 from gpu_profile.errors import DeviceLost, GpuBackendError, GpuProfileError
+from gpu_profile.sampling.periods import CATCH_UP, DEVICES_S, DRAIN_S, GPM_S, ReadPeriod, read_periods
 from gpu_profile.sampling.tracked import TrackedDevice, follow_clock
 from gpu_profile.units import NS_PER_S, nanoseconds
 
@@ -25,30 +26,11 @@ _log = logging.getLogger("gpu_profile")
 
 #: Time between retries of a lost device or driver.
 RETRY_S: Final = 1.0
-#: Time between drains of the driver's own buffers. The shortest buffer seen so far covers about 2 s.
-DRAIN_S: Final = 0.25
-SLOW_S: Final = 1.0
-#: The period of signals that hardly ever change: limits, the widest link, remapped rows.
-RARE_S: Final = 10.0
-#: The period of memory in use and temperature while a caller requests an interval of its own: its run is short.
-ASKED_SLOW_S: Final = 0.2
-#: The period of queries for the processes on a device, if they are enabled.
-PROCESSES_S: Final = 5.0
-#: The period in which devices are listed: they come and go (hot-plug, MIG).
-DEVICES_S: Final = 5.0
 MOST_EVENTS: Final = 1_000  # that are kept for callers
-#: GPM refuses windows that are not longer than its refresh of 100 ms. The rest allows for an early wake-up.
-GPM_S: Final = 0.105
 
-_DRAIN_NS, _SLOW_NS, _RARE_NS, _ASKED_SLOW_NS, _PROCESSES_NS, _GPM_NS = map(
-    nanoseconds, (DRAIN_S, SLOW_S, RARE_S, ASKED_SLOW_S, PROCESSES_S, GPM_S)
-)
-
-#: Reads, between rounds, counters that restart too soon to be read once a round. Drivers that have some do it.
-_CATCH_UP: Final = "catch_up"
 _FAST, _GPM = Tier.FAST, Tier.GPM  # enum's own attributes are slow
 #: The kinds of reads per device.
-_READS: Final = frozenset({*Tier, "drain", "processes", _CATCH_UP})
+_READS: Final = frozenset({*Tier, "drain", "processes", CATCH_UP})
 #: The kinds of reads of a quick round, after a caller has already had a complete one.
 _QUICK: Final = frozenset({Tier.FAST, Tier.GPM, "drain"})
 
@@ -196,8 +178,8 @@ class Rounds(Generic[T]):
                 if lag_s(driver):  # only the other process has ended: another driver may exist already
                     self._retry_ns = 0
         ended = self.clock.now_ns()
-        if _CATCH_UP not in self._due and (period := self._catch_up_ns):
-            self._due[_CATCH_UP] = now + period  # a counter has begun to move in this round
+        if CATCH_UP not in self._due and (period := self._catch_up_ns):
+            self._due[CATCH_UP] = now + period  # a counter has begun to move in this round
         self._end(ended, read=bool(tiers))
         return max(0.0, (min(self._due.values(), default=now) - ended) / NS_PER_S)
 
@@ -222,58 +204,50 @@ class Rounds(Generic[T]):
         for sink in list(self.event_sinks):
             sink(event)
 
-    def _periods(self) -> list[tuple[str, int]]:
-        interval = self._interval_ns
-        periods: list[tuple[str, int]] = [(Tier.FAST, interval)]
-        drain_ns = _DRAIN_NS
-        if any(have_gpm := [state.has_gpm for state in self.states.values()]):
-            periods.append((Tier.GPM, max(interval, self._gpm_ns)))
-            drain_ns = self._drain_ns if all(have_gpm) else drain_ns
-        else:  # separate GPM rounds would be half of the cost of sampling
-            self._due.pop(Tier.GPM, None)
-        periods += (
-            ("drain", drain_ns),
-            (Tier.SLOW, max(interval, _ASKED_SLOW_NS if self._asked else _SLOW_NS)),
-            (Tier.RARE, max(interval, _RARE_NS)),
-            ("events", _SLOW_NS),
-            ("devices", self._devices_ns),
-        )
-        if _CATCH_UP in self._due and not (period := self._catch_up_ns):
-            del self._due[_CATCH_UP]
-        elif _CATCH_UP in self._due:
-            periods.append((_CATCH_UP, period))
-        if self._processes:
-            periods.append(("processes", _PROCESSES_NS))
-        batch = self._batch_ns
-        # Multiples of the time between reads: waking up for the rest alone costs as much as reading.
-        return [(tier, -(-period // batch) * batch) for tier, period in periods] if batch else periods
-
     def _due_now(self, now: int, *, force: bool, quick: bool) -> list[str]:
         tiers: list[str] = []
-        half, together = max(self._interval_ns, self._batch_ns) // 2, False
-        for tier, period in self._periods():
-            # Reads due within half of the next interval are done now: waking up costs as much as reading.
-            alone = tier is _FAST or (tier is _GPM and self._gpm_ns <= _GPM_NS)
-            slack = 0 if alone else min(half, period // 2)
-            due = self._due.get(tier, now)
+        dues, together = self._due, False
+        for tier, period, slack in self._periods():
+            due = dues.get(tier, now)
+            moment = now + slack if together else now
+            if moment < due <= now + period + slack and not force and not (quick and tier in _QUICK):
+                continue
             if due - now > period + slack:
                 # A shorter interval was requested, or the clock was set back: waiting for `due` could take hours.
                 due -= (due - now) // period * period
-            moment = now + slack if together else now
             if moment >= due:
                 # The grid keeps its phase, and a missed round is not repeated.
-                self._due[tier] = due + period * max(1, -((due - moment - 1) // period))
+                dues[tier] = due + period * max(1, -((due - moment - 1) // period))
             else:
-                self._due[tier] = due
+                dues[tier] = due
                 if not force and not (quick and tier in _QUICK):
                     continue
             if tier is _FAST:
                 self.stats.late_ns = max(0, now - due)
                 together = now >= due
-            elif tier == _CATCH_UP and _FAST in tiers:
+            elif tier == CATCH_UP and _FAST in tiers:
                 continue  # the round reads these counters too
             tiers.append(tier)
         return tiers
+
+    def _periods(self) -> Sequence[ReadPeriod]:
+        have_gpm = tuple([state.has_gpm for state in self.states.values()])
+        if True not in have_gpm:  # separate GPM rounds would be half of the cost of sampling
+            self._due.pop(_GPM, None)
+        catch_up_ns = self._catch_up_ns if CATCH_UP in self._due else 0
+        if not catch_up_ns:
+            self._due.pop(CATCH_UP, None)
+        return read_periods(
+            self._interval_ns,
+            batch_ns=self._batch_ns,
+            asked=bool(self._asked),
+            have_gpm=have_gpm,
+            gpm_ns=self._gpm_ns,
+            drain_ns=self._drain_ns,
+            devices_ns=self._devices_ns,
+            catch_up_ns=catch_up_ns,
+            processes=self._processes,
+        )
 
     def _read_all(self, driver: Driver, tiers: Sequence[str], now: int) -> None:
         spent = dict.fromkeys(tiers, 0)
@@ -300,7 +274,7 @@ class Rounds(Generic[T]):
             for tier in tiers:
                 if isinstance(tier, Tier):
                     samples += driver.boundary(device) if tier is _GPM else driver.read(device, tier)
-                elif tier == _CATCH_UP:
+                elif tier == CATCH_UP:
                     driver.catch_up(device)
                 elif tier == "drain":
                     samples += driver.drain(device)
@@ -315,12 +289,16 @@ class Rounds(Generic[T]):
         if not state.up:
             self._mark_back(driver, state, now)
         if samples:
-            taken = state.timeline.append(samples, follow_clock(self._clock_steps, self.states.values(), now))
+            taken = state.timeline.append(samples, self._follow_clock(now))
             state.samples += taken
             self.stats.samples += taken
         for sink in list(self.sinks):
             sink(device, samples)
         return started
+
+    def _follow_clock(self, now: int) -> int:
+        """Before samples are added: the time at which they were read, after the steps of the clock since the last."""
+        return follow_clock(self._clock_steps, self.states.values(), now)
 
     def _mark_back(self, driver: Driver, state: T, now: int) -> None:
         _log.warning("gpu-profile: %s is back", state.device.uuid)

@@ -11,7 +11,8 @@ from gpu_profile.catalogue import Signal, Tier
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event, Sample
 from gpu_profile.catalogue.signals import ENERGY, POWER
 from gpu_profile.errors import GpuBackendError
-from gpu_profile.sampling.rounds import RARE_S, Rounds
+from gpu_profile.sampling.periods import RARE_S
+from gpu_profile.sampling.rounds import Rounds
 from gpu_profile.sampling.tracked import TrackedDevice
 from gpu_profile.testing import FakeClock
 

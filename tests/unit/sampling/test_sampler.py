@@ -7,7 +7,8 @@ from gpu_profile.catalogue import Tier
 from gpu_profile.catalogue.samples import Device, Event, Sample
 from gpu_profile.catalogue.signals import ENERGY, MEMORY_USED, POWER, SM
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.sampling.rounds import DEVICES_S, DRAIN_S, GPM_S, MOST_EVENTS, SLOW_S, Rounds
+from gpu_profile.sampling.periods import DEVICES_S, DRAIN_S, GPM_S, SLOW_S
+from gpu_profile.sampling.rounds import MOST_EVENTS, Rounds
 from gpu_profile.sampling.tracked import TrackedDevice
 from gpu_profile.units import nanoseconds
 

@@ -7,7 +7,7 @@ from support.concurrency import in_threads
 from support.drivers import A, B, Sampling, World, wait_for
 
 from gpu_profile.catalogue import Tier
-from gpu_profile.sampling.rounds import ASKED_SLOW_S, DRAIN_S
+from gpu_profile.sampling.periods import ASKED_SLOW_S, DRAIN_S
 from gpu_profile.units import nanoseconds
 
 

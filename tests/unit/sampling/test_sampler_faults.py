@@ -10,7 +10,8 @@ from gpu_profile.catalogue.samples import Device
 from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.driver import Capability, Driver
 from gpu_profile.errors import GpuBackendError
-from gpu_profile.sampling.rounds import DEVICES_S, RETRY_S
+from gpu_profile.sampling.periods import DEVICES_S
+from gpu_profile.sampling.rounds import RETRY_S
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.units import nanoseconds
 

@@ -16,7 +16,7 @@ from gpu_profile.history.timeline import Column, Timeline
 from gpu_profile.join.reading import read
 from gpu_profile.monitor.top.snapshot import BIN_NS, BINS, DeviceLine, LastMinute
 from gpu_profile.report.devices import THROTTLE_REASONS, device_label
-from gpu_profile.sampling.rounds import RARE_S, SLOW_S
+from gpu_profile.sampling.periods import RARE_S, SLOW_S
 from gpu_profile.sampling.sampler import DeviceState
 from gpu_profile.units import NS_PER_S, nanoseconds
 

@@ -28,7 +28,7 @@ from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session import process
 from gpu_profile.regions.session.changes import clock_time
 from gpu_profile.regions.session.session import Session
-from gpu_profile.sampling.rounds import SLOW_S
+from gpu_profile.sampling.periods import SLOW_S
 from gpu_profile.units import nanoseconds
 
 _log = logging.getLogger("gpu_profile")

@@ -19,7 +19,7 @@ from gpu_profile.catalogue.self_metrics import SELF_METRICS
 from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.driver.simulated.models import MODELS
-from gpu_profile.sampling.rounds import RARE_S
+from gpu_profile.sampling.periods import RARE_S
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.exposition.exposition import Exposition
