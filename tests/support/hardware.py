@@ -115,9 +115,8 @@ def pool_of(part: str, prior: DevicePrior | None = None) -> Pool:
     device = Device("GPU-h200", index=0, name="NVIDIA H200")
     timeline = Timeline(device, [rows.ENERGY, rows.POWER, rows.POWER_LIMIT], capacity=20_000)
     timeline.append([Sample(rows.POWER_LIMIT, base + first, base + first, 700_000)])
-    timeline.append(
-        sorted((s for s in samples if base + first < s.t_end_ns < base + last), key=lambda sample: sample.t_end_ns)
-    )
+    inside = [sample for sample in samples if base + first < sample.t_end_ns < base + last]
+    timeline.append(sorted(inside, key=lambda sample: sample[2]))
     pool = Pool(timeline, start_ns=base + first, prior=prior or DevicePrior.of_board(device.name))
     activities = [
         DeviceExecution(i, None, KERNELS[kind], base + start, base + end)

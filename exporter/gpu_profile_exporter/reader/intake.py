@@ -8,12 +8,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from itertools import repeat
 from math import ceil
 from typing import Any, Final
 
 from gpu_profile.catalogue import SIGNALS, signal
-from gpu_profile.catalogue.samples import Device, DeviceKind, Event, ProcessUse, Sample, plain_sample
+from gpu_profile.catalogue.samples import Device, DeviceKind, Event, ProcessUse
 from gpu_profile.clock import Clock, StepWatch
 from gpu_profile.driver.protocol import AVAILABLE, absent
 from gpu_profile.history.ledger import Ledger
@@ -284,7 +283,7 @@ class Intake:
                 self._record_event(Event(uuid, self.clock.now_ns(), "back"))
             signals = map(SIGNALS.__getitem__, values[::4])
             rows = zip(signals, values[1::4], values[2::4], values[3::4], strict=True)
-            taken = state.timeline.append(map(plain_sample, repeat(Sample), rows), now_ns)
+            taken = state.timeline.append(rows, now_ns)
             state.samples += taken
             self._look_for_spinning(state, now_ns)
             stats.samples += taken

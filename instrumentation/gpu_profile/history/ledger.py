@@ -96,13 +96,17 @@ class RowAccumulator:
         return self.signal is ENERGY and not self.total_mass and self.total_covered_ns >= SILENCE_NS
 
     def append(self, sample: Sample) -> bool:
-        """Add one sample. False if it was left out; `dropped` counts the reasons.
+        """Add one sample. False if it was left out."""
+        _, start, end, value = sample
+        return self.take(start, end, value)
+
+    def take(self, start: int, end: int, value: int) -> bool:
+        """Add a sample by its start and end in ns, and its value. False if it was left out; `dropped` has the reasons.
 
         Samples at or before the watermark are left out. `CLOCK_STEP_SAMPLES` of them in a row, each later than the one
         before and all more than `CLOCK_STEP_NS` behind, mean that the clock was set back. All rows are then discarded,
         and new ones start from the newest sample. A counter's growth in between is added to its total but to no row.
         """
-        _, start, end, value = sample
         last_end = self._last_end
         if last_end is not None and type(value) is type(end) is int and last_end < end < FARTHEST:
             # Usual readings of counters and means need no other check.
@@ -110,7 +114,7 @@ class RowAccumulator:
                 growth = value - last
                 if growth >= 0 and value < _HIGHEST_COUNT:
                     self._far_behind = None
-                    if not growth:
+                    if not growth and end - last_end < 2 * self.signal.refresh_ns:
                         return self._append_counter(end, value, last_end)
                     self._last_raw = value
                     self._push(last_end, end, value, growth)
@@ -306,22 +310,23 @@ class ColumnsBySignal(Generic[_A]):
             if signal not in self._columns:
                 self._columns[signal] = self._opened(signal)
 
-    def append(self, samples: Iterable[Sample], now_ns: int = -FARTHEST) -> int:
+    def append(self, samples: Iterable[tuple[Signal, int, int, int]], now_ns: int = -FARTHEST) -> int:
         """Add samples, in any order of signals. Returns the number of new ones.
 
         `now_ns`: the present, if available. A driver that is opened again delivers its buffers again. Samples that are
         old by this clock are therefore no evidence that it was set back. Later ones are from before it was set back.
         """
-        taken, old_ns, find = 0, now_ns - CLOCK_STEP_NS, self._columns.get
-        for sample in samples:
-            signal, _, end, _ = sample
+        taken, old_ns, latest_ns, find = 0, now_ns - CLOCK_STEP_NS, self._latest_ns, self._columns.get
+        for signal, start, end, value in samples:
             column = find(signal)
             if column is None:
                 column = self._columns[signal] = self._opened(signal)
-            if (end < old_ns and end <= (column._last_end or -FARTHEST)) or now_ns < end <= self._latest_ns:
+            if not old_ns <= end <= now_ns and (
+                (end < old_ns and end <= (column._last_end or -FARTHEST)) or now_ns < end <= latest_ns
+            ):
                 column.dropped["late"] += 1
             else:
-                taken += column.append(sample)
+                taken += column.take(start, end, value)
         return taken
 
     def skip(self, ahead_ns: int) -> None:
