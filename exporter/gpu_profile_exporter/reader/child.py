@@ -12,14 +12,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gpu_profile.catalogue import SIGNALS, Signal, Tier
 from gpu_profile.catalogue.samples import Device, Event, Sample
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver import Capability, Driver
 from gpu_profile.driver.grammar import open_driver
-from gpu_profile.driver.node.writer import RingOptions
 from gpu_profile.errors import StaleLibraryError
 from gpu_profile.sampling.periods import RARE_S, SLOW_S
 from gpu_profile.sampling.rounds import Rounds
@@ -29,9 +28,12 @@ from gpu_profile_exporter.reader.counting import DeviceCounting
 from gpu_profile_exporter.reader.heartbeat import DRIVER, Heartbeat
 from gpu_profile_exporter.reader.listening import Listening
 from gpu_profile_exporter.reader.observed_driver import READ_S, REOPEN_S, START_S, ObservedDriver
-from gpu_profile_exporter.reader.ring import DeviceRing
 from gpu_profile_exporter.reader.settings import COUNTER, LISTENER, ReaderSettings
 from gpu_profile_exporter.reader.wire import Incoming, Message, send
+
+if TYPE_CHECKING:
+    from gpu_profile.driver.node.writer import RingOptions
+    from gpu_profile_exporter.reader.ring import DeviceRing
 
 #: The interval at which devices are listed, to detect new GPUs and MIG instances.
 DEVICES_S: Final = 2.0
@@ -115,7 +117,11 @@ class ReaderLoop(Rounds[TrackedDevice]):
         self.event_sinks.append(lambda event: self._events.append(event))  # noqa: PLW0108 - the list is replaced
 
     def _ring(self, uuid: str, signals: Iterable[Signal]) -> DeviceRing | None:
-        return None if self._options is None else DeviceRing(self._options, uuid, signals)
+        if self._options is None:
+            return None
+        from gpu_profile_exporter.reader.ring import DeviceRing
+
+        return DeviceRing(self._options, uuid, signals)
 
     def _open(self) -> Driver:
         self._where.enter(DRIVER, START_S)
@@ -278,6 +284,9 @@ def _ring_of(state: TrackedDevice) -> DeviceRing | None:
 
 
 def _ring_options(settings: ReaderSettings) -> RingOptions:
+    # Imported here because only a reader with a timeline needs it.
+    from gpu_profile.driver.node.writer import RingOptions
+
     periods = {
         Tier.FAST: settings.interval_s,
         Tier.GPM: max(settings.interval_s, WINDOW_S),

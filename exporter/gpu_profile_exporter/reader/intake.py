@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gpu_profile.catalogue import SIGNALS, signal
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event, ProcessUse
@@ -22,10 +22,12 @@ from gpu_profile.sampling.tracked import TrackedDevice, available, follow_clock
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.reader.process import ReaderProcess
 from gpu_profile_exporter.reader.settings import HOME
-from gpu_profile_exporter.reader.timeline import NodeTimeline
 from gpu_profile_exporter.reader.wire import Message
 from gpu_profile_exporter.readings.health import LIFE_PERIODS, SHORTEST_LIFE_S
 from gpu_profile_exporter.readings.readings import DriverFacts
+
+if TYPE_CHECKING:
+    from gpu_profile_exporter.reader.timeline import NodeTimeline
 
 #: The problem before the first message of a reader.
 NOT_STARTED: Final = "not started"

@@ -125,10 +125,13 @@ class ReaderProcesses:
         with suppress(BlockingIOError):  # it is full of earlier calls
             os.write(self._wake_write, b"x")
 
-    def request_samples(self) -> None:
-        """Let the readers send their samples now. From any thread."""
+    def request_samples(self) -> bool:
+        """Let the readers send their samples now. False if none runs. From any thread."""
+        if not self._running:
+            return False
         self._samples_wanted = True
         self.wake()
+        return True
 
     def ready(self) -> list[ReaderProcess]:
         """Wait for data, until a check is due, or until `wake`. Returns the processes that sent data."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpu_profile.catalogue.samples import DeviceKind
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
@@ -26,9 +26,11 @@ from gpu_profile_exporter.reader.process import ReaderProcess
 from gpu_profile_exporter.reader.processes import ReaderProcesses
 from gpu_profile_exporter.reader.registrations import Registrations
 from gpu_profile_exporter.reader.settings import COUNTER, HOME, LISTENER, ReaderSettings
-from gpu_profile_exporter.reader.timeline import NodeTimeline
 from gpu_profile_exporter.reader.wire import WireError
 from gpu_profile_exporter.readings.readings import MetricReading
+
+if TYPE_CHECKING:
+    from gpu_profile_exporter.reader.timeline import NodeTimeline
 
 _log = logging.getLogger("gpu_profile_exporter")
 
@@ -109,9 +111,7 @@ class Readers(Intake):
         return self._processes.readings()
 
     def _request_samples(self) -> bool:
-        if self.running:
-            self._processes.request_samples()
-        return self.running
+        return self.running and self._processes.request_samples()
 
     def release(self, seconds: float, *, timeout_s: float = 5.0) -> bool:
         """Release every GPU for this time. True once no reader is left; False if one remains after `timeout_s`."""

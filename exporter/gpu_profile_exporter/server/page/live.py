@@ -15,7 +15,6 @@ from gpu_profile.report.live import LiveFeed, LivePage, device_state
 from gpu_profile.report.live.strands import KEEP_MS
 from gpu_profile_exporter.readings.health import SampleSource, down_reason, silence, status
 from gpu_profile_exporter.readings.readings import Identity, MetricReading
-from gpu_profile_exporter.server.page.history import older_samples
 from gpu_profile_exporter.server.page.recent import RecentSamples
 
 _LINKS: Final = (
@@ -106,6 +105,9 @@ class NodeLive:
             return self._feed.answer(after, now_ns / _MS, lambda: self._state(now_ns), packed=packed)
 
     def _add_history(self, directory: Path, since_ns: int) -> None:
+        # Imported here because it takes 0.5 MiB of RAM.
+        from gpu_profile_exporter.server.page.history import older_samples
+
         older = older_samples(directory, since_ns)
         with self.recent.lock:
             self.recent.fill()

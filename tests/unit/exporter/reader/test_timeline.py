@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.programs import printed
 from unit.driver.node.rings import GPU, OTHER, making, writer
 from unit.exporter.reader.pipes import FakeProcess, Time, a_round, about, state
 
@@ -20,6 +21,16 @@ from gpu_profile_exporter.reader.ring import RETRY_NS, DeviceRing
 from gpu_profile_exporter.reader.settings import ReaderSettings
 from gpu_profile_exporter.reader.timeline import NodeTimeline, TimelineOptions
 from gpu_profile_exporter.reader.wire import Message
+
+# ---------------------------------------------------------------------- without a timeline
+
+
+def test_an_exporter_and_readers_load_the_timelines_format_only_for_one() -> None:
+    rooms = "gpu_profile.driver.node", "gpu_profile_exporter.reader.timeline"
+    code = f"""import sys, gpu_profile_exporter.node, gpu_profile_exporter.reader.child
+print([name for name in sys.modules if name.startswith({rooms})])"""
+    assert printed("-c", code) == "[]\n"
+
 
 # ---------------------------------------------------------------------- a reader's files
 
