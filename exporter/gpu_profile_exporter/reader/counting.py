@@ -31,7 +31,9 @@ class DeviceCounting:
         self._clock = clock
         self._library: NvmlLibrary | None = None
         self._due_ns = 0
+        #: The newest count, and the last one that was sent. None after a failure, as the driver may be a newer one.
         self._count: int | None = None
+        self._sent: int | None = None
 
     def follow(self, order: Message) -> None:
         """Does nothing: this process has no orders."""
@@ -41,7 +43,7 @@ class DeviceCounting:
         now_ns = self._clock.elapsed_ns()
         if now_ns >= self._due_ns:
             self._where.enter(DRIVER, START_S)
-            cost_ns = 0
+            self._count, cost_ns = None, 0
             with suppress(GpuProfileError, UninitializedError):
                 library = self._opened()
                 cost_ns = -process_time_ns()
@@ -63,9 +65,10 @@ class DeviceCounting:
         return self._library
 
     def news(self, _: int) -> list[Message]:
-        """The newest count, once."""
-        count, self._count = self._count, None
-        return [] if count is None else [("count", count)]
+        """The newest count, if it is another one than the last: a message wakes the supervisor."""
+        count, sent = self._count, self._sent
+        self._sent = count
+        return [] if count is None or count == sent else [("count", count)]
 
     def close(self) -> None:
         """Does nothing: NVML is stopped already."""
