@@ -209,9 +209,9 @@ class ReaderLoop(Rounds[TrackedDevice]):
     def news(self, now_ns: int) -> list[Message]:
         """The messages to send now. Samples wait for `SEND_S`, for an order, or for another message."""
         messages: list[Message] = []
-        about = self._compared()
-        if about != self._sent_about:
-            self._sent_about = about
+        # Equal objects are replaced too, so that the next comparison is one of the same objects.
+        before, self._sent_about = self._sent_about, self._compared()
+        if self._sent_about != before:
             messages += self._about_devices()
         messages += self._about_driver()
         if self._events:
