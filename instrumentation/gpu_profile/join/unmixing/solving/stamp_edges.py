@@ -51,27 +51,34 @@ class StampEdges:
         """Add the pieces of a slice of time `between` two moments, with the column of each. `by_column`: the number of
         executions, and the sums of their lengths and of the squares."""
         start_ns, end_ns = between
-        lengths, pauses = (pieces.ends - pieces.starts).astype(np.float64), pieces.starts[1:] - pieces.ends[:-1]
+        lengths = (pieces.ends - pieces.starts).astype(np.float64)
         whole = (pieces.starts > start_ns) & (pieces.ends < end_ns)
-        before = (whole[:-1] & whole[1:] & (pauses >= 0) & (pauses < _LONGEST_NS)).nonzero()[0]
-        if len(before) <= 2:
+        # After each last stamp, the next first one of any execution, and before each first stamp the latest last one.
+        size, by_end = len(lengths), pieces.ends.argsort(kind="stable")
+        after = pieces.starts.searchsorted(pieces.ends)
+        before = pieces.ends[by_end].searchsorted(pieces.starts, side="right")
+        there = np.concatenate((after < size, before > 0))
+        after, before = np.minimum(after, size - 1), by_end[before - 1]
+        pause = np.concatenate((pieces.starts[after] - pieces.ends, pieces.starts - pieces.ends[before]))
+        stamped, other = np.tile(np.arange(size), 2), np.concatenate((after, before))
+        usable = there & whole[stamped] & whole[other] & (pause < _LONGEST_NS)
+        ends = int(usable[:size].sum())
+        if min(ends, int(usable[size:].sum())) <= 2:
             return
-        short = pauses[before].astype(np.float64)
-        self._pauses += len(short), short.sum(), (short**2).sum()
+        stamped, other, pause = stamped[usable], other[usable], pause[usable].astype(np.float64)
+        short = pause[:ends]
+        self._pauses += ends, short.sum(), (short**2).sum()
         n, total, squares = by_column
         means = total / np.maximum(n, 1.0)
         # Regions of little variation show a stamp's error best. Less than the error itself is no merit.
         varied = np.maximum(0.0, squares / np.maximum(n, 1.0) - means**2) + _USUAL_NS**2
         varied[n < FEWEST] = np.inf
-        # The last stamps of executions, and then the first stamps of the next ones.
-        stamped, other = np.concatenate((before, before + 1)), np.concatenate((before + 1, before))
         own = columns[stamped].astype(np.int64)
-        own[len(before) :] += len(n)
+        own[ends:] += len(n)
         order = own.argsort(kind="stable")
-        own, stamped, other = own[order], stamped[order], other[order]
+        own, stamped, other, pause = own[order], stamped[order], other[order], pause[order]
         # Up to the far end of the next one: a stamp that is very late also moves the near end. The neighbouring region
         # affects that length more than any stamp, so its mean is subtracted.
-        pause = pauses[np.minimum(stamped, other)]
         stretches = np.array((lengths[stamped], pause + (lengths - means[columns])[other], pause))
         # Of all slices: a weight must not depend on the errors in its own slice.
         count, whole_ns, square = self._pauses
@@ -85,7 +92,7 @@ class StampEdges:
         weights = pair / (own_varied * (spread[2:] + spread[:-2]))
         products = differences[0] * differences[1] * weights
         sums = np.array((weights > 0, weights, products, products**2))
-        self._edges += np.add.reduceat(sums, (0, len(before) - 2), axis=1)
+        self._edges += np.add.reduceat(sums, (0, ends - 2), axis=1)
         near = (pair & (np.minimum(pause[2:], pause[:-2]) >= _APART_NS)) / own_varied
         differences = differences[::2]
         clipped = np.minimum(np.maximum(differences, -HOST_NS), HOST_NS)
