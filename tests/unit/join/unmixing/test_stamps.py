@@ -274,13 +274,12 @@ def _late_in_two_streams(seed: int, late_ms: float) -> float:
         owner = rng.integers(3, size=6000)
         lengths = np.array([3.0, 8.0, 15.0])[owner] * MS * rng.uniform(0.5, 1.5, 6000)
         ends = np.cumsum(lengths + rng.exponential(4.0, 6000) * MS)
-        starts, ends = ends - lengths, ends + rng.uniform(0, 2 * late_ms, 6000) * MS
+        both = np.column_stack((ends - lengths, ends + rng.uniform(0, 2 * late_ms, 6000) * MS)).astype(np.int64)
         # No stamp of a stream is taken before the one before it.
-        starts, ends = np.maximum.accumulate(np.column_stack((starts, ends)).ravel()).reshape(-1, 2).T
-        parts.append((starts.astype(np.int64), ends.astype(np.int64), owner + 1 + 3 * stream))
-    starts, ends, columns = (np.concatenate(each) for each in zip(*parts, strict=True))
-    order, stamps = np.argsort(starts, kind="stable"), Stamps()
-    starts, ends, columns = starts[order], ends[order], columns[order]
+        both = np.maximum.accumulate(both.ravel()).reshape(-1, 2)
+        parts.append(np.column_stack((both, owner + 1 + 3 * stream)))
+    every, stamps = np.concatenate(parts), Stamps()
+    starts, ends, columns = every[every[:, 0].argsort(kind="stable")].T
     for at in range(0, 60_000 * MS, SLICE_NS):
         inside = np.flatnonzero((ends > at) & (starts < at + SLICE_NS))
         _take(stamps, starts[inside], ends[inside], columns[inside], 7, at)

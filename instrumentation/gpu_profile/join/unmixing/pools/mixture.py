@@ -19,7 +19,9 @@ from gpu_profile.join.unmixing.pools.family import IMMEDIATE, SignalFamily
 from gpu_profile.join.unmixing.pools.period_sums import PeriodSums
 from gpu_profile.join.unmixing.pools.schedule import SearchSchedule
 from gpu_profile.join.unmixing.pools.shares import CountedShare, Share, Shares, Targets, drawn, targets
+from gpu_profile.join.unmixing.pools.steadying import Steadying
 from gpu_profile.join.unmixing.pools.watch import ResidualWatch
+from gpu_profile.join.unmixing.solving.common_factor import restored
 from gpu_profile.join.unmixing.solving.design import Design, Rows, Windows
 from gpu_profile.join.unmixing.solving.equations import Equations, sized
 from gpu_profile.join.unmixing.solving.rate import Rate
@@ -62,8 +64,7 @@ class Mixture:
         self.family = SignalFamily(timeline, family, start_ns)
         self.lead = family[0]
         self._reference: Floats = np.zeros(1)  # the rates that weight the probes of the timing
-        #: The mean of each tail probe over the active time of its column.
-        self._tails: Singles = np.zeros((1, 0), np.float32)
+        self._tails: Singles = np.zeros((1, 0), np.float32)  # the mean of each tail probe over its column's time
         self.sensor = Sensor()
         self.locked = self.lead in IMMEDIATE
         #: Why rates of this device are not trusted (empty if they are), and the prior of the sensor's timing, if any.
@@ -80,9 +81,8 @@ class Mixture:
         self._stamps, self._origin_ns = stamps, start_ns
         self._whole = prior.whole  # whether the counter measures all of the time
         self._unseen = UnseenParts(whole=self._whole, expected=self._expected is not None)
-        self._shares, self._equations = Shares(), Equations()
-        #: The equations as of the last time the timing was beyond doubt. They survive a new search.
-        self._settled = Equations()
+        self._shares, self._equations, self._steadying = Shares(), Equations(), Steadying(self.lead)
+        self._settled = Equations()  # as of the last time the timing was beyond doubt; they survive a new search
         self._watch, self._waiting, self._kept = ResidualWatch(), list[Windows](), list[Windows]()
         self._schedule, self.searches = SearchSchedule(), 0
         #: The timings that the latest search could not rule out, and by column each signal's rates under its rivals.
@@ -181,11 +181,11 @@ class Mixture:
         rows = self._rows(windows, active, columns, self.sensor, self._equations.probes, self._reference)
         for shares, values, probes in rows:
             self.period.add(shares, values)
-            if self.locked and self.lead not in IMMEDIATE:
-                near = self._near(probes, shares, values[:, 0])
-                if not near.all():
-                    shares, values, probes = shares[near], values[near], probes[near]  # noqa: PLW2901
-            self._equations.add(shares, values, probes)
+            watched = self.locked and self.lead not in IMMEDIATE
+            steady, factors = self._steadying.divided(shares, values, self.family.length_ns)
+            near = self._near(probes, shares, steady[:, 0]) if watched else slice(None)
+            self._equations.add(shares[near], steady[near], probes[near])
+            self._equations.taking(self._steadying.taken_by(factors[near], shares[near]))
 
     def _rows(
         self, windows: Windows, active: ActiveTime, columns: int, sensor: Sensor, probes: Sequence[Probe],
@@ -203,20 +203,18 @@ class Mixture:
 
     def _search(self, active: ActiveTime, columns: int, *, final: bool) -> bool:
         """Search for the timing if enough windows were added. True if the equations were built anew."""
-        if self.locked:
-            return False
-        if not self._schedule.due(sum(len(w.ends) for w in self._kept), columns, final=final):
+        if self.locked or not self._schedule.due(sum(len(w.ends) for w in self._kept), columns, final=final):
             return False
         self._schedule.searched()
         self.searches += 1
         windows, active = Windows.joined(self._kept), active.tabled(columns)
         self._expected = self._expected and self._expected.beside(exact=self._stamps.exact)
         self._prior = self._expected and self._expected.prior
-        search = Search(
-            self.lead, windows, active, columns, self.family.most, candidates=self._candidates, expected=self._expected,
-            errors=None if self.lead in IMMEDIATE else self._stamps.errors(columns, 1, 1.0), whole=self._whole,
-        )  # fmt: skip
-        best = search.run()
+        most, errors = self.family.most, None if self.lead in IMMEDIATE else self._stamps.errors(columns, 1, 1.0)
+        search, best, windows = self._steadying.searched(lambda each: Search(
+            self.lead, each, active, columns, most, candidates=self._candidates, expected=self._expected,
+            errors=errors, whole=self._whole,
+        ), windows, active, columns, most, self._length_ns)  # fmt: skip
         self._candidates, self._effect = (best.sensor, *best.alternatives), best.effect
         self._watch.set_baseline(best.residual)
         self._equations = self._renewed(active, columns, best.sensor)
@@ -251,7 +249,8 @@ class Mixture:
         """The settled equations with probes, to which the windows under another timing are added."""
         active_s = sized(self._active_s(), columns)
         lengths = active.typical_ns(columns) / self._length_ns(sensor)
-        return self._settled.with_probes(choose(active_s, lengths, window=sensor.window_ns > 0))
+        renewed = self._settled.with_probes(choose(active_s, lengths, window=sensor.window_ns > 0))
+        return renewed.taking(self._steadying.taken)
 
     def _rates(self, sensor: Sensor, windows: Windows, active: ActiveTime, columns: int) -> list[Floats]:
         """Every signal's rates `if_unmarked` and steady rates by column under another timing; empty without windows."""
@@ -315,7 +314,7 @@ class Mixture:
         return near
 
     def _solved(self, equations: Equations | None = None, output: int = 0, **options: Any) -> Fit:
-        return Fit(equations or self._equations, output, most=self.family.most, prior=self._prior, **options)
+        return Fit(restored(equations or self._equations), output, most=self.family.most, prior=self._prior, **options)
 
     # ------------------------------------------------------------------ answers
 
@@ -359,7 +358,6 @@ class Mixture:
     def _solutions(self, equations: Equations, lead: Fit) -> Floats:
         """Every signal's solution of some equations; `lead` is the first signal's fit."""
         others = [self._solved(equations, i, start=self._watch.variances) for i in range(1, len(self.signals))]
-        # A single solution needs no copy.
         return np.array([fit.solution for fit in (lead, *others)]).T if others else lead.solution[:, None]
 
     def share(self, columns: Sequence[int]) -> Share | None:
@@ -397,4 +395,5 @@ class Mixture:
         self._settled.merge(column, into)
         self._unseen.merge(column, into)
         self._watch.forget()
+        self._steadying.forget()
         self._fits, self._targeted = {}, None

@@ -46,6 +46,7 @@ class Equations:
         #: By unknown: the sum of its column. By column: the number of windows with some of it.
         self.total: Floats = np.zeros(size)
         self.seen = np.zeros(columns, np.int64)
+        self._taken: Floats = np.zeros((2, 0))
         #: The solution to which the blocks' sums refer, in their precision. There are no blocks before the first.
         self.reference: Singles = np.zeros((size, 1), np.float32)
         #: The unknowns that the reference covers. Windows with other unknowns are in no block.
@@ -95,7 +96,7 @@ class Equations:
         result._upper = packed(gram[p:, p:] - gram[p:, :p] @ goes_with)
         result.moment = moment[p:] - gram[p:, :p] @ left
         result.square = self.square - (moment[:p] * left).sum(axis=0)
-        result.total, result.seen = self.total[p:].copy(), self.seen.copy()
+        result.total, result.seen, result._taken = self.total[p:].copy(), self.seen.copy(), self._taken.copy()
         result.covered = self.covered[p:].copy()
         result.reference = np.linalg.solve(around, self.reference)[p:].astype(np.float32)
         result._blocks = [(n, (into.T @ sums).astype(np.float32)) for n, sums in self._blocks]
@@ -134,7 +135,7 @@ class Equations:
         result = Equations(self.probes)
         result.n, result._block = self.n, self._block
         result.means = dict(self.means)
-        for name in ("_upper", "moment", "sum", "square", "highest", "total", "seen", "reference", "covered"):
+        for name in ("_upper", "moment", "sum", "square", "highest", "total", "seen", "_taken", "reference", "covered"):
             setattr(result, name, getattr(self, name).copy())
         result._blocks = [(n, sums.copy()) for n, sums in self._blocks]
         return result
@@ -210,10 +211,35 @@ class Equations:
         if (covered & ~self.covered).any():
             self._blocks, self._block = [], 1
         # Each block takes its share of the equations of all windows.
-        reference = solution.astype(np.float32)
+        reference = (solution - self.put_back()[:, None]).astype(np.float32)
         moved = self.gram @ (reference.astype(np.float64) - self.reference) / max(1, self.n)
         self._blocks = [(n, (sums - moved * n).astype(np.float32)) for n, sums in self._blocks]
         self.reference, self.covered = reference, covered
+
+    def taking(self, taken: Floats) -> Equations:
+        """These equations, with more sums that common factors took from the values of windows in them."""
+        if taken.size:
+            self._grow(taken.shape[1])
+            self._taken = self.taken
+            self._taken[:, : taken.shape[1]] += taken
+        return self
+
+    @property
+    def taken(self) -> Floats:
+        """By column, of the only signal: the sums that common factors took from its windows (`CommonFactor.taken`)."""
+        return np.pad(self._taken, ((0, 0), (0, self.columns - self._taken.shape[1])))
+
+    def put_back(self) -> Floats:
+        """By unknown: the part of its rate that common factors took from the windows."""
+        return np.append(np.zeros(len(self.probes)), self.taken[0]) / np.where(self.total > 0, self.total, np.inf)
+
+    @property
+    def followed(self) -> Floats:
+        """By column: the part of its rate that is due to other factors in its time than on average."""
+        (taken, could), total = self.taken, self.total[len(self.probes) :]
+        usual = could * (taken.sum() / could.sum()) if could.any() else 0.0
+        followed: Floats = (taken - usual) / np.where(total > 0, total, np.inf)
+        return followed
 
     def blocks(self) -> Floats:
         """The sums of every block that is at least half full: `[blocks, unknowns, signals]`."""
@@ -250,6 +276,10 @@ class Equations:
         self.total[target] += self.total[place]
         # Windows with both columns count twice: the counts do not separate them.
         self.seen[into] = min(self.n, self.seen[into] + self.seen[column])
+        if self._taken.any():
+            self._taken = self.taken
+            self._taken[:, into] += self._taken[:, column]
+            self._taken[:, column] = 0.0
         for _, sums in self._blocks:
             sums[target] += sums[place]
         gone = [place, *(i for i, probe in enumerate(self.probes) if probe.column == column)]

@@ -50,6 +50,7 @@ _FEWEST_BLOCKS: Final = 6  #: blocks of windows that their correlation is estima
 _BEYOND: Final = 3.0  #: the windows contradict a prior if they move it by more standard deviations than this
 #: Degrees of freedom that the physical limit adds to the estimated variance of a group's unknowns.
 _BOUND: Final = 2
+UNSTEADY: Final = "not identifiable: the windows contradict steady rates"
 LOCK_STEP: Final = "not identifiable: the regions run in lock-step with the sensor's window"
 TIMING: Final = "not identifiable: several timings of the sensor fit"
 STAMPED: Final = "not identifiable: it is too short for stamps that may be late"
@@ -95,7 +96,7 @@ class Fit:
         size, self._errors = len(gram), errors or StampErrors(np.zeros((columns, columns)))
         self._gram = gram[p:, p:].copy()
         self._moment = equations.moment[p:, output].copy() if self.n else np.zeros(columns)
-        self._unseen = np.diag(self._gram) <= 0
+        self._unseen, self._followed = np.diag(self._gram) <= 0, equations.followed
         self.solution, self.noise, self._scores = np.zeros(size), np.inf, np.zeros((0, size))
         #: The rates before the correction for stamp errors, and the covariance of their errors.
         self.posterior = Posterior(self.solution, np.zeros((size, size)), np.inf, {}, 0.0)
@@ -327,7 +328,9 @@ class Fit:
         together = float(np.linalg.norm(self._scores @ direction))
         if together > 0:
             blocks = t95(self._blocks - 1) * together
-            widths["not identifiable: the windows contradict steady rates"] = max(0.0, blocks - sum(widths.values()))
+            widths[UNSTEADY] = max(0.0, blocks - sum(widths.values()))
+        # Where the common factor followed the mix of regions, the one may pass for the other.
+        widths[UNSTEADY] = widths.get(UNSTEADY, 0.0) + abs(float(self._followed @ weights))
         # The rate under a simpler rate outside regions is assumed to be no more certain than this one.
         idle = f"not identifiable: {ProbeGroup.IDLE}"
         widths[idle] = widths.get(idle, 0.0) + float(np.abs(self._simpler @ weights).max(initial=0.0))
