@@ -19,6 +19,10 @@ _LEAK: Final = 0.001
 _UNSURE: Final = 0.25
 #: A direction must also be determined if stamp errors are larger by this factor (in variance) than the windows allow.
 _CAUTION: Final = 3.0
+#: The most rounds in which a bound on such directions is narrowed, and the share of the last one that is narrow enough.
+_ROUNDS, _NARROWED = 20, 0.999
+#: Smaller shares of the largest number are rounding.
+_LIGHT: Final = 1e-9
 
 Bools = npt.NDArray[np.bool_]
 
@@ -27,9 +31,8 @@ class Undetermined:
     """The undetermined part of the normal equations of steady rates, `gram[columns, columns]` and `moment[columns]`.
     The squares of the values add up to `square`.
 
-    `errors` is the contribution of stamp errors to the equations. `moved` is the resulting error of each rate, and
-    `unsure` its uncertainty. No rate is above its ceiling, and none above `most`. With columns
-    `in_step`, windows show a total and no rates.
+    `errors` is the contribution of stamp errors to the equations. `moved` is the resulting error of each rate. No rate
+    is above its ceiling, and none above `most`. With columns `in_step`, windows show a total and no rates.
     """
 
     def __init__(
@@ -37,6 +40,8 @@ class Undetermined:
         in_step: Bools,
     ) -> None:  # fmt: skip
         self._ceilings, self._most, self._gram, self._in_step = ceilings, most, gram, in_step
+        # Shares of a window add up to 1.
+        self._mean = float(moment.sum() / max(1.0, gram.sum()))
         diagonal = np.diag(gram)
         self._seen = diagonal > 0
         self._scale = scale = np.where(self._seen, 1 / np.sqrt(np.where(self._seen, diagonal, 1.0)), 0.0)
@@ -50,29 +55,30 @@ class Undetermined:
         self._hidden = [_Axes.of(axes[:, weak], scale)]
         if not errors.most.any():
             self.moved: Floats = np.zeros(len(scale))
-            self.unsure: Floats = np.zeros(len(scale))
+            self._shifts = np.zeros((0, len(scale)))
             return
         most_error = min(errors.allowed, largest(gram, moment, square, errors.most))
         steady = axes @ ((axes.T @ (moment * scale)) / np.where(weak, np.inf, strengths))
         _, other_axes, hidden = directions(_CAUTION * most_error)
         self._hidden.append(_Axes.of(other_axes[:, hidden], scale))
-        # If only physics bounds a rate, its position between the bounds is arbitrary.
-        unbound = other_axes[:, hidden]
+        # If only physics bounds a rate, its position between the bounds is arbitrary. Stamp errors move the others.
+        bound = other_axes[:, ~hidden]
+        within, by_errors, moved = bound.T @ scaled @ bound, bound.T @ wrong @ bound, bound.T @ wrong @ steady
+        shares = [min(share, most_error) for share in (errors.least, errors.likely, 1.0)]
+        first, self.moved, last = (
+            scale * (bound @ np.linalg.solve(within - share * by_errors, share * moved)) for share in shares
+        )
+        self._shifts = np.stack((last - self.moved, first - self.moved, _UNSURE * self.moved))
 
-        def moves(share: float) -> Floats:
-            strengths, axes, weak = directions(share)
-            shift = axes @ ((axes.T @ (share * (wrong @ steady))) / np.where(weak, np.inf, strengths))
-            result: Floats = scale * (shift - unbound @ (unbound.T @ shift))
-            return result
-
-        first, self.moved, last = (moves(min(share, most_error)) for share in (errors.least, errors.likely, 1.0))
-        apart = np.abs(last - self.moved), np.abs(first - self.moved), _UNSURE * np.abs(self.moved)
-        self.unsure = np.maximum.reduce(apart)
+    def unsure(self, weights: Floats) -> float:
+        """The uncertainty of the error of a mixture's rate by stamp errors."""
+        return float(np.abs(self._shifts @ weights).max(initial=0.0))
 
     def farthest(self, weights: Floats, rates: Floats) -> float:
-        """The largest possible error of a mixture's rate within physics. `rates` are the estimated rates."""
+        """The largest possible error of a mixture's rate within physics. `rates` are the estimated rates, of which the
+        undetermined parts are arbitrary."""
         along = max(self._along(weights, rates, axes) for axes in self._hidden)
-        return max(along, self.by_exchange(weights, rates))
+        return max(along, self.by_exchange(weights, np.clip(rates, 0.0, self._most)))
 
     def by_exchange(self, weights: Floats, rates: Floats) -> float:
         """The largest change of the rate, within physics, if columns in step with the windows exchange power.
@@ -104,16 +110,34 @@ class Undetermined:
             return 0.0
         if not np.isfinite(self._most):
             return math.inf if float(along @ along) > _LEAK * size else 0.0
-        if hidden.axes.shape[1] == 1:
-            way = hidden.axes[:, 0] * self._scale
-            moved = np.abs(way) > 1e-9 * np.abs(way).max()
-            ends = np.stack((-rates[moved], np.maximum(0.0, self._ceilings - rates)[moved])) / way[moved]
-            farthest = max(float(ends.max(axis=0).min()), -float(ends.min(axis=0).max()))
-            return abs(float(along[0])) * farthest
-        # A bound for several axes: no rate moves by more than `most`.
-        seen = hidden.basis @ (hidden.basis.T @ weights)
-        moved = np.count_nonzero(np.abs(hidden.basis).max(axis=1) > 1e-9)
-        return self._most * min(float(np.abs(seen).sum()), math.sqrt(moved) * float(np.linalg.norm(seen)))
+        # Of all rates that the windows do not distinguish from these, those that differ least.
+        basis, moved = hidden.basis, hidden.basis @ (hidden.basis.T @ (self._mean - rates))
+        less = np.clip(rates + moved, 0.0, self._ceilings)
+        more, shift = self._ceilings - less, float(weights @ moved)
+        up, down = _farthest(basis, weights, more, less)
+        return max(up + shift, down - shift)
+
+
+def _farthest(basis: Floats, weights: Floats, more: Floats, less: Floats) -> tuple[float, float]:
+    """Upper bounds of `weights @ change` and of `-weights @ change` over the changes in the span of `basis` that are
+    between `-less` and `more`.
+
+    By duality of linear programs, each is `sum(max(d * more, -d * less))` for any `d` with `d @ basis == weights @
+    basis`. Least squares with weights that follow from the last round make it small: few `d` are left.
+    """
+    wanted = np.stack((weights, -weights)) @ basis
+    dual, best = wanted @ basis.T, np.full(2, np.inf)
+    for _ in range(_ROUNDS):
+        cost = np.where(dual > 0, more, less) * np.abs(dual)
+        before, best = best, np.minimum(best, cost.sum(axis=1))
+        if (best > _NARROWED * before).all():
+            break
+        free = dual**2 / np.maximum(cost, np.maximum(_LIGHT * cost.max(axis=1, keepdims=True), 1e-300))
+        reached = (basis.T * free[:, None]) @ basis
+        reached += _LIGHT * reached.max(axis=(1, 2), keepdims=True) * np.eye(basis.shape[1])
+        dual = free * (np.linalg.solve(reached, wanted[:, :, None])[:, :, 0] @ basis.T)
+        dual += (wanted - dual @ basis) @ basis.T
+    return float(best[0]), float(best[1])
 
 
 def _exchanged(values: Floats, more: Floats, less: Floats) -> float:
@@ -138,7 +162,9 @@ class _Axes(NamedTuple):
     @classmethod
     def of(cls, axes: Floats, scale: Floats) -> _Axes:
         """Axes of equations whose columns were scaled by `scale`."""
-        return cls(axes, np.linalg.qr(axes * scale[:, None])[0] if axes.size else axes)
+        basis, lengths, _ = np.linalg.svd(axes * scale[:, None], full_matrices=False)
+        # Axes of columns in no window move no rate.
+        return cls(axes, basis[:, lengths > _LIGHT * lengths.max(initial=0.0)])
 
 
 def changed(gram: Floats, moment: Floats, square: float, rates: Floats, unmarked: Floats) -> Floats:

@@ -306,7 +306,7 @@ class Fit:
         used = weights > 0
         if not np.isfinite(self.noise) or (used & self._unseen).any():
             return {LOCK_STEP: math.inf}
-        opened = self._open.farthest(weights, self.rates)
+        opened = self._open.farthest(weights, self._means @ self.solution)
         if not np.isfinite(opened):
             return {LOCK_STEP: math.inf}
         direction = (self._open.determined(weights) if opened else weights) @ self._means
@@ -337,7 +337,7 @@ class Fit:
         widths[f"not identifiable: {ProbeGroup.AFTER}"] = abs(float(self._continued @ weights))
         if self.noise < _EVEN * self._step**2 / 12:
             widths[ROUNDED] = self._rounded(weights, variance)
-        shift = float(self._open.unsure @ weights)
+        shift = self._open.unsure(weights)
         widths[LOCK_STEP] = shift + opened
         widths[STAMPED] = self._errors.moved(weights, self.rates, self._shares)
         widths[UNMARKED] = abs(float(self._unmarked @ weights))
