@@ -18,7 +18,8 @@ def _threads(n: int = 400) -> Floats:
     """Shares of two threads' regions: half of each window for each thread, so only sums of rates are determined."""
     rng = np.random.default_rng(1)
     first, second = rng.uniform(0.1, 0.9, (2, n)) / 2
-    return np.stack([np.zeros(n), first, 0.5 - first, second, 0.5 - second], axis=1)
+    shares: Floats = np.stack([np.zeros(n), first, 0.5 - first, second, 0.5 - second], axis=1)
+    return shares
 
 
 def _undetermined(
@@ -31,7 +32,7 @@ def _undetermined(
 
 
 def _unit(column: int, columns: int = len(RATES)) -> Floats:
-    return np.eye(columns)[column]
+    return np.asarray(np.eye(1, columns, column)[0], np.float64)
 
 
 @pytest.mark.parametrize("along", [-1e4, -300.0, 0.0, 150.0, 1e4])

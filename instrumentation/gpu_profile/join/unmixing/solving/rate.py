@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
-#: A rate is given if its half-width is below this share of the rate or of the signal's mean, whichever is larger.
+import numpy as np
+
+from gpu_profile.history.timeline import Floats
+
+STAMPED: Final = "not identifiable: it is too short for stamps that may be late"
+UNMARKED: Final = "not identifiable: executions without a mark may be of several regions"
+_BIASES: Final = frozenset({STAMPED, UNMARKED})
+
+#: A rate is given if half of its range is below this share of the middle or of the signal's mean, whichever is larger.
 WIDEST_HALF_WIDTH: Final = 0.25
 #: How much longer a run must be, below each factor. Beyond the last one, no length is suggested.
 _ORDERS: Final = ((4.0, "a few times"), (30.0, "of the order of 10 times"), (100.0, "of the order of 100 times"))
@@ -55,3 +64,46 @@ def biased(half_width: float, bias: float) -> float:
 def t95(freedom: int) -> float:
     """The 97.5 % quantile of Student's t."""
     return _T95[min(max(freedom, 1), len(_T95)) - 1]
+
+
+def ways_of(changes: Floats | np.float64, unsure: float = 0.0) -> tuple[float, float]:
+    """The largest decrease and the largest increase among changes of a rate, each by how much it exceeds `unsure`."""
+    low, high = float(np.min(changes, initial=0.0)), float(np.max(changes, initial=0.0))
+    return max(0.0, -low - unsure), max(0.0, high - unsure)
+
+
+def total(widths: Mapping[str, float]) -> float:
+    """The half-width by its parts by cause."""
+    # Late stamps and executions without a mark have any effect up to these.
+    bias = widths.get(STAMPED, 0.0) + widths.get(UNMARKED, 0.0)
+    return biased(sum(width for cause, width in widths.items() if cause not in _BIASES), bias)
+
+
+def within(
+    value: float, widths: Mapping[str, float], ways: Mapping[str, tuple[float, float]], most: float
+) -> tuple[float, float]:
+    """The middle of the interval around `value` and its distance from the ends, within physics: from 0 to `most`.
+
+    By cause, `widths` are the parts of the half-width, and `ways` the changes below and above the value that are part
+    of them. The distance is infinite without such a middle, or if the value is impossible itself."""
+    below, above = (
+        total({cause: width + ways[cause][way] - max(ways[cause]) if cause in ways else width
+               for cause, width in widths.items()})
+        for way in (0, 1)
+    )  # fmt: skip
+    low, high = max(0.0, value - below), min(most, value + above)
+    if not (0 <= value <= most and math.isfinite(high)):
+        return value, math.inf
+    return (low + high) / 2, (high - low) / 2
+
+
+def rounded(value: float, half: float, weights: float, mean: float, share: float, most: float) -> float:
+    """The largest change of a rate, from 0 to `most`, if every reading is rounded by `half` in the worst direction.
+
+    The rate is a weighted sum of readings with this `mean`. The magnitudes of the weights add up to at most `weights`:
+    by Cauchy and Schwarz, the root of the number of readings times the sum of the squared weights, which is the rate's
+    variance divided by a reading's. The rate's columns are active for at least `share` of the time.
+    """
+    low = most - (most - mean + half) / share if share > 0 and math.isfinite(most) else -math.inf
+    high = (mean + half) / share if share > 0 else math.inf
+    return min(half * weights, max(value - max(0.0, low), min(most, high) - value, 0.0))

@@ -162,6 +162,8 @@ class _Axes(NamedTuple):
     @classmethod
     def of(cls, axes: Floats, scale: Floats) -> _Axes:
         """Axes of equations whose columns were scaled by `scale`."""
+        if not axes.size:
+            return cls(axes, axes)
         basis, lengths, _ = np.linalg.svd(axes * scale[:, None], full_matrices=False)
         # Axes of columns in no window move no rate.
         return cls(axes, basis[:, lengths > _LIGHT * lengths.max(initial=0.0)])

@@ -24,7 +24,19 @@ import numpy.typing as npt
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.solving.equations import Equations
 from gpu_profile.join.unmixing.solving.overlap import overlapping
-from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH, Z95, Rate, biased, not_yet, t95
+from gpu_profile.join.unmixing.solving.rate import (
+    STAMPED,
+    UNMARKED,
+    WIDEST_HALF_WIDTH,
+    Z95,
+    Rate,
+    not_yet,
+    rounded,
+    t95,
+    total,
+    ways_of,
+    within,
+)
 from gpu_profile.join.unmixing.solving.shrinkage import CERTAIN, Posterior, omitted, shrink, shrink_without
 from gpu_profile.join.unmixing.solving.stamps import StampErrors
 from gpu_profile.join.unmixing.solving.undetermined import Undetermined, changed
@@ -53,8 +65,6 @@ _BOUND: Final = 2
 UNSTEADY: Final = "not identifiable: the windows contradict steady rates"
 LOCK_STEP: Final = "not identifiable: the regions run in lock-step with the sensor's window"
 TIMING: Final = "not identifiable: several timings of the sensor fit"
-STAMPED: Final = "not identifiable: it is too short for stamps that may be late"
-UNMARKED: Final = "not identifiable: executions without a mark may be of several regions"
 ROUNDED: Final = "not identifiable: its readings hardly differ by more than their rounding"
 #: Rounding to a step leaves a variance of step²/12 if readings differ enough for the rounding to average out.
 #: A residual below this share of step²/12 shows that it does not average out.
@@ -280,29 +290,25 @@ class Fit:
         return min(full, without, key=lambda rate: (bool(rate.reason), rate.half_width))
 
     def _rate(self, weights: Floats, unknown: float = 0.0) -> Rate:
-        n, (value, half_width) = int(self._seen[weights > 0].max(initial=0)), self._interval(weights)
-        half_width += unknown
-        reason = self._reason(weights, value, half_width, n) or self._outside
+        n, widths = int(self._seen[weights > 0].max(initial=0)), self._widths(weights)
+        widths[""] = widths.get("", 0.0) + unknown
+        value, half_width = float(weights @ self._means @ self.solution), total(widths)
+        reason = self._reason(weights, widths, value, half_width, n) or self._outside
         result = Rate(min(max(value, 0.0), self.most), half_width, n, reason)
-        return (self._overlap(weights, n) or result) if reason else result
+        doubtful = reason or self._too_wide(value, half_width)
+        return (self._overlap(weights, n) or result) if doubtful else result
 
     @cached_property
     def _outside(self) -> str:
         """Why no rate is right: pauses certainly draw far more than the busiest window. Empty if they do not."""
-        value, half_width = self._interval(np.eye(1, len(self._means))[0])
+        outside = np.eye(1, len(self._means))[0]
+        value, half_width = float(outside @ self._means @ self.solution), total(self._widths(outside))
         if value - half_width <= _BUSIEST * self._highest_outside:
             return ""
         return f"not identifiable: {value:.3g} ± {half_width:.3g} outside regions is not possible"
 
-    def _interval(self, weights: Floats) -> tuple[float, float]:
-        """The rate of a mixture of columns, and its half-width."""
-        widths = self._widths(weights)
-        # Late stamps and executions without a mark have any effect up to these.
-        bias = widths.pop(STAMPED, 0.0) + widths.pop(UNMARKED, 0.0)
-        return float(weights @ self._means @ self.solution), biased(sum(widths.values()), bias)
-
     def _widths(self, weights: Floats) -> dict[str, float]:
-        """The parts of the half-width, by cause."""
+        """The parts of the half-width by cause."""
         used = weights > 0
         if not np.isfinite(self.noise) or (used & self._unseen).any():
             return {LOCK_STEP: math.inf}
@@ -325,51 +331,43 @@ class Fit:
         if len(free) and variance > 0:
             widths[TIMING] = widths[""] * min(1.0, self.posterior.due_to(free, along) / variance)
         widths[""] -= sum(width for cause, width in widths.items() if cause)
-        together = float(np.linalg.norm(self._scores @ direction))
-        if together > 0:
-            blocks = t95(self._blocks - 1) * together
-            widths[UNSTEADY] = max(0.0, blocks - sum(widths.values()))
+        blocks = t95(self._blocks - 1) * float(np.linalg.norm(self._scores @ direction))
         # Where the common factor followed the mix of regions, the one may pass for the other.
-        widths[UNSTEADY] = widths.get(UNSTEADY, 0.0) + abs(float(self._followed @ weights))
-        # The rate under a simpler rate outside regions is assumed to be no more certain than this one.
-        idle = f"not identifiable: {ProbeGroup.IDLE}"
-        widths[idle] = widths.get(idle, 0.0) + float(np.abs(self._simpler @ weights).max(initial=0.0))
-        widths[f"not identifiable: {ProbeGroup.AFTER}"] = abs(float(self._continued @ weights))
+        widths[UNSTEADY] = max(0.0, blocks - sum(widths.values())) + abs(float(self._followed @ weights))
         if self.noise < _EVEN * self._step**2 / 12:
             widths[ROUNDED] = self._rounded(weights, variance)
-        shift = self._open.unsure(weights)
-        widths[LOCK_STEP] = shift + opened
+        widths[LOCK_STEP] = self._open.unsure(weights) + opened
         widths[STAMPED] = self._errors.moved(weights, self.rates, self._shares)
-        widths[UNMARKED] = abs(float(self._unmarked @ weights))
-        widths[TIMING] = widths.get(TIMING, 0.0) + max(0.0, self._apart(weights, 0) - shift)
+        # Power outside regions may vary in other ways than these, so their effect counts in both directions.
+        idle = f"not identifiable: {ProbeGroup.IDLE}"
+        widths[idle] = widths.get(idle, 0.0) + float(np.abs(self._simpler @ weights).max(initial=0.0))
+        for cause, ways in self._ways(weights).items():
+            widths[cause] = widths.get(cause, 0.0) + max(ways)
         return widths
 
-    def _rounded(self, weights: Floats, variance: float) -> float:
-        """The largest change of the rate, within physics, if every reading is rounded in the worst direction.
+    def _ways(self, weights: Floats) -> dict[str, tuple[float, float]]:
+        """By cause: the largest decrease and increase of the rate under other assumptions, as certain as this one."""
+        return {
+            f"not identifiable: {ProbeGroup.AFTER}": ways_of(self._continued @ weights),
+            UNMARKED: ways_of(self._unmarked @ weights),
+            TIMING: ways_of(self._offsets[:, 0] @ weights, self._open.unsure(weights)),
+        }
 
-        An estimate with this variance is a weighted sum of the readings whose squared weights add up to
-        `variance / noise`. The magnitudes add up to at most `sqrt(n * variance / noise)` (Cauchy and Schwarz).
-        """
-        half = self._step / 2
-        moved = half * math.sqrt(self.n * variance / self.noise) if self.noise > 0 else math.inf
+    def _rounded(self, weights: Floats, variance: float) -> float:
+        """The largest change of the rate, within physics, if every reading is rounded in the worst direction."""
         used = weights > 0
         share = float((self._shares[used] / weights[used]).min())
+        moved = math.sqrt(self.n * variance / self.noise) if self.noise > 0 else math.inf
         value, mean = float(weights @ self.rates), min(self.mean, self.most)
-        low = self.most - (self.most - mean + half) / share if share > 0 and math.isfinite(self.most) else -math.inf
-        high = (mean + half) / share if share > 0 else math.inf
-        return min(moved, max(value - max(0.0, low), min(self.most, high) - value, 0.0))
+        return rounded(value, self._step / 2, moved, mean, share, self.most)
 
-    def _apart(self, weights: Floats, steady: Literal[0, 1]) -> float:
-        """The distance of the rate, or with `steady` of the steady rate, from its value under any other timing."""
-        return float(np.abs(self._offsets[:, steady] @ weights).max(initial=0.0))
-
-    def _reason(self, weights: Floats, value: float, half_width: float, n: int) -> str:
+    def _reason(self, weights: Floats, widths: Mapping[str, float], value: float, half_width: float, n: int) -> str:
         """Why a rate is not given; empty if it is."""
         if n < WINDOWS_PER_RATE or self.n < WINDOWS_PER_RATE * len(self._gram):
             return f"too few samples ({n})"
-        if self._too_wide(value, half_width):
-            widths = self._widths(weights)
-            cause = max(widths, key=widths.__getitem__)
+        # The estimate may not be in the middle of the possible rates.
+        if self._too_wide(value, half_width) and self._too_wide(*within(value, widths, self._ways(weights), self.most)):
+            cause = max(widths, key=lambda each: widths[each])
             return cause or not_yet(value, half_width, widths[""], self._widest(value))
         slack = _IMPOSSIBLE * half_width + self._next_to_nothing
         if value + slack < 0 or value - slack > self.most:
@@ -395,6 +393,7 @@ class Fit:
         low, high, windows = bounds
         rate, noise = (low + high) / 2, Z95 * math.sqrt(self.noise / windows)
         # Another timing changes which windows overlap the columns, and by how much.
-        moved = self._apart(weights, 1) + self._open.by_exchange(weights, self.rates)
+        moved = float(np.abs(self._offsets[:, 1] @ weights).max(initial=0.0))
+        moved += self._open.by_exchange(weights, self.rates)
         half_width = max((high - low) / 2 + noise + moved, _LEAST_WIDTH * rate)
         return None if self._too_wide(rate, half_width) else Rate(rate, half_width, n, "", "overlap")
