@@ -6,7 +6,7 @@ import pytest
 
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.catalogue.signals import GRAPHICS
-from gpu_profile.history.timeline import Timeline
+from gpu_profile.history.timeline import Ints, Timeline
 from gpu_profile.join.unmixing.pools.pooling import Pool
 from gpu_profile.join.unmixing.solving.region_columns import MOST_REGIONS, OTHER, RegionColumns
 from gpu_profile.join.unmixing.windows.activities import Activities, DeviceExecution, NamedActivities, Pieces, pieces
@@ -191,6 +191,52 @@ def test_a_long_piece_that_still_runs_is_kept_when_many_short_ones_are_let_go(kn
     shorts = sum(1 for t in range(0, 100, 2) if t >= since)
     alone, shared = known.own("long")
     assert (found[alone], found[shared]) == (100 - since - shorts, shorts / 2)
+
+
+def in_slices(known: RegionColumns, runs: Iterable[tuple[str, int, int]], *edges: int) -> None:
+    """Take executions of some regions, with times in units of 10 ms, in slices between `edges`."""
+    unit = NS_PER_S // 100
+    every = [activity(region, a * unit, b * unit, key=f"{region} {a}") for region, a, b in runs]
+    for a, b in pairwise(edge * unit for edge in edges):
+        known.take(Activities.of(every, known.column, b).during(a, b), (a, b))
+
+
+def in_units(moments: Ints) -> list[int]:
+    return [moment * 100 // NS_PER_S for moment in moments.tolist()]
+
+
+def test_an_execution_cut_at_the_edge_of_a_slice_is_one_piece(known: RegionColumns) -> None:
+    # Two executions that meet at an edge look like one. Anywhere else they are apart.
+    runs = [("a", 5, 25), ("b", 26, 30), ("b", 30, 32), ("a", 33, 39), ("a", 39, 45), ("b", 47, 51)]
+    in_slices(known, runs, 0, 10, 20, 30)
+    before = known.recent(0, ALL)
+    assert (in_units(before.starts), in_units(before.ends)) == ([5, 26], [25, 30])
+    in_slices(known, runs, 30, 40, 50, 60)
+    time = known.recent(0, ALL)
+    # An execution of 40 ms is cut so rarely that it stays in pieces.
+    assert (in_units(time.starts), in_units(time.ends)) == ([5, 26, 33, 39, 47, 50], [25, 32, 39, 45, 50, 51])
+    assert known.active_s("a") + known.active_s("b") == pytest.approx(0.42)
+
+
+def test_pieces_of_different_regions_stay_apart(known: RegionColumns) -> None:
+    in_slices(known, [("a", 5, 20), ("b", 20, 30)], 0, 20, 40)
+    assert in_units(known.recent(0, ALL).starts) == [5, 20]
+
+
+def test_executions_beside_each_other_are_joined_each_with_its_own_piece(known: RegionColumns) -> None:
+    in_slices(known, [("a", 2, 15), ("b", 4, 18), ("a", 6, 17), ("c", 10, 19)], 0, 10, 20)
+    time = known.recent(0, ALL)
+    assert (in_units(time.starts), sorted(in_units(time.ends))) == ([2, 4, 6, 10], [15, 17, 18, 19])
+    assert time.shared.tolist() == [known.own(region)[-1] for region in "abac"]
+    sums = time.until(np.array([0, NS_PER_S]), known.columns)
+    assert (sums[1:, 1] - sums[1:, 0]).tolist() == pytest.approx((known.active(NS_PER_S)[1:] * NS_PER_S).tolist())
+
+
+def test_pieces_of_an_execution_of_seconds_stay_short_so_that_the_past_is_let_go(known: RegionColumns) -> None:
+    in_slices(known, [("a", 50, 500)], *range(0, 700, 100))
+    time = known.recent(0, ALL)
+    assert ((time.ends - time.starts) <= NS_PER_S).all()
+    assert int((time.ends - time.starts).sum()) == 9 * NS_PER_S // 2
 
 
 def test_what_was_let_go_does_not_come_back(known: RegionColumns) -> None:

@@ -6,7 +6,7 @@ second column once it has shared time with others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, KeysView, Mapping
+from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -26,6 +26,9 @@ OTHER: Final = "other"
 _MOST_WATCHED: Final = 256
 #: A region replaces another one once it was active for this many times as long. Its earlier time stays in `OTHER`.
 _BUSIER: Final = 2.0
+#: The pieces of an execution that is cut at the edges of slices are joined if it has a length between these. Shorter
+#: executions are rarely cut.
+_JOINED_NS: Final = NS_PER_S // 20, NS_PER_S
 
 
 class RegionColumns:
@@ -39,6 +42,8 @@ class RegionColumns:
         self._fresh: list[tuple[Pieces, Columns, Columns]] = []
         #: Slices that are in no sum yet.
         self._queue: list[tuple[Activities, tuple[int, int] | None]] = []
+        #: The edges of the fresh slices, which cut executions into pieces.
+        self._edges: list[int] = []
         self._index: dict[str, int] = {}
         self._watched: dict[str, int] = {}
         #: By column: the column of its shared time, 0 before there is one; and whether it is such a column itself.
@@ -159,6 +164,7 @@ class RegionColumns:
         self._fresh.append((innermost, alone.astype(np.int16), shared.astype(np.int16)))
         for present, between in queue:
             if between is not None:
+                self._edges.append(between[0])
                 self.stamps.take(present, innermost, alone, columns, between)
 
     def _share(self, innermost: Pieces, shared: Ints) -> None:
@@ -228,13 +234,15 @@ class RegionColumns:
         starts = np.concatenate([kept.starts, *(piece.starts for piece in slices)])
         ends = np.concatenate([kept.ends, *(piece.ends for piece in slices)])
         alone, shared = np.concatenate([kept.alone, *alones]), np.concatenate([kept.shared, *shareds])
+        starts, ends, alone, shared = _joined(starts, ends, alone, shared, self._edges)
+        self._edges = []
         if len(starts) > most:
             before_ns = max(before_ns, int(starts[-most]))
             # Pieces that began earlier and still run then are needed too.
             keep = ends > before_ns
             starts, ends, alone, shared = starts[keep], ends[keep], alone[keep], shared[keep]
         self.since_ns = max(self.since_ns, before_ns)
-        self._recent = ActiveTime.of(Pieces(alone, starts, ends), alone, shared)
+        self._recent = ActiveTime.of(Pieces(np.arange(len(starts)), starts, ends), alone, shared)
         return self._recent
 
     def forget(self, before_ns: int) -> None:
@@ -249,7 +257,7 @@ class RegionColumns:
     def restart(self, since_ns: int) -> None:
         """Continue from an earlier time: the clock was set back."""
         self._settle()
-        self._recent, self._fresh = _nothing(), []
+        self._recent, self._fresh, self._edges = _nothing(), [], []
         self.since_ns = since_ns
 
     def swap(self) -> tuple[str, str, list[tuple[int, int]]] | None:
@@ -347,6 +355,30 @@ def _matches(wanted: Ints, values: Ints) -> tuple[Ints, Ints]:
     counts = last - first
     which = np.repeat(np.arange(len(wanted)), counts)
     return which, order[np.arange(len(which)) + (first + counts - np.cumsum(counts))[which]]
+
+
+def _joined(
+    starts: Ints, ends: Ints, alone: Columns, shared: Columns, edges: Sequence[int]
+) -> tuple[Ints, Ints, Columns, Columns]:
+    """The pieces, in order of start, with those of one execution joined where `edges` of slices, in order, cut it.
+
+    Power may vary over an execution, so its pieces are no executions.
+    """
+    gone: list[int] = []
+    for edge in reversed(edges):
+        i = first = int(starts.searchsorted(edge))
+        before = (ends[:first] == edge).nonzero()[0].tolist()
+        while before and i < len(starts) and starts[i] == edge:
+            for at in before:
+                if alone[at] == alone[i] and _JOINED_NS[0] <= ends[i] - starts[at] <= _JOINED_NS[1]:
+                    ends[at], shared[at] = ends[i], shared[i]
+                    gone.append(i)
+                    before.remove(at)
+                    break
+            i += 1
+    if not gone:
+        return starts, ends, alone, shared
+    return np.delete(starts, gone), np.delete(ends, gone), np.delete(alone, gone), np.delete(shared, gone)
 
 
 def _moved(columns: Columns, moves: Iterable[tuple[int, int]]) -> Columns:
