@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from laboratory.mixes import draw
 from laboratory.programs import Stamps, Unmarked
 from laboratory.recordings import Case, recorded
 from laboratory.rows import ROWS, outcomes, program
@@ -415,6 +416,16 @@ def test_readings_within_milliseconds_of_a_renewal_leave_narrow_intervals() -> N
         assert outcome.answer.half_width is not None
         assert outcome.answer.half_width < 10
         assert outcome.answer.value == pytest.approx(outcome.target.truth, abs=2 * outcome.answer.half_width)
+
+
+def test_a_half_width_includes_the_executions_before_the_first_window() -> None:
+    """One region ran for 1.5 s in all, 65 ms of them in a window that had begun before any region."""
+    told = {outcome.region: outcome for outcome in draw(668).outcomes() if outcome.quantity == "energy"}
+    for region in ("r3", "r4"):
+        half_width = told[region].answer.half_width
+        assert half_width is not None
+        assert told[region].answer.value == pytest.approx(told[region].target.truth, abs=half_width)
+        assert half_width < 0.1 * told[region].target.truth
 
 
 def test_a_correction_that_takes_readings_for_those_of_another_renewal_is_undone() -> None:

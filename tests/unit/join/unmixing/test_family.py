@@ -11,6 +11,8 @@ from gpu_profile.catalogue.samples import Sample
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.unmixing.pools.family import SignalFamily
 from gpu_profile.join.unmixing.solving.design import Windows
+from gpu_profile.join.unmixing.windows.active_time import ActiveTime
+from gpu_profile.join.unmixing.windows.activities import Pieces
 
 
 def counted(growths: list[int], every_ms: int = 100) -> Timeline:
@@ -108,3 +110,28 @@ def test_readings_in_whole_watts_that_are_equal_by_chance_keep_their_windows() -
     found = fetched(SignalFamily(timeline, (rows.POWER_AVERAGE,), T0), [10_000, 20_000, 30_000])
     assert (np.diff(watts) == 0).sum() > 20
     assert len(found.ends) > 295
+
+
+def test_active_time_that_windows_leave_out_is_not_covered() -> None:
+    family = SignalFamily(averaged([100_000] * 10), (rows.POWER_AVERAGE,), T0 + 60 * MS)
+    fetched(family, [1000])
+    active = ActiveTime.of(
+        Pieces(np.array([0, 1]), T0 + MS * np.array([60, 150]), T0 + MS * np.array([90, 180])),
+        np.array([1, 1], np.int16),
+        np.zeros(2, np.int16),
+    )
+    family.count(active, 2)
+    # The first window began before the family. The executions of the last 200 ms may be in windows to come, except for
+    # the length of one of them.
+    assert family.uncovered(np.array([0.88, 0.06])) == pytest.approx([0.0, 0.03])
+    assert family.uncovered(np.array([0.88, 0.26])) == pytest.approx([0.0, 0.14])
+
+
+def test_active_time_is_covered_where_windows_cover_all_time() -> None:
+    family = SignalFamily(averaged([100_000] * 10), (rows.POWER_AVERAGE,), T0)
+    fetched(family, [1000])
+    active = ActiveTime.of(
+        Pieces(np.array([0]), np.array([T0]), np.array([T0 + 500 * MS])), np.array([1], np.int16), np.zeros(1, np.int16)
+    )
+    family.count(active, 2)
+    assert family.uncovered(np.array([0.5, 0.5])).tolist() == [0.0, 0.0]

@@ -165,6 +165,15 @@ class SignalFamily:
         covered_s[0] = max(0.0, self.covered_s - float(covered_s[1:].sum()))
         return covered_s
 
+    def uncovered(self, active_s: Floats) -> Floats:
+        """The part of each region's active time that no window covers, in s: at most the time that windows up to the
+        latest one leave out, and the length of a window. Later windows may still come. Column 0 has none."""
+        seen_s = (self.seen_ns - self.start_ns + self.length_ns) / NS_PER_S
+        left_out_s = max(0.0, min(float(active_s.sum()), seen_s) - self.covered_s)
+        uncovered_s = np.clip(active_s - self.covered(active_s), 0.0, left_out_s)
+        uncovered_s[0] = 0.0  # the rest is that of the measured total
+        return uncovered_s
+
     def merge(self, column: int, into: int) -> None:
         """Merge a column into another."""
         self._active_ns = sized(self._active_ns, 1 + max(column, into, len(self._active_ns) - 1))

@@ -383,7 +383,7 @@ class Mixture:
             rates = self._fit(self.lead).drawn_to(mean, mean) if mean > 0 and self.timed else np.zeros(0)
             parts = drawn(rates, self._joint(), covered_s, mean, measured)
             present = [region for region in regions if max(region, default=0) < min(len(active_s), self.columns)]
-            values = targets(parts, covered_s, present, self.best_rate, measured, mean)
+            values = targets(parts, covered_s, self.family.uncovered(active_s), present, self.best_rate, measured, mean)
             self._targeted = Targets(*values, now)
         return self._targeted
 
