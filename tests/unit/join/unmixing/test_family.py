@@ -123,8 +123,12 @@ def test_active_time_that_windows_leave_out_is_not_covered() -> None:
     family.count(active, 2)
     # The first window began before the family. The executions of the last 200 ms may be in windows to come, except for
     # the length of one of them.
-    assert family.uncovered(np.array([0.88, 0.06])) == pytest.approx([0.0, 0.03])
-    assert family.uncovered(np.array([0.88, 0.26])) == pytest.approx([0.0, 0.14])
+    for active_s, uncovered_s in ((0.06, 0.03), (0.26, 0.14)):
+        covered, uncovered = family.covered(np.array([0.88, active_s]))
+        assert (covered.tolist(), uncovered.tolist()) == (
+            pytest.approx([0.87, 0.03]),
+            pytest.approx([0.0, uncovered_s]),
+        )
 
 
 def test_active_time_is_covered_where_windows_cover_all_time() -> None:
@@ -134,4 +138,5 @@ def test_active_time_is_covered_where_windows_cover_all_time() -> None:
         Pieces(np.array([0]), np.array([T0]), np.array([T0 + 500 * MS])), np.array([1], np.int16), np.zeros(1, np.int16)
     )
     family.count(active, 2)
-    assert family.uncovered(np.array([0.5, 0.5])).tolist() == [0.0, 0.0]
+    covered, uncovered = family.covered(np.array([0.5, 0.5]))
+    assert (covered.tolist(), uncovered.tolist()) == ([0.5, 0.5], [0.0, 0.0])

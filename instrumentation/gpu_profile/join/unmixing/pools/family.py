@@ -156,23 +156,20 @@ class SignalFamily:
             self._active_ns[:columns] += passed[:, len(starts) :].sum(axis=1) - passed[:, : len(starts)].sum(axis=1)
         self._uncounted = []
 
-    def covered(self, active_s: Floats) -> Floats:
-        """The part of each column's active time that windows cover, in s. Column 0 is the time outside regions.
+    def covered(self, active_s: Floats) -> tuple[Floats, Floats]:
+        """The part of each column's active time that windows cover, in s, and the part of each region's that none does.
+        Column 0 is the time outside regions.
 
-        The rest has no part of the measured total: a program may run, or pause, while nobody samples.
+        The latter has no part of the measured total: a program may run, or pause, while nobody samples. It is at most
+        the time that the windows up to the latest one leave out, and the length of a window: others may still come.
         """
         covered_s = np.minimum(active_s, sized(self._active_ns, len(active_s)) / NS_PER_S)
         covered_s[0] = max(0.0, self.covered_s - float(covered_s[1:].sum()))
-        return covered_s
-
-    def uncovered(self, active_s: Floats) -> Floats:
-        """The part of each region's active time that no window covers, in s: at most the time that windows up to the
-        latest one leave out, and the length of a window. Later windows may still come. Column 0 has none."""
         seen_s = (self.seen_ns - self.start_ns + self.length_ns) / NS_PER_S
         left_out_s = max(0.0, min(float(active_s.sum()), seen_s) - self.covered_s)
-        uncovered_s = np.clip(active_s - self.covered(active_s), 0.0, left_out_s)
-        uncovered_s[0] = 0.0  # the rest is that of the measured total
-        return uncovered_s
+        uncovered_s: Floats = np.minimum(active_s - covered_s, left_out_s)
+        uncovered_s[0] = 0.0
+        return covered_s, uncovered_s
 
     def merge(self, column: int, into: int) -> None:
         """Merge a column into another."""

@@ -378,12 +378,12 @@ class Mixture:
         windows = self.n + (self.beside.n if self.beside is not None else 0)
         now = windows, self.family.covered_s, float(active_s[1:].sum())
         if self._targeted is None or self._targeted.of != now:
-            covered_s = self.family.covered(active_s)
+            covered_s, uncovered_s = self.family.covered(active_s)
             mean, regions = self.family.mean(self.lead) or 0.0, [[0], *self._regions()]
             rates = self._fit(self.lead).drawn_to(mean, mean) if mean > 0 and self.timed else np.zeros(0)
             parts = drawn(rates, self._joint(), covered_s, mean, measured)
             present = [region for region in regions if max(region, default=0) < min(len(active_s), self.columns)]
-            values = targets(parts, covered_s, self.family.uncovered(active_s), present, self.best_rate, measured, mean)
+            values = targets(parts, covered_s, uncovered_s, present, self.best_rate, measured, mean)
             self._targeted = Targets(*values, now)
         return self._targeted
 
