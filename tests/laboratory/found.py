@@ -77,6 +77,20 @@ FOUND: Final[Mapping[str, Case]] = {
         Region("c", 10.57, 182.0, duty=0.3, varies=0.02),
         loop_ms=83.0,
     ),
+    # No part as short was tried, so one of 21 ms explained the readings.
+    "two threads in loops, counter measures 14 ms": _case(
+        555, (replace(COUNTER, window_ms=13.99), GPM), 60.0,
+        Region("a", 13.7, 192.2, duty=0.4, activity=0.66, varies=0.02),
+        Region("b", 7.02, 440.4, activity=0.27, thread=1, varies=0.02),
+        Region("c", 8.74, 263.9, duty=0.8, activity=0.35, varies=0.02),
+        Region("d", 8.19, 431.0, activity=0.38, thread=1, varies=0.02),
+        Region("e", 8.7, 525.6, duty=0.9, activity=0.22, varies=0.02),
+        Region("f", 9.4, 529.9, activity=0.7, thread=1, varies=0.02),
+        Region("g", 10.09, 433.5, duty=0.7, activity=0.9, varies=0.02),
+        Region("h", 7.62, 276.6, activity=0.61, thread=1, varies=0.02),
+        jitter=0.02738, gap_ms=(0.0, 1.763), stamps=Stamps(marks_us=1.668), unmarked=Unmarked(0.006328),
+        physics=Physics(idle_w=113.1),
+    ),
     # Half a loop from the best timing was another one, between two points of the grid of lags.
     "loop of 11 ms, work in gaps": _case(
         3, (COUNTER, GPM), 40.0,

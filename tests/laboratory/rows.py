@@ -231,6 +231,12 @@ ROWS: Final[tuple[Row, ...]] = (
     _row("15: live as analysed, power and utilisation", "replay", sensors=(POWER, UTILIZATION)),
     Row("16: a service, 4 min, host-only regions", "violated", _service),
     _row("more: counter measures 25 of each 100 ms", sensors=_counter(window_ms=25.0)),
+    _row(
+        "more: counter measures 13 of each 100 ms, fixed order",
+        sensors=_counter(window_ms=13.0),
+        fixed=True,
+        jitter=0.05,
+    ),
     _row("more: counter renewed every 20 ms", sensors=_counter(period_ms=20.0)),
     _row("more: power over 25 ms renewed each 100 ms", sensors=_power(window_ms=25.0)),
     _row("more: power over 1 s", sensors=_power(window_ms=1000.0), seconds=120.0),

@@ -30,8 +30,9 @@ JITTERS_NS: Final = tuple(ms * _MS for ms in (1, 2, 5, 10, 20, 50))
 #: than 1 s (Yang et al., "Part-time Power Measurements", SC24).
 MEANS_NS: Final = tuple(round(25 * _MS * 2 ** (step / 2)) for step in range(-1, 12))
 SMOOTHINGS_NS: Final = tuple(round(15 * _MS * 2 ** (step * 0.7)) for step in range(9))
-#: Parts of its period that an energy counter may count for all of it, like the same boards' power.
-PARTS_NS: Final = tuple(round(12.5 * _MS * 2 ** (step / 2)) for step in range(1, 6))
+#: Parts of its period that an energy counter may count for all of it, like the same boards' power. The first one is
+#: the shortest window that gives rates.
+PARTS_NS: Final = tuple(round(12.5 * _MS * 2 ** (step / 2)) for step in range(6))
 #: The steps of the search for the period of such a sensor, as the movement of a renewal over all windows.
 PARTING_STEPS_NS: Final = (2_500_000, 1_000_000, 500_000, 250_000)
 #: The window of most boards (H100, H200).
