@@ -418,6 +418,21 @@ def _period(rng: Rng) -> Case:
     )
 
 
+def _two_loops(rng: Rng) -> Case:
+    """A program trains and evaluates in turns, or one after the other: two loops of different regions."""
+    made = _usual(rng, count=2 * int(rng.integers(2, 5)), fixed=True)
+    turn_s = log_uniform(rng, 2, 15)
+
+    def bend(ran: Executions) -> Executions:
+        first = ran.starts / PER_S / turn_s % 2 < 1
+        runs = first == (ran.regions < len(made.regions) // 2)
+        gaps, lengths = _gaps(ran)[runs], (ran.ends - ran.starts)[runs]
+        ends = np.cumsum(gaps + lengths)
+        return _only(ran, runs)._replace(starts=ends - lengths, ends=ends)
+
+    return _staged(rng, _bent(made, bend, 2.5))
+
+
 KINDS: Final[Mapping[str, Callable[[Rng], Case]]] = {
     "fan hunts": _fan,
     "clocks ramp up after idling": _ramp,
@@ -435,6 +450,7 @@ KINDS: Final[Mapping[str, Callable[[Rng], Case]]] = {
     "loop near a rational": _rational,
     "sensor hiccups": _hiccups,
     "period changes once": _period,
+    "two loops in turns": _two_loops,
 }
 #: Kinds with work outside all regions.
 UNMARKED: Final = frozenset({"asynchronous tails", "copy after one region", "frames of a neighbour"})
