@@ -165,7 +165,7 @@ def _added(world: World, starts: Ints, ends: Ints, watts: Floats | float) -> Wor
     )
 
 
-def _usual(rng: Rng, **options: Any) -> Program:
+def usual(rng: Rng, **options: Any) -> Program:
     low, fixed = log_uniform(rng, 1.5, 8), rng.random() < 0.5
     drawn: dict[str, Any] = {
         "count": int(rng.integers(3, 8)),
@@ -178,11 +178,11 @@ def _usual(rng: Rng, **options: Any) -> Program:
     return program(int(rng.integers(1 << 30)), **(drawn | options))
 
 
-def _bent(made: Program, bend: Bend, spare: float = 1.0) -> Program:
+def bent(made: Program, bend: Bend, spare: float = 1.0) -> Program:
     return Bent(**vars(made), bend=bend, spare=spare)
 
 
-def _staged(rng: Rng, made: Program, sensors: Sensors = (), **stage: Any) -> Case:
+def staged(rng: Rng, made: Program, sensors: Sensors = (), **stage: Any) -> Case:
     """A staged case, by default on usual sensors."""
     sets: list[Sensors] = [(COUNTER, GPM), (COUNTER, UTILIZATION), (POWER, UTILIZATION)]
     drawn, seconds = sets[int(rng.choice(3, p=[0.45, 0.35, 0.2]))], float(rng.choice([20.0, 30.0, 40.0]))
@@ -202,7 +202,7 @@ def _fan(rng: Rng) -> Case:
         leak = 1 + size * np.interp(phase, [0, turn, 1], [-1, 1, -1])
         return replace(world, power=world.power * leak, unmarked=world.unmarked * leak, chance=world.chance * leak)
 
-    return _staged(rng, _usual(rng), device=device)
+    return staged(rng, usual(rng), device=device)
 
 
 def _ramp(rng: Rng) -> Case:
@@ -216,25 +216,25 @@ def _ramp(rng: Rng) -> Case:
             lack = lacks[-1] * float(np.exp(-length / PER_MS / ramp_ms))
         return 1 - np.array(lacks)[which] * np.exp(-ms / ramp_ms)
 
-    made = _usual(rng, pause_every_s=log_uniform(rng, 0.1, 1), pause_s=log_uniform(rng, 0.05, 0.4))
-    return _staged(rng, made, device=lambda world: _shaped(world, shape))
+    made = usual(rng, pause_every_s=log_uniform(rng, 0.1, 1), pause_s=log_uniform(rng, 0.05, 0.4))
+    return staged(rng, made, device=lambda world: _shaped(world, shape))
 
 
 def _predecessor(rng: Rng) -> Case:
     """The previous execution leaves the caches warm or cold."""
-    made, reach_ms = _usual(rng, fixed=False), log_uniform(rng, 2, 40)
+    made, reach_ms = usual(rng, fixed=False), log_uniform(rng, 2, 40)
     factors = rng.uniform(0.75, 1.25, (len(made.regions), len(made.regions)))
 
     def shape(ran: Executions, which: Ints, ms: Floats) -> Floats:
         after = factors[np.concatenate((ran.regions[:1], ran.regions[:-1])), ran.regions]
         return 1 + (after[which] - 1) * np.exp(-ms / reach_ms)
 
-    return _staged(rng, made, device=lambda world: _shaped(world, shape))
+    return staged(rng, made, device=lambda world: _shaped(world, shape))
 
 
 def _prefill(rng: Rng) -> Case:
     """A first part of constant length and a rest of variable length: longer executions draw less power."""
-    made = changed(_usual(rng), spread=0.7, long_share=uniform(rng, 0, 0.05), long_factor=uniform(rng, 2, 6))
+    made = changed(usual(rng), spread=0.7, long_share=uniform(rng, 0, 0.05), long_factor=uniform(rng, 2, 6))
     first = np.array([rng.choice([0, 0.1, 0.3, 0.5]) * each.length_ms for each in made.regions])
     high, low = uniform(rng, 1.1, 1.6), uniform(rng, 0.4, 0.9)
 
@@ -242,12 +242,12 @@ def _prefill(rng: Rng) -> Case:
         lasts = first[ran.regions][which]
         return np.where(lasts == 0, 1.0, np.where(ms < lasts, high, low))
 
-    return _staged(rng, made, device=lambda world: _shaped(world, shape))
+    return staged(rng, made, device=lambda world: _shaped(world, shape))
 
 
 def _hits(rng: Rng) -> Case:
     """Cache hits come in runs. They are shorter and draw another power. Within a region they count as chance."""
-    made, share, run, more = _usual(rng), uniform(rng, 0.3, 0.8), log_uniform(rng, 1, 60), uniform(rng, 0.4, 1.4)
+    made, share, run, more = usual(rng), uniform(rng, 0.3, 0.8), log_uniform(rng, 1, 60), uniform(rng, 0.4, 1.4)
     hit_is, seed = rng.choice([1.0, uniform(rng, 0.3, 0.7)], len(made.regions)), int(rng.integers(1 << 30))
 
     def bend(ran: Executions) -> Executions:
@@ -259,12 +259,12 @@ def _hits(rng: Rng) -> Case:
         usual = np.bincount(ran.regions, lengths * ran.power_w) / np.maximum(np.bincount(ran.regions, lengths), 1)
         return ran._replace(chance_w=ran.power_w - usual[ran.regions])
 
-    return _staged(rng, _bent(made, bend, 3.0))
+    return staged(rng, bent(made, bend, 3.0))
 
 
 def _tails(rng: Rng) -> Case:
     """Work from a region that continues for some ms after it, in parallel with the following work."""
-    made, seed = _usual(rng), int(rng.integers(1 << 30))
+    made, seed = usual(rng), int(rng.integers(1 << 30))
     tail_ms, watts = (
         rng.choice([0, 1], len(made.regions)) * log_uniform(rng, 0.3, 5),
         rng.uniform(30, 200, len(made.regions)),
@@ -275,16 +275,16 @@ def _tails(rng: Rng) -> Case:
         lasts = tail_ms[ran.regions] * np.random.default_rng(seed).uniform(0.5, 1.5, len(ran.ends)) * PER_MS
         return _added(world, ran.ends, ran.ends + np.rint(lasts).astype(np.int64), watts[ran.regions])
 
-    return _staged(rng, made, device=device)
+    return staged(rng, made, device=device)
 
 
 def _copy(rng: Rng) -> Case:
     """Unmarked work after each execution of one region, for 3 to 8 % of the time."""
-    made = _usual(rng, fixed=True)
+    made = usual(rng, fixed=True)
     place, share = int(rng.integers(1, len(made.regions) + 1)), uniform(rng, 0.03, 0.08)
     copy = Region("copy", share * sum(each.length_ms for each in made.regions), uniform(rng, 120, 500))
     made = replace(made, regions=(*made.regions[:place], copy, *made.regions[place:]))
-    return _staged(rng, _bent(made, lambda ran: ran._replace(marked=ran.regions != place)))
+    return staged(rng, bent(made, lambda ran: ran._replace(marked=ran.regions != place)))
 
 
 def _frames(rng: Rng) -> Case:
@@ -294,12 +294,12 @@ def _frames(rng: Rng) -> Case:
     lasts = round(log_uniform(rng, 1.5, 8) * PER_MS)
     frames = np.concatenate([np.arange(start, start + length / 1000, 1 / fps) for start, length in sessions])
     starts = np.rint(frames * PER_S).astype(np.int64)
-    return _staged(rng, _usual(rng), device=lambda world: _added(world, starts, starts + lasts, watts))
+    return staged(rng, usual(rng), device=lambda world: _added(world, starts, starts + lasts, watts))
 
 
 def _traffic(rng: Rng) -> Case:
     """Cold executions take longer and draw another power. Requests of one to three other sorts follow later."""
-    made, seed, at_s = _usual(rng), int(rng.integers(1 << 30)), np.sort(rng.uniform(3, 30, rng.integers(1, 4)))
+    made, seed, at_s = usual(rng), int(rng.integers(1 << 30)), np.sort(rng.uniform(3, 30, rng.integers(1, 4)))
     longer, colder, decay_s, sorts = (
         log_uniform(rng, 0.1, 3),
         uniform(rng, -0.4, 0.3),
@@ -315,13 +315,13 @@ def _traffic(rng: Rng) -> Case:
         comes = np.random.default_rng(seed).random(len(cold)) < mix[sort]
         return _only(_powered(ran, made, more[sort] * (1 + colder * cold)), comes)
 
-    return _staged(rng, _bent(made, bend))
+    return staged(rng, bent(made, bend))
 
 
 def _batches(rng: Rng) -> Case:
     """A varying load changes the batch size: length and power are correlated, and neighbours are similar."""
     made, spread, memory_s, by_batch = (
-        _usual(rng),
+        usual(rng),
         uniform(rng, 0.1, 0.5),
         log_uniform(rng, 0.05, 8),
         uniform(rng, -0.5, 0.7),
@@ -336,12 +336,12 @@ def _batches(rng: Rng) -> Case:
         batch = np.exp(spread * np.clip(load, -2, 2))
         return _powered(_paced(ran, batch), made, batch**by_batch)
 
-    return _staged(rng, _bent(made, bend, 2.0))
+    return staged(rng, bent(made, bend, 2.0))
 
 
 def _late(rng: Rng) -> Case:
     """Stamps late by region (half as much at starts) and by the busy share of the last 0.2 s, up to 4 ms."""
-    made = _usual(rng, gap_ms=(0.0, log_uniform(rng, 2, 20)), pause_every_s=log_uniform(rng, 0.3, 2), pause_s=0.2)
+    made = usual(rng, gap_ms=(0.0, log_uniform(rng, 2, 20)), pause_every_s=log_uniform(rng, 0.3, 2), pause_s=0.2)
     by_region, by_load, seed = (
         rng.uniform(0.05, 2, len(made.regions)),
         log_uniform(rng, 0.1, 3),
@@ -357,13 +357,13 @@ def _late(rng: Rng) -> Case:
         # Stamps of a thread never decrease.
         return np.maximum.accumulate(stamps.T.ravel()).reshape(-1, 2).T
 
-    return _staged(rng, made, late=late)
+    return staged(rng, made, late=late)
 
 
 def _pauses(rng: Rng) -> Case:
     """A garbage collector or a lock stops some executions before or after their work, and the device idles."""
     longer, first = log_uniform(rng, 5, 25), bool(rng.random() < 0.5)
-    made = changed(_usual(rng), long_share=log_uniform(rng, 0.003, 0.03), long_factor=longer)
+    made = changed(usual(rng), long_share=log_uniform(rng, 0.003, 0.03), long_factor=longer)
     typical = np.array([region.length_ms for region in made.regions])
 
     def shape(ran: Executions, which: Ints, ms: Floats) -> Floats:
@@ -374,7 +374,7 @@ def _pauses(rng: Rng) -> Case:
         )
         return works.astype(np.float64)
 
-    return _staged(rng, made, device=lambda world: _shaped(world, shape, stops=True))
+    return staged(rng, made, device=lambda world: _shaped(world, shape, stops=True))
 
 
 def _twelve(rng: Rng) -> Case:
@@ -388,7 +388,7 @@ def _twelve(rng: Rng) -> Case:
             kept[np.random.default_rng([seed, rare]).permutation(np.flatnonzero(ran.regions == rare))[times:]] = False
         return _only(ran, kept)
 
-    return _staged(rng, _bent(_usual(rng, count=12, fixed=False, outer=outer), bend))
+    return staged(rng, bent(usual(rng, count=12, fixed=False, outer=outer), bend))
 
 
 def _rational(rng: Rng) -> Case:
@@ -396,9 +396,9 @@ def _rational(rng: Rng) -> Case:
     over, under = [(2, 3), (3, 4), (4, 5), (5, 4), (4, 3), (5, 3), (7, 4), (5, 2), (7, 3)][int(rng.integers(9))]
     loop_ms = 100 * over / under * (1 + log_uniform(rng, 1e-5, 1e-2) * float(rng.choice([-1, 1])))
     loop: dict[str, Any] = {"fixed": True, "jitter": 0.0, "loop_ms": loop_ms, "gap_ms": (0.5, 0.5), "stamps": LATE}
-    made = _usual(rng, **loop | {"count": int(rng.integers(2, 6))})
+    made = usual(rng, **loop | {"count": int(rng.integers(2, 6))})
     made, drift = changed(made, profile=rng.choice(["all", "first"])), rng.choice([0.0, log_uniform(rng, 1e-4, 1e-2)])
-    return _staged(rng, _bent(made, lambda ran: _paced(ran, 1 + drift * np.linspace(-0.5, 0.5, len(ran.starts))), 1.1))
+    return staged(rng, bent(made, lambda ran: _paced(ran, 1 + drift * np.linspace(-0.5, 0.5, len(ran.starts))), 1.1))
 
 
 def _hiccups(rng: Rng) -> Case:
@@ -406,21 +406,19 @@ def _hiccups(rng: Rng) -> Case:
     board, twice = COUNTER if rng.random() < 0.7 else POWER, log_uniform(rng, 0.01, 0.3)
     stuck, stalled = (_stretches(rng, log_uniform(rng, 1, 8), 150, 1500) for _ in range(2))
     erratic = Erratic(**vars(board), stuck=stuck, stalled=stalled, twice=twice)
-    return _staged(rng, _usual(rng), (erratic, Erratic(**vars(GPM), stalled=stalled)))
+    return staged(rng, usual(rng), (erratic, Erratic(**vars(GPM), stalled=stalled)))
 
 
 def _period(rng: Rng) -> Case:
     """Another client of the driver, or another power state, changes the renewal period of the board's sensor."""
     later = float(rng.choice([20, 50, 200])) if rng.random() < 0.5 else uniform(rng, 96, 104)
     board = COUNTER if rng.random() < 0.7 else POWER
-    return _staged(
-        rng, _usual(rng), (Erratic(**vars(board), change_s=uniform(rng, 6, 15), later_ms=later), UTILIZATION)
-    )
+    return staged(rng, usual(rng), (Erratic(**vars(board), change_s=uniform(rng, 6, 15), later_ms=later), UTILIZATION))
 
 
 def _two_loops(rng: Rng) -> Case:
     """A program trains and evaluates in turns, or one after the other: two loops of different regions."""
-    made = _usual(rng, count=2 * int(rng.integers(2, 5)), fixed=True)
+    made = usual(rng, count=2 * int(rng.integers(2, 5)), fixed=True)
     turn_s = log_uniform(rng, 2, 15)
 
     def bend(ran: Executions) -> Executions:
@@ -430,7 +428,7 @@ def _two_loops(rng: Rng) -> Case:
         ends = np.cumsum(gaps + lengths)
         return _only(ran, runs)._replace(starts=ends - lengths, ends=ends)
 
-    return _staged(rng, _bent(made, bend, 2.5))
+    return staged(rng, bent(made, bend, 2.5))
 
 
 KINDS: Final[Mapping[str, Callable[[Rng], Case]]] = {

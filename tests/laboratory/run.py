@@ -28,9 +28,10 @@ from laboratory import mixes
 from laboratory.kinds import KIND_ROWS
 from laboratory.rows import ROWS, Row
 from laboratory.score import Outcome, Verdict, verdict
+from laboratory.starved import STARVED_ROWS
 
 #: The table of cases, and the kinds that were not used in the development of the estimator.
-EVERY: Final = (*ROWS, *KIND_ROWS)
+EVERY: Final = (*ROWS, *KIND_ROWS, *STARVED_ROWS)
 SEEDS: Final = 30
 MIXED: Final = 200
 #: Most printed confident errors of a row.

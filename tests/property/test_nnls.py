@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.solving import least_squares
-from gpu_profile.join.unmixing.solving.equations import LeftOut, Sums, rates_of_each
 from gpu_profile.join.unmixing.solving.least_squares import bounded, nnls
+from gpu_profile.join.unmixing.solving.sums import LeftOut, Sums, rates_of_each
 
 
 class Problem:

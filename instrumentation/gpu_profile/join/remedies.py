@@ -16,6 +16,7 @@ _REMEDIES: Final[Mapping[str, str]] = {
     "too few": _LONGER,
     "are needed for an interval": _LONGER,
     "no samples of this device": DOCTOR,
+    "no samples describe": "give the sampler processor time, or sample in another process, as with the node's timeline",
     "no samples": _LONGER,
     "not identifiable yet": _LONGER,
     LOCK_STEP: "a longer run, other pauses or batch sizes, a stream, or one region around them helps",

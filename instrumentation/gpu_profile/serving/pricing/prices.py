@@ -80,12 +80,11 @@ class Prices:
     def _clustered(self, equations: Equations) -> Floats:
         """By how much each block of windows moves the solution: covers errors that neighbouring windows share."""
         equations.refer(self.solution[:, None], equations.seen)
-        sums = equations.blocks()[:, :, 0]
-        if len(sums) < _FEWEST_BLOCKS or not 0 < self.noise < math.inf:
+        apart = equations.blocks()[:, :, 0]
+        if len(apart) < _FEWEST_BLOCKS or not 0 < self.noise < math.inf:
             return np.zeros((0, len(self.solution)))
-        scores: Floats = sums @ self.covariance / self.noise
-        apart: Floats = (scores - scores.mean(axis=0)) * math.sqrt(len(sums) / (len(sums) - 1))
-        return apart
+        scores: Floats = apart @ self.covariance * (math.sqrt(len(apart) / (len(apart) - 1)) / self.noise)
+        return scores
 
     @property
     def outside_w(self) -> float:

@@ -113,6 +113,7 @@ def test_one_reason_is_one_line_with_its_regions_and_its_remedy(ordinary: Analys
         *(LOCK_STEP, TIMING, "too few samples (3)", "not identifiable yet: ±3 around 4", "no samples cover the region"),
         *(f"not identifiable: {group}" for group in ProbeGroup),
         "not identifiable: 3 ± 1 is not possible",
+        "no samples describe 40% of its time",
     ],
 )
 def test_every_refusal_of_a_rate_has_a_remedy(reason: str) -> None:

@@ -187,3 +187,9 @@ def test_the_typical_piece_of_a_column_is_the_one_that_most_of_its_time_is_in() 
     time = active((1, 0, 10), (1, 20, 50), (2, 60, 65))
     assert time.typical_ns(20)[:4].tolist() == [0, (10 * 10 + 30 * 30) / 40, 5, 0]
     assert active().typical_ns(3).tolist() == [0, 0, 0]
+
+
+def test_time_between_two_moments_may_be_of_long_pieces_only() -> None:
+    time = active((1, 0, 30), (2, 40, 45), (1, 45, 60), (3, 50, 90))
+    assert time.spent(10, 70, 20).tolist() == pytest.approx([0, 25, 5, 10, *[0] * 7, 5, 0, 5, *[0] * 6])
+    assert time.spent(10, 70, 20, least_ns=16).tolist() == pytest.approx([0, 20, 0, 10, *[0] * 9, 5, *[0] * 6])

@@ -113,3 +113,15 @@ def test_a_sensor_has_the_same_equations_alone_and_beside_another(sensor: Sensor
     assert shares == pytest.approx(expected[mine], abs=1e-12)
     varied = both.probes(active, probes, expected, np.array([rates, rates]), 0)[mine]
     assert alone.probes(active, probes, shares, rates, 0) == pytest.approx(varied, rel=1e-9, abs=1e-6)
+
+
+def test_a_long_window_counts_as_often_as_its_long_pieces_have_room_for_usual_ones() -> None:
+    ends = np.array([100, 200, 400, 1400, 2400], np.int64) * MS
+    windows = Windows(np.append(0, ends[:-1]), ends, np.ones((5, 1)))
+    starts = np.append(np.array([0, 450]), np.arange(1400, 2400, 10)) * MS
+    lasts = np.append(np.array([400, 800]), np.full(100, 8)) * MS
+    column = np.append([1, 2], np.full(100, 1))
+    active = ActiveTime.of(Pieces(column, starts, starts + lasts), column, column)
+    design = Design(windows, Sensor(), counts=False)
+    assert design.times(active, 3, 100 * MS).tolist() == [1, 1, 1, 8, 1]
+    assert design.times(active, 3, 0).tolist() == [1] * 5

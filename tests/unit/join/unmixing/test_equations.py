@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from gpu_profile.join.unmixing.solving.equations import Equations, LeftOut, Sums, packed, unpacked
+from gpu_profile.join.unmixing.solving.equations import Equations, packed, unpacked
+from gpu_profile.join.unmixing.solving.sums import LeftOut, Sums
 from gpu_profile.join.unmixing.windows.probes import Probe, ProbeKind
 
 PROBES = (Probe(ProbeKind.LENGTH, 1), Probe(ProbeKind.LENGTH, 2), Probe(ProbeKind.LAG))
@@ -94,3 +95,47 @@ def test_unclear_windows_are_beyond_the_rates_that_no_mixture_reaches(low: float
     )
     assert sums.left_out == LeftOut(2, 0, low, high)
     assert sums.beyond(np.array([50.0, 200.0, 0.0])) == beyond
+
+
+def test_a_window_that_counts_several_times_is_as_many_windows_and_still_one_distinct_one() -> None:
+    shares, values, probes = windows(1, 20)
+    times = np.ones(20, np.int64)
+    times[7] = 5
+    counted, repeated = Equations(PROBES), Equations(PROBES)
+    counted.add(shares, values, probes, times)
+    repeated.add(*(np.repeat(part, times, axis=0) for part in (shares, values, probes)))
+    assert counted.gram == pytest.approx(repeated.gram)
+    assert counted.moment == pytest.approx(repeated.moment)
+    assert (counted.n, counted.distinct, repeated.distinct) == (24, 20, 24)
+
+
+def test_windows_that_are_left_out_change_no_rate_and_show_by_how_much_the_means_differ() -> None:
+    shares, _, _ = windows(2, 40)
+    rates = np.array([20.0, 300.0, 100.0])
+    shares[10:14] = np.eye(3)[1]
+    values, near = shares @ rates, np.ones(40, bool)
+    values[10:14], near[10:14] = 50.0, False
+    equations = Equations(columns=3)
+    equations.add(shares[:5], values[:5])
+    equations.refer(rates[:, None], equations.seen)
+    equations.add(shares[5:], values[5:], near=near[5:])
+    equations = equations.copy().with_probes(PROBES).without_probes(np.ones(3))
+    assert np.linalg.solve(equations.gram, equations.moment[:, 0]) == pytest.approx(rates)
+    # 4 windows of the region alone, each 250 below its rate.
+    own = shares[near, 1].sum()
+    assert equations.left_out(0) == pytest.approx([0.0, -1000 / own, 0.0], abs=1e-3)
+
+
+def test_a_block_that_is_not_full_has_a_smaller_share_of_the_sum_of_all() -> None:
+    shares, values, _ = windows(3, 28)
+    equations = Equations(columns=3)
+    equations.add(shares[:2], values[:2])
+    equations.refer(np.array([[20.0], [300.0], [100.0]]), equations.seen)
+    equations.add(shares[2:], values[2:] + 30.0)
+    apart = equations.blocks()
+    assert apart.sum(axis=0) == pytest.approx(np.zeros((3, 1)), abs=1e-3)
+    twice = Equations(columns=3)
+    twice.add(shares[:2], values[:2])
+    twice.refer(np.array([[100.0], [200.0], [0.0]]), twice.seen)
+    twice.add(shares[2:], values[2:] + 30.0)
+    assert twice.blocks().shape == apart.shape

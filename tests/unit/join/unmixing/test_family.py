@@ -120,7 +120,7 @@ def test_active_time_that_windows_leave_out_is_not_covered() -> None:
         np.array([1, 1], np.int16),
         np.zeros(2, np.int16),
     )
-    family.count(active, 2)
+    family.count(active, 2, 0)
     # The first window began before the family. The executions of the last 200 ms may be in windows to come, except for
     # the length of one of them.
     for active_s, uncovered_s in ((0.06, 0.03), (0.26, 0.14)):
@@ -137,6 +137,6 @@ def test_active_time_is_covered_where_windows_cover_all_time() -> None:
     active = ActiveTime.of(
         Pieces(np.array([0]), np.array([T0]), np.array([T0 + 500 * MS])), np.array([1], np.int16), np.zeros(1, np.int16)
     )
-    family.count(active, 2)
+    family.count(active, 2, 0)
     covered, uncovered = family.covered(np.array([0.5, 0.5]))
     assert (covered.tolist(), uncovered.tolist()) == ([0.5, 0.5], [0.0, 0.0])

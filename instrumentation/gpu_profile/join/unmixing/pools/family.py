@@ -12,9 +12,11 @@ import numpy.typing as npt
 from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.history.timeline import Floats, Ints, Timeline
+from gpu_profile.join.unmixing.pools.unmeasured import Unmeasured
 from gpu_profile.join.unmixing.solving.design import Windows
 from gpu_profile.join.unmixing.solving.equations import sized
 from gpu_profile.join.unmixing.windows.active_time import ActiveTime
+from gpu_profile.join.unmixing.windows.sensor import Sensor
 from gpu_profile.units import NS_PER_S
 
 #: Signals with common windows. The first of a family leads: its residual determines the timing of all.
@@ -44,6 +46,8 @@ _SILENT: Final = 10
 _LONGEST_SILENCE_NS: Final = 10 * NS_PER_S
 #: A counter missed a renewal if it grows only after this multiple of its usual time.
 _STUCK: Final = 1.7
+#: Windows whose median length is the usual one.
+_SEVERAL: Final = 5
 #: Readings that repeat the one before are ignored if at most this share does. A larger share means that they are read
 #: more often than they are renewed, or that the device is steady.
 _FEW_REPEATED: Final = 0.3
@@ -61,9 +65,12 @@ class SignalFamily:
         #: Fetched windows, the time that they cover, and each signal's integral over them.
         self.n = 0
         self.covered_s = 0.0
+        #: The usual length of a window, by the latest fetch of several.
+        self.usual_ns = 0
         #: By column: its active time in fetched windows, and the stretches of these windows that are not in it yet.
         self._active_ns: Floats = np.zeros(1)
         self._uncounted: list[tuple[Ints, Ints]] = []
+        self.unmeasured = Unmeasured(signals[0])
         self.measured: Floats = np.zeros(len(self.signals))
         #: Windows in which a counter grew, and the time that they took, with the windows without growth before them.
         self._grown, self._took_ns = 0, 0
@@ -95,6 +102,10 @@ class SignalFamily:
         """The mean length of a window."""
         return round(self.covered_s * NS_PER_S / max(1, self.n))
 
+    def usual_of(self, sensor: Sensor) -> int:
+        """The usual time between readings that describe all of the time since the one before; 0 for other sensors."""
+        return self.usual_ns if not sensor.window_ns or self.lead.kind is Kind.COUNTER else 0
+
     def mean(self, signal: Signal) -> float | None:
         """The device's own mean over all windows."""
         return float(self.measured[self.signals.index(signal)]) / self.covered_s if self.covered_s else None
@@ -106,7 +117,13 @@ class SignalFamily:
         starts, ends, masses = columns[0].edges(self.seen_ns, until_ns)
         if self.lead.kind is Kind.COUNTER and self.lead not in IMMEDIATE:
             starts, ends, masses = self._joined(starts, ends, masses)
-        self.seen_ns = int(ends[-1]) if len(ends) else max(self.seen_ns, until_ns - _LONGEST_SILENCE_NS)
+        since_ns, silent_ns = self.seen_ns, until_ns - _LONGEST_SILENCE_NS
+        self.seen_ns = int(ends[-1]) if len(ends) else max(since_ns, silent_ns)
+        if len(ends):
+            self.unmeasured.note(since_ns, starts, ends, self.usual_ns)
+        elif silent_ns > since_ns:
+            silent = np.array([silent_ns])
+            self.unmeasured.note(since_ns, silent, silent, self.usual_ns)
         keep = (starts >= self.start_ns) & (ends > starts)
         taken = np.zeros((len(ends), len(columns)))
         taken[:, 0] = masses
@@ -132,6 +149,8 @@ class SignalFamily:
         scale = np.array([column.signal.quantum / unit for column in columns])
         windows = Windows(starts[keep], ends[keep], taken[keep] * scale)
         self.n += len(windows.ends)
+        if len(windows.ends) >= _SEVERAL:
+            self.usual_ns = int(np.median(windows.ends - windows.starts))
         self.covered_s += float((windows.ends - windows.starts).sum()) / NS_PER_S
         if len(windows.ends):
             apart = windows.starts[1:] != windows.ends[:-1]
@@ -146,10 +165,12 @@ class SignalFamily:
     @property
     def needs_ns(self) -> int:
         """The time from which windows still need active time to be counted: `seen_ns` if only later ones do."""
-        return int(self._uncounted[0][0][0]) if self._uncounted else self.seen_ns
+        needs_ns = int(self._uncounted[0][0][0]) if self._uncounted else self.seen_ns
+        return min(needs_ns, self.unmeasured.since_ns or needs_ns)
 
-    def count(self, active: ActiveTime, columns: int) -> None:
-        """Add up the active time in the windows fetched since the last call."""
+    def count(self, active: ActiveTime, columns: int, window_ns: int) -> None:
+        """Add up the active time in the windows fetched since the last call. A reading is a mean over `window_ns`."""
+        self.unmeasured.count(active, columns, window_ns)
         for starts, ends in self._uncounted:
             passed = active.until(np.concatenate((starts, ends)), columns)
             self._active_ns = sized(self._active_ns, max(columns, len(self._active_ns)))
@@ -176,6 +197,7 @@ class SignalFamily:
         self._active_ns = sized(self._active_ns, 1 + max(column, into, len(self._active_ns) - 1))
         self._active_ns[into] += self._active_ns[column]
         self._active_ns[column] = 0.0
+        self.unmeasured.merge(column, into)
 
     def _fresh(self, windows: Windows) -> npt.NDArray[np.bool_]:
         """Which windows have a reading that was renewed since the one before, judged by its value."""
@@ -226,6 +248,7 @@ class SignalFamily:
         self.start_ns = self.seen_ns = since_ns
         self._still_ns = None
         self._uncounted = []
+        self.unmeasured.restart()
 
 
 def _places(rows: tuple[Ints, Ints, Ints], starts: Ints, ends: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:

@@ -84,11 +84,10 @@ class Mixture:
         self._shares, self._equations, self._steadying = Shares(), Equations(), Steadying(self.lead)
         self._settled = Equations()  # as of the last time the timing was beyond doubt; they survive a new search
         self._watch, self._waiting, self._kept = ResidualWatch(), list[Windows](), list[Windows]()
-        self._schedule, self.searches = SearchSchedule(), 0
+        self._schedule, self.searches, self._effect = SearchSchedule(), 0, 1.0  # windows that equal one independent one
         #: The timings that the latest search could not rule out, and by column each signal's rates under its rivals.
         self._candidates: tuple[Sensor, ...] = ()
         self.others: list[list[Floats]] = []
-        self._effect = 1.0  # how many windows equal one independent window, by the latest search
         self._fits, self.period = dict[int, Fit](), PeriodSums()  # the windows of the pool's present period
 
     @property
@@ -147,7 +146,7 @@ class Mixture:
 
     def take(self, active: ActiveTime, columns: int, *, final: bool = False) -> None:
         """Add the fetched windows. `active` reaches back to `needs_ns`, and has `columns` columns."""
-        self.family.count(active, columns)
+        self.family.count(active, columns, self.sensor.length_ns)
         fresh, self._waiting = self._waiting, []
         if self.locked and fresh and self.sensor.refuted(self.lead, np.concatenate([w.ends for w in fresh])):
             # A higher read rate than before reveals more of the sensor's timing.
@@ -179,25 +178,27 @@ class Mixture:
         self._fits.clear()  # each takes as much memory as all equations
         self._unseen.add(windows, active, columns)
         rows = self._rows(windows, active, columns, self.sensor, self._equations.probes, self._reference)
-        for shares, values, probes in rows:
-            self.period.add(shares, values)
-            watched = self.locked and self.lead not in IMMEDIATE
+        watched = self.locked and self.lead not in IMMEDIATE
+        for shares, values, probes, times in rows:
+            self.period.add(shares, values, times)
             steady, factors = self._steadying.divided(shares, values, self.family.length_ns)
-            near = self._near(probes, shares, steady[:, 0]) if watched else slice(None)
-            self._equations.add(shares[near], steady[near], probes[near])
-            self._equations.taking(self._steadying.taken_by(factors[near], shares[near]))
+            # The value of a long window hardly depends on the moments of its ends.
+            near = self._near(probes, shares, steady[:, 0]) | (times > 1) if watched else times > 0
+            self._equations.add(shares, steady, probes, times, near)
+            self._equations.taking(self._steadying.taken_by(factors[near], (shares * times[:, None])[near]))
 
     def _rows(
         self, windows: Windows, active: ActiveTime, columns: int, sensor: Sensor, probes: Sequence[Probe],
         reference: Floats,
     ) -> Iterator[Rows]:  # fmt: skip
         """The equations of windows, in chunks. The probes of the timing are weighted by the rates `reference`."""
+        usual_ns, counts = self.family.usual_of(sensor), self.lead.kind is Kind.COUNTER
         for part in windows.parts():
-            design = Design(part, sensor, counts=self.lead.kind is Kind.COUNTER)
+            design = Design(part, sensor, counts=counts, usual_ns=usual_ns)
             shares = design.shares(active, columns)
             if len(shares):
-                around = reference, self._origin_ns, self._tails
-                yield shares, design.values, design.probes(active, probes, shares, *around)
+                effects = design.probes(active, probes, shares, reference, self._origin_ns, self._tails)
+                yield shares, design.values, effects, design.times(active, columns, usual_ns)
 
     # ------------------------------------------------------------------ the timing
 
@@ -259,7 +260,7 @@ class Mixture:
             equations.add(*each)
         if not equations.n:
             return []
-        errors = self._stamps.errors(equations.columns, equations.n, 1 / self._length_ns(sensor)).by_unmarked
+        errors = self._stamps.errors(equations.columns, equations.distinct, 1 / self._length_ns(sensor)).by_unmarked
         fits = [self._solved(equations, i, effect=self._effect, errors=errors) for i in range(len(self.signals))]
         return [np.array([fit.if_unmarked, np.clip(fit.steady, 0.0, self.family.most)]) for fit in fits]
 
@@ -300,7 +301,7 @@ class Mixture:
         self._settle(self._solved(start=self._watch.variances))
 
     def _near(self, probes: Floats, shares: Floats, values: Floats) -> npt.NDArray[np.bool_]:
-        """Which new windows the rates predict well. If too few do, the search for the timing begins again."""
+        """Which windows the rates predict well. If too few, the search for the timing begins again."""
         if self._watch.due(self.n):
             fit = self._solved(start=self._watch.variances)
             self._reference = fit.rates
@@ -320,15 +321,14 @@ class Mixture:
 
     def rate(self, signal: Signal, weights: Floats) -> Rate:
         """The device's rate while columns are active, weighted by active times, in base units (counters: per s)."""
-        fit = self._fit(signal)
-        used = np.flatnonzero(weights)
-        share = sized(weights[used] @ self._joint(used), self.columns)
-        if not share.any():
+        fit, used = self._fit(signal), np.flatnonzero(weights)
+        weights = sized(weights[used] @ self._joint(used), self.columns)
+        if not weights.any():
             return Rate(0.0, np.inf, 0, "no samples yet")
-        rate = self._unseen.widened(fit, share / share.sum())
-        edge = TIMING if self.sensor.extreme else ""
-        doubt = self._expected.doubt(self._effect, unexpected=self.unexpected) if self._expected else edge
-        if reason := self.untrusted or doubt:
+        weights = weights / weights.sum()
+        rate = self.family.unmeasured.widened(self._unseen.widened(fit, weights), fit, weights, self._active_s())
+        doubt = self._expected.doubt(self._effect, unexpected=self.unexpected) if self._expected else ""
+        if reason := self.untrusted or doubt or (TIMING if self.sensor.extreme and not self._expected else ""):
             return rate._replace(half_width=np.inf, reason=reason)
         if not self.timed:
             return rate._replace(half_width=np.inf, reason=f"too few samples ({rate.n})")
@@ -349,7 +349,8 @@ class Mixture:
         """The contribution of stamp errors to the equations."""
         if self.lead in IMMEDIATE or not self.n:
             return None
-        return self._stamps.errors(self._equations.columns, self.n, 1 / self._length_ns(self.sensor))
+        shape = self._equations.columns, self._equations.distinct
+        return self._stamps.errors(*shape, 1 / self._length_ns(self.sensor))
 
     def _length_ns(self, sensor: Sensor) -> int:
         """The time over which a reading averages."""
@@ -383,8 +384,8 @@ class Mixture:
             rates = self._fit(self.lead).drawn_to(mean, mean) if mean > 0 and self.timed else np.zeros(0)
             parts = drawn(rates, self._joint(), covered_s, mean, measured)
             present = [region for region in regions if max(region, default=0) < min(len(active_s), self.columns)]
-            values = targets(parts, covered_s, uncovered_s, present, self.best_rate, measured, mean)
-            self._targeted = Targets(*values, now)
+            time = covered_s, uncovered_s, self.family.unmeasured.missed_s(len(covered_s))
+            self._targeted = Targets(*targets(parts, *time, present, self.best_rate, measured, mean), now)
         return self._targeted
 
     def merge(self, column: int, into: int) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from gpu_profile.history.timeline import Floats
+from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH, Z95, Rate, not_yet
 from gpu_profile.join.unmixing.solving.unmix import LOCK_STEP, WINDOWS_PER_RATE
 
@@ -39,8 +39,11 @@ class PeriodSums:
         result: list[float] = (self._sum / max(1, self.n)).tolist()
         return result
 
-    def add(self, shares: Floats, values: Floats) -> None:
-        """Add windows: the share of each in which each column was active, `[n, columns]`, and `values[n, signals]`."""
+    def add(self, shares: Floats, values: Floats, times: Ints | None = None) -> None:
+        """Add windows: the share of each in which each column was active, `[n, columns]`, and `values[n, signals]`.
+        Each is added as often as `times[n]` says, else once."""
+        if times is not None and times.max(initial=1) > 1:
+            shares, values = shares.repeat(times, axis=0), values.repeat(times, axis=0)
         size, outputs = shares.shape[1], values.shape[1]
         if outputs != self._moment.shape[1]:  # a signal has left its family, or these are the first windows
             PeriodSums.__init__(self, size, outputs)

@@ -4,7 +4,7 @@ Read in this order:
 
 - `region_columns`: the columns of the equations, one or two per region.
 - `stamp_edges`, `stamps`: bounds on the errors of host stamps; `unmarked`: executions without a mark, by the pauses.
-- `design`: the equations of windows under a timing; `equations`: their sums over all windows.
+- `design`: the equations of windows under a timing; `sums`, `equations`: their sums, without and with probes.
 - `least_squares`: the solution within bounds; `common_factor`: a slow factor of all regions' power.
 - `shrinkage`: the solution with each violation of the assumptions as large as the readings support.
 - `unmix`: a `rate` with its confidence interval, or its refusal and the reason.

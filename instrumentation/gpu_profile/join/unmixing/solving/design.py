@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints, Singles
-from gpu_profile.join.unmixing.solving.equations import LeftOut, Sums
+from gpu_profile.join.unmixing.solving.sums import LeftOut, Sums
 from gpu_profile.join.unmixing.windows.active_time import ActiveTime, Placed
 from gpu_profile.join.unmixing.windows.pauses import yield_to_program
 from gpu_profile.join.unmixing.windows.probes import PAUSES, VARIED, Probe, ProbeKind, run_time, slots_of
@@ -29,11 +29,13 @@ _PARTS: Final = 4
 _ALIKE: Final = 0.04
 #: A counter's growth over more periods than this is spread over this number: a gap of hours has tens of thousands.
 _MOST_PERIODS: Final = 16
+#: A sampler was starved during a window of more than this many usual ones. A missed renewal makes a window of two.
+STARVED: Final = 2.5
 #: The probes of the timing, in the order of their effects in `Design.probes`.
 _TIMING: Final = (ProbeKind.LAG, ProbeKind.LAG_DRIFT, ProbeKind.WINDOW)
 
-#: Rows of equations, one per window: shares, values and probes.
-Rows = tuple[Floats, Floats, Floats]
+#: Rows of equations, one per window: shares, values, probes, and how often each counts.
+Rows = tuple[Floats, Floats, Floats, Ints]
 
 
 class Windows(NamedTuple):
@@ -65,13 +67,14 @@ class Design:
     """The equations of windows under given sensor timings. `values[n, signals]` are the signals' means.
 
     `counts`: the masses are a counter's growth. Windows without a clear position between renewals are left out. For a
-    sensor that `follows` without a period, shares and means are weighted by the windows' lengths.
+    sensor that `follows` without a period, shares and means are weighted by the windows' lengths. `usual_ns` is the
+    usual length, if it is known.
 
     Several sensors must have the same `form`. Then `n` counts the windows of the first sensor, of the next, and so on:
     `rows` has each one's slice. `patterns` needs a single sensor, and `probes` sensors with equal windows.
     """
 
-    def __init__(self, windows: Windows, *sensors: Sensor, counts: bool) -> None:
+    def __init__(self, windows: Windows, *sensors: Sensor, counts: bool, usual_ns: float = 0) -> None:
         yield_to_program()
         placed = [sensor.placed(windows.ends) for sensor in sensors]
         self._sensors, sensor = placed, placed[0]
@@ -110,7 +113,9 @@ class Design:
         if sensor.follows:
             # Inaccurate moments move mass between short and long rows: weights by length keep the sums right.
             for rows in self.rows:
-                self._weights[rows] = np.sqrt(lengths[rows] / max(1.0, lengths[rows].sum()) * len(lengths[rows]))
+                usual_ns = usual_ns or lengths[rows].sum() / max(1, len(lengths[rows]))
+                starved = lengths[rows] > STARVED * usual_ns
+                self._weights[rows] = np.sqrt(np.where(starved, 1.0, lengths[rows] / max(1.0, usual_ns)))
         self.values: Floats = values * self._weights[:, None]
         self._look(placed, lengths, counts=counts)
 
@@ -146,6 +151,16 @@ class Design:
         self._placed: tuple[ActiveTime, Placed | None] | None = None
         if len(placed) == 1:
             self._moments, self._place = np.unique(self._moments, return_inverse=True)
+
+    def times(self, active: ActiveTime, columns: int, usual_ns: int) -> Ints:
+        """How often each row counts: once, or as often as `usual_ns` fits in the long pieces of a starved sampler's
+        window. So sums over rows are over time. Pieces are long from half of `usual_ns` on: the program may have
+        stopped with the sampler, and no other window shows that. Shorter executions have others like them."""
+        times = np.ones(len(self._ends), np.int64)
+        for i in np.flatnonzero(self._ends - self._starts > STARVED * usual_ns).tolist() if usual_ns else ():
+            spent = active.spent(int(self._starts[i]), int(self._ends[i]), columns, least_ns=usual_ns // 2)
+            times[i] = max(1, round(float(spent.sum()) / usual_ns))
+        return times
 
     @staticmethod
     def form(sensor: Sensor) -> tuple[int, ...]:

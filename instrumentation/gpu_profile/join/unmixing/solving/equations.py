@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints, Singles
-from gpu_profile.join.unmixing.solving.least_squares import least_of_each
 from gpu_profile.join.unmixing.windows.probes import Probe, ProbeKind
 
 #: Windows are summed in blocks of time. The differences between blocks show the correlation of neighbouring windows.
@@ -35,7 +33,8 @@ class Equations:
         size = len(self.probes) + columns
         #: For equations without probes: the mean of each former probe over its column's time.
         self.means: dict[Probe, float] = {}
-        self.n = 0
+        #: Windows, as often as they count; and each once.
+        self.n = self.distinct = 0
         #: The upper half of the symmetric `gram`: it takes most of the memory.
         self._upper: Floats = np.zeros(size * (size + 1) // 2)
         #: By signal: sums of products with each unknown, of values, and of their squares, and the highest value.
@@ -54,6 +53,8 @@ class Equations:
         #: By block: its windows, and the sums of the unknowns' columns times the residuals from the reference.
         self._blocks: list[tuple[int, Floats]] = []
         self._block = 1
+        #: The same sums over all windows that were left out; empty without such windows.
+        self._left_out: list[Singles] = []
 
     @property
     def gram(self) -> Floats:
@@ -91,7 +92,7 @@ class Equations:
         inner = gram[:p, :p] + np.diag(precision + _ROUNDING * own + (own <= 0))
         goes_with, left = np.linalg.solve(inner, gram[:p, p:]), np.linalg.solve(inner, moment[:p])
         into = around @ np.concatenate((-goes_with, np.eye(self.columns)))
-        result.n, result._block = self.n, self._block
+        result.n, result.distinct, result._block = self.n, self.distinct, self._block
         result.sum, result.highest = self.sum.copy(), self.highest.copy()
         result._upper = packed(gram[p:, p:] - gram[p:, :p] @ goes_with)
         result.moment = moment[p:] - gram[p:, :p] @ left
@@ -100,6 +101,7 @@ class Equations:
         result.covered = self.covered[p:].copy()
         result.reference = np.linalg.solve(around, self.reference)[p:].astype(np.float32)
         result._blocks = [(n, (into.T @ sums).astype(np.float32)) for n, sums in self._blocks]
+        result._left_out = [(into.T @ sums).astype(np.float32) for sums in self._left_out]
         return result
 
     def with_probes(self, probes: Sequence[Probe]) -> Equations:
@@ -112,6 +114,7 @@ class Equations:
         result.reference = np.pad(self.reference, ((p, 0), (0, 0)))
         result.covered = np.append(np.full(p, self.covered.any()), self.covered)
         result._blocks = [(n, (into.T @ sums).astype(np.float32)) for n, sums in self._blocks]
+        result._left_out = [(into.T @ sums).astype(np.float32) for sums in self._left_out]
         return result
 
     def _probe_means(self, probes: Sequence[Probe], columns: int) -> Floats:
@@ -133,11 +136,12 @@ class Equations:
     def copy(self) -> Equations:
         """An independent copy."""
         result = Equations(self.probes)
-        result.n, result._block = self.n, self._block
+        result.n, result.distinct, result._block = self.n, self.distinct, self._block
         result.means = dict(self.means)
         for name in ("_upper", "moment", "sum", "square", "highest", "total", "seen", "_taken", "reference", "covered"):
             setattr(result, name, getattr(self, name).copy())
         result._blocks = [(n, sums.copy()) for n, sums in self._blocks]
+        result._left_out = [sums.copy() for sums in self._left_out]
         return result
 
     @property
@@ -145,8 +149,11 @@ class Equations:
         """Columns so far, the one outside regions included."""
         return len(self.total) - len(self.probes)
 
-    def add(self, shares: Floats, values: Floats, probes: Floats | None = None) -> None:
-        """Add windows.
+    def add(
+        self, shares: Floats, values: Floats, probes: Floats | None = None, times: Ints | None = None,
+        near: npt.NDArray[np.bool_] | None = None,
+    ) -> None:  # fmt: skip
+        """Add windows, each as often as `times[n]` says, else once. Windows that are not `near[n]` are left out.
 
         `shares[n, k]` is the share of each window in which each column was active, `values[n]` or `values[n, s]` are
         the readings, and `probes[n, p]` the windows' probes.
@@ -154,6 +161,10 @@ class Equations:
         if not len(values):
             return
         probes = np.zeros((len(values), len(self.probes))) if probes is None else probes
+        self.distinct += len(values) if near is None else int(near.sum())
+        if times is not None and times.max() > 1:
+            shares, values, probes = (each.repeat(times, axis=0) for each in (shares, values, probes))
+            near = near if near is None else near.repeat(times)
         values = values[:, None] if values.ndim == 1 else values
         outputs = values.shape[1]
         if self.n == 0:
@@ -163,7 +174,14 @@ class Equations:
                 self.reference = np.zeros((len(self.total), outputs), np.float32)
         self._grow(shares.shape[1])
         rows = np.concatenate((probes, shares), axis=1)
-        size, products = rows.shape[1], _products(rows)
+        size = rows.shape[1]
+        if near is not None and not near.all():
+            self._left_out = self._left_out or [np.zeros_like(self.reference)]
+            self._left_out[0][:size] += rows[~near].T @ (values[~near] - rows[~near] @ self.reference[:size])
+            rows, shares, values = rows[near], shares[near], values[near]
+            if not len(values):
+                return
+        products = _products(rows)
         if size < len(self.total):
             products = np.pad(products, (0, len(self.total) - size))
         self._upper += packed(products)
@@ -242,9 +260,19 @@ class Equations:
         return followed
 
     def blocks(self) -> Floats:
-        """The sums of every block that is at least half full: `[blocks, unknowns, signals]`."""
-        full = [sums for n, sums in self._blocks if 2 * n >= self._block]
-        return np.array(full, np.float64).reshape(len(full), *self.moment.shape)
+        """By how much the sums of every block that is at least half full differ from its share of their total, whatever
+        solution they refer to: `[blocks, unknowns, signals]`."""
+        full = [block for block in self._blocks if 2 * block[0] >= self._block]
+        windows = np.array([float(n) for n, _ in full])
+        sums = np.array([each for _, each in full], np.float64).reshape(len(full), *self.moment.shape)
+        apart: Floats = sums - (windows / max(1.0, windows.sum()))[:, None, None] * sums.sum(axis=0)
+        return apart
+
+    def left_out(self, output: int) -> Floats:
+        """By column: the residuals of a signal in the windows that were left out, by which the mean of all of the
+        column's time differs."""
+        own = np.maximum(self.total[len(self.probes) :], 1e-9)
+        return self._left_out[0][len(self.probes) :, output] / own if self._left_out else np.zeros(self.columns)
 
     def _grow(self, columns: int) -> None:
         more = columns - self.columns
@@ -256,12 +284,14 @@ class Equations:
             self._blocks = [(n, np.pad(sums, ((0, more), (0, 0)))) for n, sums in self._blocks]
         if (more := len(self.total) - len(self.reference)) > 0:
             self.reference = np.pad(self.reference, ((0, more), (0, 0)))
+            self._left_out = [np.pad(sums, ((0, more), (0, 0))) for sums in self._left_out]
 
     def leave(self, outputs: list[int]) -> None:
         """Drop some of the signals."""
         if self.n:
             self.moment = np.delete(self.moment, outputs, axis=1)
             self.reference = np.delete(self.reference, outputs, axis=1)
+            self._left_out = [np.delete(sums, outputs, axis=1) for sums in self._left_out]
             self.sum, self.square, self.highest = (np.delete(a, outputs) for a in (self.sum, self.square, self.highest))
             self._blocks = [(n, np.delete(sums, outputs, axis=1)) for n, sums in self._blocks]
 
@@ -280,78 +310,18 @@ class Equations:
             self._taken = self.taken
             self._taken[:, into] += self._taken[:, column]
             self._taken[:, column] = 0.0
-        for _, sums in self._blocks:
+        every: list[npt.NDArray[Any]] = [*(sums for _, sums in self._blocks), *self._left_out]
+        for sums in every:
             sums[target] += sums[place]
         gone = [place, *(i for i, probe in enumerate(self.probes) if probe.column == column)]
         gram[gone], gram[:, gone] = 0.0, 0.0
         self.moment[gone], self.total[gone], self.seen[column] = 0.0, 0.0, 0
         self._upper = packed(gram)
-        for _, sums in self._blocks:
+        for sums in every:
             sums[gone] = 0.0
         # The array may belong to a solution that is in use elsewhere.
         self.reference = self.reference.copy()
         self.reference[gone] = 0.0
-
-
-class LeftOut(NamedTuple):
-    """Windows without equations. `unclear` ones may be on either side of a renewal; their values are from `low` to
-    `high`. In `contradicting` ones a counter grew in no time."""
-
-    unclear: int = 0
-    contradicting: int = 0
-    low: float = math.inf
-    high: float = -math.inf
-
-    def plus(self, other: LeftOut) -> LeftOut:
-        """Both sets of windows."""
-        counts = self.unclear + other.unclear, self.contradicting + other.contradicting
-        return LeftOut(*counts, min(self.low, other.low), max(self.high, other.high))
-
-
-class Sums(NamedTuple):
-    """Normal equations of `n` windows: sums of products of shares, of shares and values, of values."""
-
-    n: int
-    left_out: LeftOut
-    gram: Floats
-    moment: Floats
-    square: float
-
-    @property
-    def alike(self) -> float:
-        """Windows that each fitted one represents: unclear ones count as fitted like these."""
-        return (self.n + self.left_out.unclear) / max(1, self.n)
-
-    @classmethod
-    def of(cls, shares: Floats, values: Floats, left_out: LeftOut) -> Sums:
-        """The sums for windows with these shares and values, and for the windows left out."""
-        return cls(len(values), left_out, shares.T @ shares, shares.T @ values, float(values @ values))
-
-    def plus(self, other: Sums) -> Sums:
-        """The sums of both."""
-        moment, square = self.moment + other.moment, self.square + other.square
-        return Sums(self.n + other.n, self.left_out.plus(other.left_out), self.gram + other.gram, moment, square)
-
-    def beyond(self, rates: Floats) -> float:
-        """The distance of the furthest unclear window from the mixtures of these rates. A window's value is such a
-        mixture on either side of a renewal."""
-        used = rates[np.diag(self.gram) > 0]
-        if not self.left_out.unclear or not len(used):
-            return 0.0
-        return max(0.0, float(used.min()) - self.left_out.low, self.left_out.high - float(used.max()))
-
-    def rates(self, most: float) -> Floats:
-        """The rates by column, within physics."""
-        return rates_of_each([self], most)[0]
-
-    def residual(self, rates: Floats) -> float:
-        """The sum of squared residuals under these rates."""
-        return max(0.0, float(self.square - 2 * rates @ self.moment + rates @ self.gram @ rates))
-
-
-def rates_of_each(some: Sequence[Sums], most: float) -> list[Floats]:
-    """By element: the rates with the least residual, within physics."""
-    return least_of_each(np.array([each.gram for each in some]), np.array([each.moment for each in some]), most)
 
 
 def _products(rows: Floats) -> Floats:

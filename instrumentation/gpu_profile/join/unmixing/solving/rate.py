@@ -40,6 +40,15 @@ class Rate(NamedTuple):
     reason: str = ""
     method: Literal["unmixed", "overlap"] = "unmixed"
 
+    def beside(self, bias: float, mean: float, why: str) -> Rate:
+        """This rate, if it may be off by up to `bias` besides; refused for the reason `why` if it is too wide then.
+        `mean` is the signal's mean."""
+        if self.reason:
+            return self
+        half_width = biased(self.half_width, bias)
+        within = half_width <= WIDEST_HALF_WIDTH * max(self.value, mean)
+        return self._replace(half_width=half_width, reason="" if within else why)
+
 
 def not_yet(value: float, half_width: float, noise: float, widest: float) -> str:
     """The reason for a rate with a half-width above `widest`, of which `noise` averages out in a longer run.

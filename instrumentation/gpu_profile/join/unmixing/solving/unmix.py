@@ -44,8 +44,7 @@ from gpu_profile.join.unmixing.solving.unmarked import steady_rates
 from gpu_profile.join.unmixing.windows.probes import Prior, ProbeGroup, ProbeKind, groups_of
 
 _LEAST_WIDTH: Final = 0.003  #: no half-width is below this share of its rate
-#: Half-widths are never judged against less than this share of the highest possible rate.
-_NOTHING: Final = 0.005
+_NOTHING: Final = 0.005  #: half-widths are judged against at least this share of the highest possible rate
 #: Rates count as steady if errors of stamps explain from this share to this multiple of the residuals of steady rates.
 _MOSTLY: Final = 1 / 3
 _TOO_MUCH: Final = 3.0
@@ -55,8 +54,7 @@ _BUSIEST: Final = 1.5  #: pauses draw at most this multiple of the busiest windo
 #: Columns with less than this share of a mixture may be left out of its rate: regions overlap for nanoseconds where
 #: marks are rounded, and no window determines that rate. It is at most `most`, or this multiple of the signal's mean.
 _LEAST_SHARE, _HIGHEST = 1e-4, 300.0
-#: With fewer windows than this per unknown, the noise cannot be estimated.
-WINDOWS_PER_RATE: Final = 4
+WINDOWS_PER_RATE: Final = 4  #: with fewer windows per unknown, the noise cannot be estimated
 _SURELY: Final = 1e200  #: prior precision of a coefficient that is taken to be 0
 _FEWEST_BLOCKS: Final = 6  #: blocks of windows that their correlation is estimated from
 _BEYOND: Final = 3.0  #: the windows contradict a prior if they move it by more standard deviations than this
@@ -108,8 +106,11 @@ class Fit:
         self._moment = equations.moment[p:, output].copy() if self.n else np.zeros(columns)
         self._unseen, self._followed = np.diag(self._gram) <= 0, equations.followed
         self.solution, self.noise, self._scores = np.zeros(size), np.inf, np.zeros((0, size))
+        self._left_out = np.zeros(columns)
         #: The rates before the correction for stamp errors, and the covariance of their errors.
         self.posterior = Posterior(self.solution, np.zeros((size, size)), np.inf, {}, 0.0)
+        #: The highest possible rate outside regions: the busiest window's.
+        self.highest = most
         #: By column: its rate alone.
         self._alone: dict[int, Rate] = {}
         self._offsets = np.zeros((0, 2, columns))
@@ -145,7 +146,7 @@ class Fit:
         explained = errors.least * float(steady @ errors.most @ steady) / left
         if explained > _TOO_MUCH:
             errors, explained = errors._replace(least=0.0, likely=0.5), 0.0
-        self._highest_outside = float(ceilings[0])
+        self.highest = float(ceilings[0])
         self._open = Undetermined(self._gram, self._moment, square, errors, ceilings, self.most, self._in_step)
         unmarked = errors.unmarked * errors.possible(steady, Z95 * doubt)
         self._unmarked = changed(self._gram, self._moment, square, steady, unmarked)
@@ -156,7 +157,7 @@ class Fit:
             for places in self._groups.values():
                 called_for[places], called_for[:, places] = 0.0, 0.0
         # If windows repeat each other, two per unknown still count as different: otherwise no noise would be left.
-        effect = min(effect, max(1.0, self.n / (2 * size)))
+        effect = min(effect * self.n / equations.distinct, max(1.0, self.n / (2 * size)))
         moment, n = equations.moment[:, output], max(1, round(self.n / effect))
         sums = omitted(self._after, called_for) / effect, moment / effect, square / effect, n
         if prior is not None:
@@ -171,7 +172,7 @@ class Fit:
         self.solution[p:] += self._open.moved
         if self.n > int((self._seen > 0).sum()):
             self.noise = posterior.noise
-        self._cluster(equations, output, gram)
+        self._cluster(equations, output)
 
     def _set_prior(self, prior: Prior, sums: tuple[Floats, Floats, float, int], start: Variances | None) -> None:
         """Set the prior precision of the timing: it counts as windows that show the prior's values."""
@@ -203,17 +204,16 @@ class Fit:
     def _padded(rates: Floats, own: Floats) -> Floats:
         return np.concatenate((rates[:, : own.shape[1]], own[:, rates.shape[1] :]), axis=1)
 
-    def _cluster(self, equations: Equations, output: int, gram: Floats) -> None:
+    def _cluster(self, equations: Equations, output: int) -> None:
         """Compute by how much each block of windows moves the solution. The sum of the squares is the covariance of the
         solution's errors that comes from correlation between the windows of a block."""
-        sums = equations.blocks()[:, :, output]
-        self._blocks = len(sums)
-        if len(sums) < _FEWEST_BLOCKS or not 0 < self.noise < np.inf:
+        if not 0 < self.noise < np.inf:
             return
-        # The blocks' sums refer to the equations' reference. Move them to this solution.
-        change = np.where(equations.covered, self.solution - equations.reference[:, output], 0.0)
-        scores = (sums - gram @ change / len(sums)) @ self.posterior.covariance / self.noise
-        self._scores = (scores - scores.mean(axis=0)) * math.sqrt(len(sums) / (len(sums) - 1))
+        self._left_out = equations.left_out(output)
+        apart = equations.blocks()[:, :, output]
+        if len(apart) >= _FEWEST_BLOCKS:
+            scale = math.sqrt(len(apart) / (len(apart) - 1)) / self.noise
+            self._scores = apart @ self.posterior.covariance * scale
 
     @property
     def seen(self) -> npt.NDArray[np.bool_]:
@@ -303,7 +303,7 @@ class Fit:
         """Why no rate is right: pauses certainly draw far more than the busiest window. Empty if they do not."""
         outside = np.eye(1, len(self._means))[0]
         value, half_width = float(outside @ self._means @ self.solution), total(self._widths(outside))
-        if value - half_width <= _BUSIEST * self._highest_outside:
+        if value - half_width <= _BUSIEST * self.highest:
             return ""
         return f"not identifiable: {value:.3g} ± {half_width:.3g} outside regions is not possible"
 
@@ -331,9 +331,10 @@ class Fit:
         if len(free) and variance > 0:
             widths[TIMING] = widths[""] * min(1.0, self.posterior.due_to(free, along) / variance)
         widths[""] -= sum(width for cause, width in widths.items() if cause)
-        blocks = t95(self._blocks - 1) * float(np.linalg.norm(self._scores @ direction))
+        blocks = t95(len(self._scores) - 1) * float(np.linalg.norm(self._scores @ direction))
         # Where the common factor followed the mix of regions, the one may pass for the other.
-        widths[UNSTEADY] = max(0.0, blocks - sum(widths.values())) + abs(float(self._followed @ weights))
+        besides = abs(float(self._followed @ weights)) + abs(float(self._left_out @ weights))
+        widths[UNSTEADY] = max(0.0, blocks - sum(widths.values())) + besides
         if self.noise < _EVEN * self._step**2 / 12:
             widths[ROUNDED] = self._rounded(weights, variance)
         widths[LOCK_STEP] = self._open.unsure(weights) + opened

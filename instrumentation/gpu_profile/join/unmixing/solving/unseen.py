@@ -17,7 +17,7 @@ from gpu_profile.catalogue import POWER_SOURCES, Kind, Signal
 from gpu_profile.catalogue.signals import UTILIZATION
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.solving.design import Windows
-from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH, Rate, biased
+from gpu_profile.join.unmixing.solving.rate import Rate
 from gpu_profile.join.unmixing.solving.unmix import LOCK_STEP, Fit
 from gpu_profile.join.unmixing.windows.active_time import ActiveTime
 from gpu_profile.join.unmixing.windows.piece_sums import inside, order_of
@@ -184,11 +184,7 @@ class UnseenParts:
     def widened(self, fit: Fit, weights: Floats) -> Rate:
         """The rate of a mixture of columns, for any possible power in the parts that no window shows."""
         rate, share = fit.rate(weights), self.share(weights)
-        if not share or rate.reason:
-            return rate
-        half_width = biased(rate.half_width, share * max(rate.value, fit.most - rate.value))
-        reason = "" if half_width <= WIDEST_HALF_WIDTH * max(rate.value, fit.mean) else LOCK_STEP
-        return rate._replace(half_width=half_width, reason=reason)
+        return rate.beside(share * max(rate.value, fit.most - rate.value), fit.mean, LOCK_STEP) if share else rate
 
 
 def _grown(sums: npt.NDArray[_Number], columns: int) -> npt.NDArray[_Number]:

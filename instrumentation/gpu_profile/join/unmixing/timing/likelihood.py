@@ -26,9 +26,10 @@ from gpu_profile.join.unmixing.solving.design import (
     design_effect,
     totals,
 )
-from gpu_profile.join.unmixing.solving.equations import Equations, Sums, rates_of_each
+from gpu_profile.join.unmixing.solving.equations import Equations
 from gpu_profile.join.unmixing.solving.shrinkage import CERTAIN, shrink
 from gpu_profile.join.unmixing.solving.stamps import StampErrors
+from gpu_profile.join.unmixing.solving.sums import Sums, rates_of_each
 from gpu_profile.join.unmixing.timing.expected import SensorPrior
 from gpu_profile.join.unmixing.timing.timings import JITTERS_NS, LONGEST_LAG_NS, shapes
 from gpu_profile.join.unmixing.timing.trials import Trial, is_late

@@ -93,6 +93,15 @@ class ActiveTime(NamedTuple):
         result: Floats = np.interp(moments - first, self.times - first, counted)
         return result
 
+    def spent(self, start_ns: int, end_ns: int, columns: int, least_ns: int = 1) -> Floats:
+        """Active ns of each column between two moments, in pieces with at least `least_ns` of that time."""
+        some = self._between(start_ns, end_ns)
+        starts, ends = np.maximum(some.starts, start_ns), np.minimum(some.ends, end_ns)
+        long = ends - starts >= least_ns
+        alone, shared = self.within(starts[long], ends[long])
+        column, ns = np.concatenate((some.alone[long], some.shared[long])), np.concatenate((alone, shared))
+        return np.bincount(column, ns, columns).astype(np.float64)
+
     def sampled(self, start_ns: int, end_ns: int, step_ns: int, columns: int) -> SampledTime:
         """Sampled active time for moments between two times."""
         moments = np.arange(start_ns, end_ns + 2 * step_ns, step_ns)
