@@ -7,8 +7,9 @@ import numpy as np
 from gpu_profile.history.timeline import Floats
 
 
-def overlapping(gram: Floats, moment: Floats, weights: Floats, most: float) -> tuple[float, float, float] | None:
-    """The bounds of the rate of a mixture of columns, and the number of windows that they fill; None if there are none.
+def overlapping(gram: Floats, moment: Floats, weights: Floats, most: float) -> tuple[float, float, float, float] | None:
+    """The bounds of the rate of a mixture of columns, the number of windows that they fill, and their mean share of the
+    windows that overlap them; None if there are no bounds.
 
     `gram[columns, columns]` and `moment[columns]` are the normal equations of steady rates. Where the columns are
     active for a share `f` of the windows that overlap them, the windows' mean is `f·rate + (1 - f)·rest`. No column's
@@ -32,4 +33,4 @@ def overlapping(gram: Floats, moment: Floats, weights: Floats, most: float) -> t
     high = mean / filled + float(np.maximum(surplus, 0.0) @ ceilings)
     low, high = max(0.0, low), min(most, high)
     # Windows contradict the bounds if rounding dominates columns of very little active time.
-    return None if low > high else (low, high, filled * share)
+    return None if low > high else (low, high, filled * share, filled)

@@ -109,8 +109,7 @@ class Fit:
         self._left_out = np.zeros(columns)
         #: The rates before the correction for stamp errors, and the covariance of their errors.
         self.posterior = Posterior(self.solution, np.zeros((size, size)), np.inf, {}, 0.0)
-        #: The highest possible rate outside regions: the busiest window's.
-        self.highest = most
+        self.highest = most  #: the highest possible rate outside regions: the busiest window's
         #: By column: its rate alone.
         self._alone: dict[int, Rate] = {}
         self._offsets = np.zeros((0, 2, columns))
@@ -387,14 +386,15 @@ class Fit:
 
     def _overlap(self, weights: Floats, n: int) -> Rate | None:
         """The mean of the windows that overlap the columns, if the columns fill them well enough."""
-        if not n or not np.isfinite(self.noise):
+        bounds = overlapping(self._gram, self._moment, weights, self.most)
+        if not n or not np.isfinite(self.noise) or bounds is None:
             return None
-        if (bounds := overlapping(self._gram, self._moment, weights, self.most)) is None:
-            return None
-        low, high, windows = bounds
+        low, high, windows, filled = bounds
         rate, noise = (low + high) / 2, Z95 * math.sqrt(self.noise / windows)
-        # Another timing changes which windows overlap the columns, and by how much.
-        moved = float(np.abs(self._offsets[:, 1] @ weights).max(initial=0.0))
-        moved += self._open.by_exchange(weights, self.rates)
-        half_width = max((high - low) / 2 + noise + moved, _LEAST_WIDTH * rate)
+        # Another timing changes how much windows overlap; late stamps, other work and rounding count here too.
+        moved = self._open.by_exchange(weights, self.rates) + self._errors.moved(weights, self.rates, self._shares)
+        for changes in (self._offsets[:, 1], self._unmarked, self._continued):
+            moved += float(np.max(np.abs(changes @ weights), initial=0.0))
+        half_width = (high - low) / 2 + noise + moved + self._step / 2 / filled
+        half_width = max(half_width, _LEAST_WIDTH * rate)
         return None if self._too_wide(rate, half_width) else Rate(rate, half_width, n, "", "overlap")
