@@ -9,7 +9,8 @@ Everything is computed from physics on a grid of 0.1 ms. Nothing is tuned to an 
 - `oracle`: the truth of each region, and the smallest half-width that the samples permit.
 - `score`: compares answers with truth and oracle, by row and quantity, and gives a verdict.
 - `rows`: the table of cases. `mixes`: random combinations of programs, sensors and violated assumptions. `kinds`:
-  further programs, hosts and sensors. `starved`: samplers that stop for seconds.
+  further programs, hosts and sensors. `starved`: samplers that stop for seconds. `services`: tasks that overlap
+  partly.
 - `chips`: a calibration load, and the calibration's result for sensors under it.
 - `run`: the command. `search`: hypothesis searches for confident errors. `found`: the cases of the search.
 

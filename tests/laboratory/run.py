@@ -28,10 +28,11 @@ from laboratory import mixes
 from laboratory.kinds import KIND_ROWS
 from laboratory.rows import ROWS, Row
 from laboratory.score import Outcome, Verdict, verdict
+from laboratory.services import SERVICE_ROWS
 from laboratory.starved import STARVED_ROWS
 
 #: The table of cases, and the kinds that were not used in the development of the estimator.
-EVERY: Final = (*ROWS, *KIND_ROWS, *STARVED_ROWS)
+EVERY: Final = (*ROWS, *KIND_ROWS, *STARVED_ROWS, *SERVICE_ROWS)
 SEEDS: Final = 30
 MIXED: Final = 200
 #: Most printed confident errors of a row.
