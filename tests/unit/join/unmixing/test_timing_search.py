@@ -1,5 +1,6 @@
 """Whether a sensor's timing is found in what it says: worlds of the study of unmixing, one seed each."""
 
+import math
 import tracemalloc
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from benchmarks.unmixing_worlds import MS, ORIGIN_NS, World
 
 from gpu_profile.catalogue import Kind, Signal
-from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, POWER_AVERAGE
+from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, POWER_AVERAGE, UTILIZATION
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.solving.design import Design, Windows
 from gpu_profile.join.unmixing.timing import likelihood
@@ -477,3 +478,17 @@ def test_a_counter_known_to_be_whole_is_one_of_a_part_only_if_that_explains_far_
     part, all_of_it = Sensor(window_ns=25 * MS), Sensor()
     better = [left for left in (1.0, 0.3, 0.15) if search._rank((part, left)) < search._rank((all_of_it, 1.0))]
     assert better == ([0.15] if whole else [0.3, 0.15])
+
+
+def test_an_error_below_that_of_rounding_is_no_evidence_against_a_timing() -> None:
+    """In a loop, equal rates with a wrong timing explain the rounding of readings that hardly vary."""
+    world = World(1, signal=UTILIZATION)
+    search, sensor = search_of(world), Sensor(lag_ns=20 * MS)
+    step = UTILIZATION.base(1)
+    below, rounding, above = (share * step**2 / 12 for share in (0.8, 1.0, 2.0))
+    assert search._beside(sensor, rounding, (sensor, below)) == pytest.approx(search._score(sensor, below))
+    assert search._beside(sensor, above, (sensor, rounding)) == search._score(sensor, above)
+    best = search._trial(sensor)._replace(noise=below, left=below)
+    other = best._replace(noise=rounding, left=rounding, score=best.score + 100.0)
+    gain = best.n * math.log(rounding / below)
+    assert search._beside_if_rates_vary(other, best) == pytest.approx(other.score - gain)

@@ -116,6 +116,8 @@ class Likelihood:
         self._least = max(1e-9, unsure**2) * float((means**2).mean()) + 1e-30
         self._variance, self._mean = float(means.var()), float(means.mean())
         self._discrepancy = _DISCREPANCY * self._variance
+        #: The variance that rounding adds to a reading: a smaller error is no evidence.
+        self._rounding = 0.0 if lead.kind is Kind.COUNTER else lead.base(1) ** 2 / 12
         self._limit = math.inf  #: residuals are clipped to this limit
         #: Cached rates by timing and limit: they are requested repeatedly.
         self._steady: dict[tuple[Sensor, float], Floats] = {}
@@ -302,7 +304,7 @@ class Likelihood:
         of stamp errors are excused."""
         rates, share = self.rates(sensor), self._unmarked(best[0], self.rates(best[0]), best[1])
         excused = left - allowed - self._excused(sensor, best[0]) * self._explained(sensor, rates)
-        excused -= share * self._by_pauses(sensor, rates)
+        excused -= share * self._by_pauses(sensor, rates) + max(0.0, self._rounding - best[1])
         return self._score(sensor, min(left, max(best[1], excused)))
 
     def _beside_if_rates_vary(self, one: Trial, best: Trial, allowed: float = 0.0) -> float:
@@ -310,7 +312,7 @@ class Likelihood:
         by_stamps = self._excused(one.sensor, best.sensor) * self._explained(one.sensor, one.steady)
         share = self._unmarked(best.sensor, best.steady, best.noise, steady=False)
         by_pauses = share * self._by_pauses(one.sensor, one.steady, steady=False)
-        return one.beside(best, allowed + by_stamps + by_pauses)
+        return one.beside(best, allowed + by_stamps + by_pauses + max(0.0, self._rounding - best.noise))
 
     def _errors(self, sensor: Sensor) -> tuple[Floats, Ints]:
         """The windows' residuals from steady rates under a timing, and the group of similar windows of each."""
