@@ -391,10 +391,10 @@ class Fit:
             return None
         low, high, windows, filled = bounds
         rate, noise = (low + high) / 2, Z95 * math.sqrt(self.noise / windows)
-        # Another timing changes how much windows overlap; late stamps, other work and rounding count here too.
+        # Other timings change how much windows overlap. Rounding counts as far as the windows' rest magnifies it.
         moved = self._open.by_exchange(weights, self.rates) + self._errors.moved(weights, self.rates, self._shares)
         for changes in (self._offsets[:, 1], self._unmarked, self._continued):
             moved += float(np.max(np.abs(changes @ weights), initial=0.0))
-        half_width = (high - low) / 2 + noise + moved + self._step / 2 / filled
-        half_width = max(half_width, _LEAST_WIDTH * rate)
+        moved += noise + self._step / 2 * (1 / filled - 1)
+        half_width = max((high - low) / 2 + moved, _LEAST_WIDTH * rate)
         return None if self._too_wide(rate, half_width) else Rate(rate, half_width, n, "", "overlap")
