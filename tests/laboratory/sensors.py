@@ -152,7 +152,8 @@ class Sensor:
     ) -> Readings:
         on_grid = renewals + LEAD_S * PER_S
         stamps_ns = (stamps * 100).astype(np.int64) * 1000
-        quantum = max(self.quantum, signal.quantum)
+        step = max(1, round(self.quantum / signal.quantum))  # in the signal's own
+        quantum = step * signal.quantum
         distinct, which = np.unique(on_grid, return_inverse=True)
         value = self.gain * self.apply(total, distinct)
         noise = self.noise * np.abs(value)
@@ -160,11 +161,11 @@ class Sensor:
         if self.kind == "counter":
             seconds = np.diff(distinct, prepend=distinct[:1]) / PER_S
             joules = np.cumsum(value * seconds)
-            quanta = np.floor(joules / quantum) * round(quantum / signal.quantum) + 10**9
+            quanta = np.floor(joules / quantum) * step + 10**9
             rounding = quantum / np.sqrt(6) / np.maximum(seconds, 1e-9)
             deviation = np.where(seconds > 0, np.hypot(noise, rounding), 0.0)
             return Readings(stamps_ns, stamps_ns, quanta[which].astype(np.int64), on_grid, deviation[which])
-        quanta = np.clip(np.rint(value / quantum) * round(quantum / signal.quantum), 0, signal.limit)
+        quanta = np.clip(np.rint(value / quantum) * step, 0, signal.limit)
         deviation = np.hypot(noise, quantum / np.sqrt(12))
         starts = np.concatenate((stamps_ns[:1] - signal.window_ns, stamps_ns[:-1]))
         # GPM has no window before the first reading.

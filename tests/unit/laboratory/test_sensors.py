@@ -92,6 +92,12 @@ def test_a_buffered_utilisation_is_whole_per_cents_of_its_window(world: World) -
     assert found.values[40] == pytest.approx(world.busy[some - 5000 : some].mean() * 100, abs=0.51)
 
 
+def test_a_coarse_counter_adds_up_the_same(world: World) -> None:
+    exact, coarse = (read(replace(EXACT, quantum=quantum), world) for quantum in (0.0, 0.01629))
+    assert np.ptp(coarse.values) == pytest.approx(np.ptp(exact.values), abs=2 * 17)
+    assert set(np.unique(np.diff(coarse.values) % 16)) == {0}
+
+
 def test_gain_noise_and_lost_samples(world: World) -> None:
     exact = read(EXACT, world)
     assert np.ptp(read(replace(EXACT, gain=1.05), world).values) == pytest.approx(np.ptp(exact.values) * 1.05, rel=1e-4)

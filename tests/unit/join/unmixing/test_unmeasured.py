@@ -6,10 +6,10 @@ import pytest
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.signal import Signal
 from gpu_profile.join.unmixing.pools.shares import targets
-from gpu_profile.join.unmixing.pools.unmeasured import Unmeasured
+from gpu_profile.join.unmixing.pools.unmeasured import Unmeasured, beside_left_out
 from gpu_profile.join.unmixing.solving.equations import Equations
 from gpu_profile.join.unmixing.solving.rate import Rate
-from gpu_profile.join.unmixing.solving.unmix import Fit
+from gpu_profile.join.unmixing.solving.unmix import UNSTEADY, Fit
 from gpu_profile.join.unmixing.windows.active_time import ActiveTime
 from gpu_profile.join.unmixing.windows.activities import Pieces
 
@@ -101,3 +101,22 @@ def test_an_energy_includes_what_missed_time_may_add() -> None:
     assert more[1] - usual[1] == pytest.approx(300, rel=0.05)
     # Two thirds of its energy are too uncertain for a half-width.
     assert np.isinf(more[2])
+
+
+def test_a_rate_includes_what_windows_without_equations_add_to_the_mean_of_all() -> None:
+    rng = np.random.default_rng(1)
+    equations, shares = Equations(columns=3), rng.dirichlet(np.ones(3), 400)
+    watts = np.array([60.0, 150.0, 330.0])
+    equations.add(shares, shares @ watts + rng.normal(0, 1, 400))
+    fit, rate = Fit(equations, most=900.0), Rate(330.0, 1.0, 400)
+
+    def beside(windows: int, mean: float) -> Rate:
+        return beside_left_out(rate, fit, equations, 0, windows, np.full(3, 10.0), mean)
+
+    assert beside(400, 250.0) == rate, "every window has an equation"
+    assert beside(500, 180.0).half_width == pytest.approx(1.0, abs=0.3), "others have the same mean"
+    # The rate above the mean may have changed by as much more.
+    assert beside(500, 200.0).half_width == pytest.approx(20 * 330 / 180, rel=0.05)
+    assert not beside(500, 200.0).reason
+    assert beside(500, 240.0).reason == UNSTEADY
+    assert beside(401, 250.0).half_width == pytest.approx(1.0, abs=2.5), "one window cannot add more than it has"

@@ -20,6 +20,7 @@ from gpu_profile.join.unmixing.pools.period_sums import PeriodSums
 from gpu_profile.join.unmixing.pools.schedule import SearchSchedule
 from gpu_profile.join.unmixing.pools.shares import CountedShare, Share, Shares, Targets, drawn, targets
 from gpu_profile.join.unmixing.pools.steadying import Steadying
+from gpu_profile.join.unmixing.pools.unmeasured import beside_left_out
 from gpu_profile.join.unmixing.pools.watch import ResidualWatch
 from gpu_profile.join.unmixing.solving.common_factor import restored
 from gpu_profile.join.unmixing.solving.design import Design, Rows, Windows
@@ -332,6 +333,8 @@ class Mixture:
             return rate._replace(half_width=np.inf, reason=reason)
         if not self.timed:
             return rate._replace(half_width=np.inf, reason=f"too few samples ({rate.n})")
+        output, covered_s = self.signals.index(signal), self.family.covered(sized(self._active_s(), self.columns))[0]
+        rate = beside_left_out(rate, fit, self._equations, output, self.family.n, covered_s, self.family.mean(signal))
         return rate._replace(half_width=rate.half_width + self.family.cut_off)
 
     def _fit(self, signal: Signal) -> Fit:
@@ -349,8 +352,7 @@ class Mixture:
         """The contribution of stamp errors to the equations."""
         if self.lead in IMMEDIATE or not self.n:
             return None
-        shape = self._equations.columns, self._equations.distinct
-        return self._stamps.errors(*shape, 1 / self._length_ns(self.sensor))
+        return self._stamps.errors(self.columns, self._equations.distinct, 1 / self._length_ns(self.sensor))
 
     def _length_ns(self, sensor: Sensor) -> int:
         """The time over which a reading averages."""
@@ -363,9 +365,7 @@ class Mixture:
 
     def share(self, columns: Sequence[int]) -> Share | None:
         """The part of the lead's measured total that columns together should have; None before they have windows."""
-        if not columns or min(columns) >= self.columns:
-            return None
-        return self._targets().share(columns)
+        return self._targets().share(columns) if columns and min(columns) < self.columns else None
 
     def counted(self, columns: Sequence[int]) -> CountedShare:
         """The part of the lead's measured total that columns were given so far. It never decreases."""

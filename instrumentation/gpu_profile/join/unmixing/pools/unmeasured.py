@@ -8,9 +8,9 @@ import numpy as np
 
 from gpu_profile.catalogue import Kind, Signal, Tier
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.join.unmixing.solving.equations import sized
+from gpu_profile.join.unmixing.solving.equations import Equations, sized
 from gpu_profile.join.unmixing.solving.rate import Rate
-from gpu_profile.join.unmixing.solving.unmix import Fit
+from gpu_profile.join.unmixing.solving.unmix import UNSTEADY, Fit
 from gpu_profile.join.unmixing.windows.active_time import ActiveTime
 from gpu_profile.units import NS_PER_S
 
@@ -88,3 +88,21 @@ class Unmeasured:
 
     def _grow(self, columns: int) -> None:
         self._ns = np.pad(self._ns, ((0, 0), (0, max(0, columns - self._ns.shape[1]))))
+
+
+def beside_left_out(
+    rate: Rate, fit: Fit, equations: Equations, output: int, windows: int, covered_s: Floats, mean: float | None
+) -> Rate:
+    """A rate of a signal, if the windows without equations may all be of its columns.
+
+    Windows that may be on either side of a sensor's renewal have none. They may come all at once, and then the program
+    may have been another. `windows` have this `mean` in all, and columns are active in them for `covered_s`. The mean
+    differs from that of the fitted rates because of windows without equations, which are known only by their number.
+    """
+    left_out = windows - equations.distinct
+    if mean is None or left_out <= 0:
+        return rate
+    near = float(equations.left_out(output) @ equations.total[len(equations.probes) :]) / windows
+    differs = abs(mean - near - float(covered_s @ fit.rates) / max(float(covered_s.sum()), 1e-9))
+    bias = min(differs, left_out / windows * fit.highest) * max(1.0, rate.value / max(fit.mean, 1e-9))
+    return rate.beside(bias, fit.mean, UNSTEADY)
