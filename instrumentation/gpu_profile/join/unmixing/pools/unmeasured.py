@@ -50,7 +50,7 @@ class Unmeasured:
         return self._waiting[0][0] if self._waiting else None
 
     def count(self, active: ActiveTime, columns: int, window_ns: int) -> None:
-        """Add up the active time of the queued rows, whose readings are means over `window_ns`."""
+        """Add up the active time of the queued rows. Readings are means over `window_ns`."""
         waiting, self._waiting = self._waiting, []
         if waiting:
             self._grow(columns)
@@ -96,8 +96,8 @@ def beside_left_out(
     """A rate of a signal, if the windows without equations may all be of its columns.
 
     Windows that may be on either side of a sensor's renewal have none. They may come all at once, and then the program
-    may have been another. `windows` have this `mean` in all, and columns are active in them for `covered_s`. The mean
-    differs from that of the fitted rates because of windows without equations, which are known only by their number.
+    may have been another. `windows` have this `mean` in all, and columns are active in them for `covered_s`. Windows
+    without equations make the mean differ from that of the fitted rates.
     """
     left_out = windows - equations.distinct
     if mean is None or left_out <= 0:

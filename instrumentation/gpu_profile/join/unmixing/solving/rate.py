@@ -16,6 +16,8 @@ _BIASES: Final = frozenset({STAMPED, UNMARKED})
 
 #: A rate is given if half of its range is below this share of the middle or of the signal's mean, whichever is larger.
 WIDEST_HALF_WIDTH: Final = 0.25
+#: A bias is small if it widens an interval by no more than this.
+_SMALL: Final = 1.05
 #: How much longer a run must be, below each factor. Beyond the last one, no length is suggested.
 _ORDERS: Final = ((4.0, "a few times"), (30.0, "of the order of 10 times"), (100.0, "of the order of 100 times"))
 #: 97.5 % quantile of the normal distribution: half-widths are those of 95 % intervals.
@@ -46,7 +48,8 @@ class Rate(NamedTuple):
         if self.reason:
             return self
         half_width = biased(self.half_width, bias)
-        within = half_width <= WIDEST_HALF_WIDTH * max(self.value, mean)
+        # A rate may be given with a wider interval because physics ends it: then a small bias refuses nothing.
+        within = half_width <= max(WIDEST_HALF_WIDTH * max(self.value, mean), _SMALL * self.half_width)
         return self._replace(half_width=half_width, reason="" if within else why)
 
 

@@ -30,6 +30,7 @@ from gpu_profile.join.unmixing.solving.rate import (
     WIDEST_HALF_WIDTH,
     Z95,
     Rate,
+    biased,
     not_yet,
     rounded,
     t95,
@@ -48,8 +49,7 @@ _NOTHING: Final = 0.005  #: half-widths are judged against at least this share o
 #: Rates count as steady if errors of stamps explain from this share to this multiple of the residuals of steady rates.
 _MOSTLY: Final = 1 / 3
 _TOO_MUCH: Final = 3.0
-#: A rate is impossible if it is further outside physics than this many half-widths. Noise puts some just outside.
-_IMPOSSIBLE: Final = 2.0
+_IMPOSSIBLE: Final = 2.0  #: a rate is impossible so many half-widths outside physics. Noise puts some just outside
 _BUSIEST: Final = 1.5  #: pauses draw at most this multiple of the busiest window's rate
 #: Columns with less than this share of a mixture may be left out of its rate: regions overlap for nanoseconds where
 #: marks are rounded, and no window determines that rate. It is at most `most`, or this multiple of the signal's mean.
@@ -64,8 +64,7 @@ UNSTEADY: Final = "not identifiable: the windows contradict steady rates"
 LOCK_STEP: Final = "not identifiable: the regions run in lock-step with the sensor's window"
 TIMING: Final = "not identifiable: several timings of the sensor fit"
 ROUNDED: Final = "not identifiable: its readings hardly differ by more than their rounding"
-#: Rounding to a step leaves a variance of step²/12 if readings differ enough for the rounding to average out.
-#: A residual below this share of step²/12 shows that it does not average out.
+#: Rounding to a step adds a variance of step²/12. A residual below this share of it shows that none averages out.
 _EVEN: Final = 0.15
 #: In most programs nothing works outside regions. That is ruled out only if it leaves this share more of the variance
 #: as well: the equations are an approximation, and no number of windows averages out their error.
@@ -391,10 +390,11 @@ class Fit:
             return None
         low, high, windows, filled = bounds
         rate, noise = (low + high) / 2, Z95 * math.sqrt(self.noise / windows)
-        # Other timings change how much windows overlap. Rounding counts as far as the windows' rest magnifies it.
+        # Other timings change how much windows overlap. The windows' rest magnifies rounding.
         moved = self._open.by_exchange(weights, self.rates) + self._errors.moved(weights, self.rates, self._shares)
         for changes in (self._offsets[:, 1], self._unmarked, self._continued):
             moved += float(np.max(np.abs(changes @ weights), initial=0.0))
-        moved += noise + self._step / 2 * (1 / filled - 1)
-        half_width = max((high - low) / 2 + moved, _LEAST_WIDTH * rate)
+        step = self._step if self.noise < _EVEN * self._step**2 / 12 else 0.0
+        moved += (high - low) / 2 + step / 2 * (1 / filled - 1)
+        half_width = max(biased(noise, moved), _LEAST_WIDTH * rate)
         return None if self._too_wide(rate, half_width) else Rate(rate, half_width, n, "", "overlap")
