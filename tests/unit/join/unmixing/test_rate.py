@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 from gpu_profile.join.unmixing.solving.equations import Equations
-from gpu_profile.join.unmixing.solving.rate import STAMPED, UNMARKED, WIDEST_HALF_WIDTH, biased, total, ways_of, within
+from gpu_profile.join.unmixing.solving.rate import (
+    STAMPED,
+    UNMARKED,
+    WIDEST_HALF_WIDTH,
+    Rate,
+    biased,
+    total,
+    ways_of,
+    within,
+)
 from gpu_profile.join.unmixing.solving.unmix import TIMING, Fit
 
 
@@ -82,3 +91,23 @@ def test_the_mean_of_windows_that_a_region_fills_is_narrower_than_a_range_of_tim
     rate = Fit(equations, others=others, most=1000.0).rate(np.array([0.0, 1.0]))
     assert rate.method == "overlap"
     assert rate.half_width < WIDEST_HALF_WIDTH * rate.value
+
+
+@pytest.mark.parametrize("rest", [0.0, 300.0])
+def test_the_interval_of_such_a_mean_covers_the_rate_at_either_end_of_its_bounds(rest: float) -> None:
+    rng, region, covered = np.random.default_rng(3), np.array([0.0, 1.0]), 0
+    for _ in range(300):
+        equations = Equations()
+        equations.add(np.tile([0.05, 0.95], (40, 1)), 0.95 * 300 + 0.05 * rest + rng.normal(0, 20, 40))
+        rate = Fit(equations, most=1000.0)._overlap(region, 40)
+        assert rate is not None
+        covered += abs(rate.value - 300) <= rate.half_width
+    assert covered >= 0.93 * 300
+
+
+def test_a_small_bias_refuses_no_rate_that_may_be_wide_and_a_large_one_refuses_any() -> None:
+    wide = Rate(166.0, 141.0, 99)
+    assert not wide.beside(5.0, 400.0, "why").reason
+    assert wide.beside(100.0, 400.0, "why").reason == "why"
+    assert not Rate(166.0, 20.0, 99).beside(50.0, 400.0, "why").reason
+    assert Rate(166.0, 20.0, 99).beside(120.0, 400.0, "why").reason == "why"
