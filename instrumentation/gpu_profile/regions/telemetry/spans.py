@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakSet
@@ -42,7 +42,7 @@ FLUSH_S: Final = 5.0
 
 
 class _HeldSpan(NamedTuple):
-    span: ReadableSpan
+    span: JoinedSpan
     execution: Execution
     session: Session
     since_ns: int
@@ -119,11 +119,11 @@ class GpuSpanProcessor(SpanProcessor):
             self.overflowed += 1
             self._pass_unjoined(span, execution, "the queue is full")
         else:
-            self._held.append(_HeldSpan(span, execution, session, session.clock.now_ns()))
+            self._held.append(_HeldSpan(JoinedSpan(span), execution, session, session.clock.now_ns()))
 
     def _pass_unjoined(self, span: ReadableSpan, execution: Execution, why: str) -> None:
         self.unjoined += 1
-        self.inner.on_end(JoinedSpan(span, _unjoined(execution, why), _events(execution, span)))
+        self.inner.on_end(JoinedSpan(span).joined(_unjoined(execution, why), execution))
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Take a last sample, join and pass on all waiting spans, then flush `inner`. False if time runs out."""
@@ -209,7 +209,7 @@ class GpuSpanProcessor(SpanProcessor):
             held.session.counts["join errors"] += 1
             added = _unjoined(held.execution, f"the join failed: {type(error).__name__}")
         self.unjoined += names.UNJOINED.name in added
-        return JoinedSpan(held.span, added, _events(held.execution, held.span))
+        return held.span.joined(added, held.execution)
 
 
 def _unjoined(execution: Execution, why: str) -> dict[str, AttributeValues]:
@@ -222,28 +222,32 @@ def _awaited(held: _HeldSpan) -> bool:
     return held.execution.awaits_kernels and held.in_time(int(AWAIT_S * NS_PER_S))
 
 
-def _events(execution: Execution, span: ReadableSpan) -> Sequence[Event]:
-    """One span event for each of the longest kernels."""
-    if execution.kernels is None:
-        return ()
-    return [Event(names.KERNEL_EVENT, each, span.end_time) for each in execution.kernels.events()]
-
-
 class JoinedSpan(ReadableSpan):
-    """A copy of an ended span with more attributes and events. Its counts of dropped items stay as they were."""
+    """A copy of an ended span that takes more attributes and events. Its counts of dropped items stay as they were."""
 
     _dropped_events: int | None = None
 
-    def __init__(self, span: ReadableSpan, more: Mapping[str, AttributeValues], events: Sequence[Event] = ()) -> None:
+    def __init__(self, span: ReadableSpan) -> None:
         # Copies all fields of the SDK's span: its constructor takes ten times as long and reads each value through a
         # lock.
         vars(self).update(vars(span))
         self._dropped = span.dropped_attributes
         own: Any = span.attributes
-        self._attributes: dict[str, Any] = {**(own.copy() if own else {}), **more}
-        if events:
-            self._dropped_events = span.dropped_events
-            self._events = (*span.events, *events)
+        self._attributes: dict[str, Any] = own.copy() if own else {}
+        # The SDK's containers are most of a waiting span's objects, and each costs time in Python's garbage collector.
+        if not self._events and not span.dropped_events:
+            self._events = ()
+        if not self._links and not span.dropped_links:
+            self._links = ()
+
+    def joined(self, more: Mapping[str, AttributeValues], execution: Execution) -> JoinedSpan:
+        """Itself with these attributes and one span event for each of the execution's longest kernels."""
+        self._attributes |= more
+        if execution.kernels is not None:
+            self._dropped_events = super().dropped_events
+            events = (Event(names.KERNEL_EVENT, each, self.end_time) for each in execution.kernels.events())
+            self._events = (*self._events, *events)
+        return self
 
     @property
     def attributes(self) -> Mapping[str, Any]:

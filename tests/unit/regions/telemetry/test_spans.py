@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, TraceIdRatioBased
 from opentelemetry.sdk.trace.sampling import Sampler as TraceSampler
+from opentelemetry.sdk.util import BoundedList
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from support.concurrency import in_child
 from support.regions import GEMM, HUNGRY, RELU, Stage, Staged
@@ -482,6 +484,21 @@ def test_copy_keeps_everything_that_the_span_had(staged: Staged, monkeypatch: py
     assert (before.attributes or {}).items() <= (after.attributes or {}).items()
     assert len(after.attributes or {}) > 3
     provider.shutdown()
+
+
+def test_waiting_spans_hold_none_of_the_containers_that_the_sdk_makes_for_each(on_host: Stage) -> None:
+    """Each would be walked by every collection of the program's garbage while the span waits."""
+    with region("step"):
+        on_host.run(0.2)
+    with region("step") as busy:
+        assert busy.span is not None
+        busy.span.add_event("early")
+        busy.span.add_link(busy.span.get_span_context())
+    plain, full = (held.span for held in on_host.processor._held)
+    assert not [each for each in vars(plain).values() if isinstance(each, BoundedList | BoundedAttributes)]
+    assert (plain.events, plain.links, plain.dropped_events, plain.dropped_links) == ((), (), 0, 0)
+    assert [event.name for event in full.events] == ["early"]
+    assert len(full.links) == 1
 
 
 @pytest.mark.parametrize("sampler", [ALWAYS_OFF, TraceIdRatioBased(0.01)], ids=["off", "1 %"])
