@@ -53,20 +53,21 @@ def path_of(kind: str, key: Mapping[str, str], name: str) -> Path | None:
 
 
 def load(path: Path | None, read: Callable[[Any], T | None]) -> T | None:
-    """The result of `read` on a file's JSON. None without the file, or if `read` returns None or raises."""
-    if path is None:
+    """The result of `read` on a file's JSON. None without the file, or if `read` returns None or raises.
+
+    A file that cannot be read or is damaged is logged once.
+    """
+    if path is None or not os.path.lexists(path):
         return None
     try:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
-    except OSError:
-        return None
-    try:
         return read(json.loads(data))
     except Exception as error:  # noqa: BLE001 - the file may hold anything, and costs a measurement at most
         if path not in _warned:
             _warned.add(path)
-            _log.warning("gpu-profile: %s is damaged and is measured anew: %r", path, error)
+            reason = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else f"is damaged ({error!r})"
+            _log.warning("gpu-profile: %s %s and is not used", path, reason)
         return None
 
 

@@ -53,13 +53,9 @@ def calibrate(*, backend: str, devices: tuple[str, ...], as_json: bool) -> int:
             calibration = calibrated(driver, device, worker, SYSTEM_CLOCK, say=progress.say)
     finally:
         driver.close()
-    problem = calibration.keep()
-    if problem:
+    click.echo(json.dumps(calibration.to_json(), indent=2) if as_json else "\n".join(_lines(calibration)))
+    if problem := calibration.keep():
         raise UsageError(f"the calibration cannot be stored: {problem}")
-    if as_json:
-        click.echo(json.dumps(calibration.to_json(), indent=2))
-    else:
-        click.echo("\n".join(_lines(calibration)))
     return 1 if calibration.missed else 0
 
 

@@ -165,6 +165,18 @@ def test_the_command_says_what_it_found_and_doctor_what_was_kept(
     assert "calibrated on" in told.output
 
 
+def test_a_result_that_cannot_be_stored_is_printed_nevertheless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: Calibration
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("GPU_PROFILE_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr(module, "calibrate", lambda *_, **__: found)
+    node = simulated.create(tmp_path / "node", '[[device]]\nmodel = "A10G"\n')
+    done = CliRunner().invoke(commands, ["calibrate", "--backend", f"simulated:{node}"], standalone_mode=False)
+    assert str(done.exception) == f"the calibration cannot be stored: {tmp_path}/file/sensors: Not a directory"
+    assert "since the renewal before" in done.output
+
+
 def refused(arguments: Sequence[str]) -> str:
     done = CliRunner().invoke(commands, ["calibrate", *arguments], standalone_mode=False)
     assert isinstance(done.exception, GpuProfileError), done.output
@@ -250,7 +262,7 @@ def test_without_a_framework_there_is_no_load_on_a_real_gpu(monkeypatch: pytest.
 
 
 KEPT = (
-    '{"schema": 1, "missed": "", "signals": {"energy": '
+    '{"schema": 1, "missed": "", "made_ns": 0, "signals": {"energy": '
     '{"reason": "", "shape": "mean", "period_ms": [%s, 0], "lag_ms": [%s, 0], "window_ms": [0, 0]}}}'
 )
 
@@ -265,6 +277,10 @@ KEPT = (
         KEPT % ("1e9", 0),
         KEPT % (-100, 0),
         KEPT % ('"far"', 0),
+        (KEPT % (100, 0)).replace('"made_ns": 0, ', ""),
+        (KEPT % (100, 0)).replace('"made_ns": 0', '"made_ns": 1e40'),
+        (KEPT % (100, 0)).replace('"made_ns": 0', '"made_ns": NaN'),
+        (KEPT % (100, 0)).replace('"made_ns": 0', '"made_ns": "today"'),
     ],
 )  # fmt: skip
 def test_a_file_that_holds_something_else_is_as_if_it_were_not_there(

@@ -28,6 +28,8 @@ def kept_calibration(device: Device, driver_version: str) -> Mapping[str, Any] |
         if content["schema"] != SCHEMA:
             return None
         DevicePrior.of(content)
+        if not 0 <= content["made_ns"] < 1 << 63:
+            raise ValueError("made_ns")
         calibration: Mapping[str, Any] = content
         return calibration
 

@@ -138,6 +138,31 @@ def test_a_damaged_file_is_no_ceilings_and_is_told_once(content: bytes, caplog: 
     assert load(KEY) == CEILINGS
 
 
+def test_a_file_that_is_there_and_cannot_be_read_is_told_once(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    written().mkdir(parents=True)
+    with caplog.at_level(logging.WARNING, "gpu_profile"):
+        assert load(KEY) is None
+        assert load(KEY) is None
+    assert [record.getMessage() for record in caplog.records] == [
+        f"gpu-profile: {written()} cannot be read (Is a directory) and is not used"
+    ]
+
+
+def test_no_file_in_a_folder_that_cannot_be_entered_is_told(
+    home: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The home of another user: nothing shows that a file is there."""
+    assert home.is_dir()
+
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("os.lstat", denied)
+    with caplog.at_level(logging.WARNING, "gpu_profile"):
+        assert load(KEY) is None
+    assert not caplog.records
+
+
 def test_another_schemas_or_another_keys_file_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
     store(CEILINGS)
     content = json.loads(written().read_text())
