@@ -5,8 +5,9 @@ from typing import Final
 
 import numpy as np
 
+from gpu_profile.calibration.load import Load
 from gpu_profile.calibration.playing import CHIPS_S
-from gpu_profile.calibration.response import Load, SensorResponse, find, find_stamped, find_windows
+from gpu_profile.calibration.response import SensorResponse, find, find_stamped, find_windows
 from laboratory.curves import Quantity
 from laboratory.programs import LEAD_S, PER_S, Floats
 from laboratory.sensors import Sensor

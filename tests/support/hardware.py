@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpu_profile.analysis import analyse
-from gpu_profile.calibration.response import Load
+from gpu_profile.calibration.load import Load
 from gpu_profile.catalogue import signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Sample

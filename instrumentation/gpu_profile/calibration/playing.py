@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from gpu_profile.calibration.response import Load
+from gpu_profile.calibration.load import Load
 from gpu_profile.calibration.workers import LoadWorker
 from gpu_profile.catalogue import Signal, Tier
 from gpu_profile.catalogue.samples import Device, Sample

@@ -12,14 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Final, Literal, NamedTuple, Self
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from gpu_profile.calibration.load import Load, LoadTime, Renewed, Shape
 from gpu_profile.calibration.renewals import Z95, Estimate, period_of, placed
 from gpu_profile.history.timeline import Floats, Ints
-
-Shape = Literal["interval", "mean", "exponential"]
 
 _MS: Final = 1e6
 #: A sensor with fewer changes than this, while the load changes all the time, does not respond to it.
@@ -46,19 +45,6 @@ _MISFIT: Final = 1.5
 _LEFT: Final = 0.02
 #: Changes that are this many polls apart show their period if they have one.
 _RESOLVED: Final = 3
-
-
-class Load(NamedTuple):
-    """The only work on the device: edges in ns by the clock of the stamps, and the level of each, from 0."""
-
-    starts: Ints
-    ends: Ints
-    levels: Ints
-
-    @property
-    def kinds(self) -> int:
-        """The number of levels."""
-        return int(self.levels.max(initial=-1)) + 1
 
 
 class SensorResponse(NamedTuple):
@@ -88,21 +74,6 @@ class SensorResponse(NamedTuple):
         return 1.0 if not self.window.value else min(1.0, self.window.value / self.period.value)
 
 
-class _Observed(NamedTuple):
-    """Renewals: their moments in ms after the origin, the readings, the moments of the renewals before, and weights.
-    A weight is the inverse of the standard deviation, up to a factor."""
-
-    at: Floats
-    values: Floats
-    before: Floats
-    weights: Floats
-
-    @classmethod
-    def of(cls, at: Floats, values: Floats, before: Floats) -> Self:
-        """Observations with equal weights."""
-        return cls(at, values, before, np.ones(len(at)))
-
-
 def find(load: Load, stamps: Ints, values: Floats, *, counter: bool) -> SensorResponse | None:
     """The response of a sensor that was polled at `stamps` and returned `values`; a counter's are totals in unit·s.
 
@@ -121,10 +92,10 @@ def find(load: Load, stamps: Ints, values: Floats, *, counter: bool) -> SensorRe
         changes, edge, period = placed(at[new - 1], at[new], period)
     else:
         changes = at[new]
-    seen = _Observed.of(changes[1:], values[new][1:], changes[:-1])
+    seen = Renewed.of(changes[1:], values[new][1:], changes[:-1])
     if counter:
         seen = seen._replace(values=np.diff(values[new]) / (np.diff(changes) / 1e3))
-    tried = _tried(_Passed(load, origin), seen, ("interval", "mean") if counter else ("mean", "exponential"))
+    tried = _tried(LoadTime(load, origin), seen, ("interval", "mean") if counter else ("mean", "exponential"))
     best = min(tried, key=lambda fit: fit.score)
     sure = max(fit.score for fit in tried) - best.score > _CLEAR
     if counter and tried[1].window >= _WHOLE * period.value > 0:
@@ -142,8 +113,8 @@ def find_stamped(load: Load, stamps: Ints, values: Floats) -> SensorResponse | N
     origin = int(stamps[0])
     at = (stamps - origin) / _MS
     period, jitter = period_of(at, 1.0)
-    seen = _Observed.of(at[1:], values[1:], at[:-1])
-    tried = _tried(_Passed(load, origin), seen, ("mean", "exponential"))
+    seen = Renewed.of(at[1:], values[1:], at[:-1])
+    tried = _tried(LoadTime(load, origin), seen, ("mean", "exponential"))
     best = min(tried, key=lambda fit: fit.score)
     response = _response(best, period, jitter, 0.0, sure=max(fit.score for fit in tried) - best.score > _CLEAR)
     lag, window = best.by_level()
@@ -156,12 +127,12 @@ def find_windows(load: Load, starts: Ints, stamps: Ints, values: Floats, period_
     if len(stamps) < _FEWEST or not load.kinds or not np.ptp(values):
         return None
     origin = int(starts[0])
-    passed, (begin, at) = _Passed(load, origin), ((part - origin) / _MS for part in (starts, stamps))
+    passed, (begin, at) = LoadTime(load, origin), ((part - origin) / _MS for part in (starts, stamps))
 
-    def observed(phase: float) -> _Observed:
+    def observed(phase: float) -> Renewed:
         end, start = (part - (part - phase) % period_ms for part in (at, begin))
         keep = end > start
-        return _Observed.of(end[keep], values[keep], start[keep])
+        return Renewed.of(end[keep], values[keep], start[keep])
 
     def best(phases: Floats) -> tuple[float, float, float]:
         tried = []
@@ -183,52 +154,7 @@ def _response(fit: _Fit, period: Estimate, jitter: float, edge: float, *, sure: 
     return SensorResponse(len(fit.seen.at), period, jitter, fit.shape, sure, *fit.response(edge), reason=fit.misfit())
 
 
-class _Passed:
-    """The time that each level has been on until any moment, in ms."""
-
-    def __init__(self, load: Load, origin_ns: int) -> None:
-        self.count = load.kinds
-        self._edges, self._sums = [], []
-        for level in range(load.kinds):
-            mine = load.levels == level
-            edges = np.column_stack([(part[mine] - origin_ns) / _MS for part in (load.starts, load.ends)]).ravel()
-            lengths = edges[1::2] - edges[::2]
-            sums = np.concatenate(([0.0], np.repeat(np.cumsum(lengths), 2)[:-1]))
-            self._edges.append(edges)
-            self._sums.append(sums)
-
-    def until(self, moments: Floats) -> Floats:
-        """The time until every moment, `[levels, *moments.shape]`."""
-        return np.array([np.interp(moments, e, s) for e, s in zip(self._edges, self._sums, strict=True)])
-
-    def shares(self, seen: _Observed, shape: Shape, lag: Floats | float, window: float) -> Floats:
-        """The share of each level in each observation, `[levels, *lag.shape, n]`."""
-        at = seen.at - np.asarray(lag)[..., None]
-        if shape == "interval":
-            before = seen.before - np.asarray(lag)[..., None]
-            return (self.until(at) - self.until(before)) / (seen.at - seen.before)
-        if shape == "mean":
-            return (self.until(at) - self.until(at - window)) / window
-        return np.array([_followed(at, edges, window) for edges in self._edges])
-
-
-def _followed(moments: Floats, edges: Floats, constant: float) -> Floats:
-    """The output at `moments` of an exponential filter. Its input switches on and off by turns at `edges`. Times in ms.
-
-    It is the exact solution of `constant * dy/dt = input - y` from 0 on.
-    """
-    shown = [0.0]
-    for i, share in enumerate(np.exp(-np.diff(edges) / constant).tolist()):
-        level = 1.0 if i % 2 == 0 else 0.0
-        shown.append(level + (shown[-1] - level) * share)
-    at = np.maximum(moments, edges[0])
-    place = np.searchsorted(edges, at, side="right") - 1
-    levels = np.where(place % 2 == 0, 1.0, 0.0)
-    filtered: Floats = levels + (np.array(shown)[place] - levels) * np.exp((edges[place] - at) / constant)
-    return filtered
-
-
-def _tried(passed: _Passed, seen: _Observed, shapes: Sequence[Shape]) -> list[_Fit]:
+def _tried(passed: LoadTime, seen: Renewed, shapes: Sequence[Shape]) -> list[_Fit]:
     """The best fit of each shape. A level's power may vary (a board caps products at its limit after some time). So
     the weights follow the noise under each level."""
     rough = [_fitted(passed, seen, shape) for shape in shapes]
@@ -236,10 +162,10 @@ def _tried(passed: _Passed, seen: _Observed, shapes: Sequence[Shape]) -> list[_F
     return [_refined(_Fit(passed, weighted, fit.shape, fit.lag, fit.window), _STEP / 4) for fit in rough]
 
 
-def _fitted(passed: _Passed, seen: _Observed, shape: Shape) -> _Fit:
+def _fitted(passed: LoadTime, seen: Renewed, shape: Shape) -> _Fit:
     """The best lag and window of a shape."""
     some = slice(None, None, max(1, len(seen.at) // _COARSE))
-    few = _Observed(*(part[some] for part in seen))
+    few = Renewed(*(part[some] for part in seen))
     windows = [0.0] if shape == "interval" else _WINDOWS.tolist()
     starts = []
     for window in windows:
@@ -265,7 +191,7 @@ def _refined(fit: _Fit, step: float) -> _Fit:
     return fit
 
 
-def _solved(shares: Floats, seen: _Observed) -> tuple[float, Floats, Floats]:
+def _solved(shares: Floats, seen: Renewed) -> tuple[float, Floats, Floats]:
     """The weighted residual sum of squares, the coefficients, and the weighted equations. A slope in time absorbs
     warming."""
     age = (seen.at - seen.at.mean()) / max(float(np.ptp(seen.at)), 1.0)
@@ -276,7 +202,7 @@ def _solved(shares: Floats, seen: _Observed) -> tuple[float, Floats, Floats]:
     return float(missed @ missed), coefficients, rows
 
 
-def _left(shares: Floats, seen: _Observed) -> Floats:
+def _left(shares: Floats, seen: Renewed) -> Floats:
     """The approximate residual sums of squares of many timings: `shares` are `[levels, timings, n]`."""
     age = (seen.at - seen.at.mean()) / max(float(np.ptp(seen.at)), 1.0)
     some = np.concatenate((np.ones((1, *shares.shape[1:])), shares, (age * shares.sum(axis=0))[None]))
@@ -291,7 +217,7 @@ def _left(shares: Floats, seen: _Observed) -> Floats:
 class _Fit:
     """A shape with a lag and a window, and its residuals."""
 
-    def __init__(self, passed: _Passed, seen: _Observed, shape: Shape, lag: float, window: float) -> None:
+    def __init__(self, passed: LoadTime, seen: Renewed, shape: Shape, lag: float, window: float) -> None:
         self.passed, self.seen, self.shape, self.lag, self.window = passed, seen, shape, lag, window
         self.left, self.coefficients, self.rows = _solved(passed.shares(seen, shape, lag, window), seen)
 
@@ -309,7 +235,7 @@ class _Fit:
         for level in range(self.passed.count):
             alone = np.delete(recent, level, axis=0).sum(axis=0) == 0.0
             if np.count_nonzero(alone & (recent[level] > 0)) >= 3 * _FEWEST:
-                some = _Observed(*(part[alone] for part in self.seen))
+                some = Renewed(*(part[alone] for part in self.seen))
                 common = _Fit(self.passed, some, self.shape, self.lag, self.window)
                 own = _refined(common, _STEP / 4)
                 # A small improvement of the likelihood is no disagreement.

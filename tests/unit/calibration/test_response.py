@@ -10,8 +10,9 @@ from laboratory.chips import BASE_W, GAINS_W, chips, response
 from laboratory.programs import Floats
 from laboratory.sensors import Sensor
 
+from gpu_profile.calibration.load import Load, followed
 from gpu_profile.calibration.renewals import Estimate
-from gpu_profile.calibration.response import Load, SensorResponse, _followed, find, find_stamped
+from gpu_profile.calibration.response import SensorResponse, find, find_stamped
 
 
 def known(sensor: Sensor, seed: int = 1, **options: float) -> SensorResponse:
@@ -199,8 +200,8 @@ def test_an_exponential_follows_as_its_equation_says(constant: float) -> None:
     for on in (np.searchsorted(edges, grid + step / 2, "right") % 2).tolist():
         told.append(shown)
         shown += (on - shown) * step / constant
-    assert _followed(grid, edges, constant) == pytest.approx(np.array(told), abs=2 * step / constant)
-    assert _followed(grid[:6].reshape(2, 3), edges, constant).tolist() == [[0.0] * 3] * 2
+    assert followed(grid, edges, constant) == pytest.approx(np.array(told), abs=2 * step / constant)
+    assert followed(grid[:6].reshape(2, 3), edges, constant).tolist() == [[0.0] * 3] * 2
 
 
 def test_readings_without_any_noise_are_no_trouble() -> None:
