@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
 
@@ -39,6 +40,10 @@ class Renewed(NamedTuple):
     def of(cls, at: Floats, values: Floats, before: Floats) -> Self:
         """Observations with equal weights."""
         return cls(at, values, before, np.ones(len(at)))
+
+    def where(self, part: slice | npt.NDArray[np.bool_]) -> Self:
+        """A part of the renewals."""
+        return self._make(column[part] for column in self)
 
 
 class LoadTime:

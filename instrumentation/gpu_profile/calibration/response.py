@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from gpu_profile.calibration.load import Load, LoadTime, Renewed, Shape
 from gpu_profile.calibration.renewals import Z95, Estimate, period_of, placed
@@ -41,6 +42,9 @@ _BLOCK: Final = 20
 #: A free-form response has `_FREE` steps. A fit with `_MISFIT` times its variance has the wrong shape.
 _FREE: Final = 40
 _MISFIT: Final = 1.5
+#: Lags and windows of two parts of a calibration that differ by less than twice this, in ms, are the same: a
+#: level's power is not quite constant. Ours.
+_CHANGED: Final = 1.0
 #: Means between two calls are exact: more of their variance is left only by other renewals than assumed. Ours.
 _LEFT: Final = 0.02
 #: Changes that are this many polls apart show their period if they have one.
@@ -95,6 +99,9 @@ def find(load: Load, stamps: Ints, values: Floats, *, counter: bool) -> SensorRe
     seen = Renewed.of(changes[1:], values[new][1:], changes[:-1])
     if counter:
         seen = seen._replace(values=np.diff(values[new]) / (np.diff(changes) / 1e3))
+    # After a pause of the polls, the moment of the renewal is unknown.
+    clear = at[new] - at[new - 1] < (period.value or 2 * _RESOLVED * gap) / 2
+    seen = seen.where(clear[1:] & clear[:-1])
     tried = _tried(LoadTime(load, origin), seen, ("interval", "mean") if counter else ("mean", "exponential"))
     best = min(tried, key=lambda fit: fit.score)
     sure = max(fit.score for fit in tried) - best.score > _CLEAR
@@ -151,7 +158,8 @@ def find_windows(load: Load, starts: Ints, stamps: Ints, values: Floats, period_
 
 
 def _response(fit: _Fit, period: Estimate, jitter: float, edge: float, *, sure: bool) -> SensorResponse:
-    return SensorResponse(len(fit.seen.at), period, jitter, fit.shape, sure, *fit.response(edge), reason=fit.misfit())
+    reason = fit.misfit() or fit.change()
+    return SensorResponse(len(fit.seen.at), period, jitter, fit.shape, sure, *fit.response(edge), reason=reason)
 
 
 def _tried(passed: LoadTime, seen: Renewed, shapes: Sequence[Shape]) -> list[_Fit]:
@@ -165,7 +173,7 @@ def _tried(passed: LoadTime, seen: Renewed, shapes: Sequence[Shape]) -> list[_Fi
 def _fitted(passed: LoadTime, seen: Renewed, shape: Shape) -> _Fit:
     """The best lag and window of a shape."""
     some = slice(None, None, max(1, len(seen.at) // _COARSE))
-    few = Renewed(*(part[some] for part in seen))
+    few = seen.where(some)
     windows = [0.0] if shape == "interval" else _WINDOWS.tolist()
     starts = []
     for window in windows:
@@ -227,6 +235,14 @@ class _Fit:
         n = len(self.seen.at)
         return n * math.log(max(self.left, 1e-300) / n) + (0.0 if self.shape == "interval" else math.log(n))
 
+    def part(self, part: slice | npt.NDArray[np.bool_]) -> _Fit:
+        """The same lag and window, with the rates of a part of the renewals."""
+        return _Fit(self.passed, self.seen.where(part), self.shape, self.lag, self.window)
+
+    def better(self, other: _Fit) -> float:
+        """Twice the difference of the log likelihoods of this fit and another one to the same renewals."""
+        return len(self.seen.at) * math.log(max(other.left, 1e-300) / max(self.left, 1e-300))
+
     def by_level(self) -> tuple[float, float]:
         """The errors of lag and window, by fits to readings of one level: a level's power is not quite constant."""
         reach = self.lag + self.window * (_REACH if self.shape == "exponential" else 1.0)
@@ -235,12 +251,10 @@ class _Fit:
         for level in range(self.passed.count):
             alone = np.delete(recent, level, axis=0).sum(axis=0) == 0.0
             if np.count_nonzero(alone & (recent[level] > 0)) >= 3 * _FEWEST:
-                some = Renewed(*(part[alone] for part in self.seen))
-                common = _Fit(self.passed, some, self.shape, self.lag, self.window)
+                common = self.part(alone)
                 own = _refined(common, _STEP / 4)
                 # A small improvement of the likelihood is no disagreement.
-                better = own.left < common.left and math.log(common.left / max(own.left, 1e-300))
-                if len(some.at) * better > _CLEAR:
+                if own.better(common) > _CLEAR:
                     lag, window = max(lag, abs(own.lag - self.lag)), max(window, abs(own.window - self.window))
         return lag, window
 
@@ -299,6 +313,19 @@ class _Fit:
         rows = np.column_stack((self.rows[:, 0], *(shares * self.seen.weights), self.rows[:, -1]))
         predicted: Floats = rows @ self.coefficients
         return predicted
+
+    def change(self) -> str:
+        """How lag and window changed; empty if the first and the last third of the renewals have the same."""
+        third = len(self.seen.at) // 3
+        common = [self.part(slice(third)), self.part(slice(-third, None))]
+        one, other = thirds = [_fitted(self.passed, part.seen, self.shape) for part in common]
+        if sum(own.better(part) for own, part in zip(thirds, common, strict=True)) <= _CLEAR:
+            return ""
+        timings = zip(one.response(_CHANGED)[:2], other.response(_CHANGED)[:2], strict=True)
+        if all(abs(a.value - b.value) <= a.half_width + b.half_width for a, b in timings):
+            return ""
+        lags, windows = (f"{a:.0f} to {b:.0f} ms" for a, b in ((one.lag, other.lag), (one.window, other.window)))
+        return f"its timing changed: lag {lags}, window {windows}"
 
     def misfit(self) -> str:
         """Why the shape does not fit; empty if no free-form response explains much more."""

@@ -34,6 +34,10 @@ def mean(**options: float) -> Sensor:
     return Sensor(("power_average",), "mean", poll_ms=4.0, wander_ms=1.0, **options)  # type: ignore[arg-type]
 
 
+def exponential(constant_ms: float) -> Sensor:
+    return replace(mean(period_ms=20.0, window_ms=constant_ms), kind="rc")
+
+
 # ---------------------------------------------------------------------- what is there is found
 
 
@@ -140,6 +144,44 @@ def test_a_period_that_changes_halfway_is_no_period() -> None:
     found = find(world.load, stamps, values, counter=True)
     assert found is not None
     assert (found.period, found.reason) == (Estimate(0.0, 0.0), "it is renewed at no steady period")
+
+
+@pytest.mark.parametrize("share", [0.33, 0.5, 0.67])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (counter(), counter(lag_ms=60.0)),
+        (counter(window_ms=25.0), counter()),
+        (mean(window_ms=1000.0), mean(window_ms=100.0)),
+        (exponential(15.0), exponential(60.0)),
+    ],
+    ids=["lag", "part", "window", "constant"],
+)
+def test_a_timing_that_changes_while_the_load_runs_is_doubted(before: Sensor, after: Sensor, share: float) -> None:
+    world = chips(20)
+    # Renewed at the same moments.
+    one, other = (each.read(world, np.random.default_rng(0))[0][2] for each in (before, after))  # type: ignore[arg-type]
+    at = round(share * len(one.values))
+    first, then = one.values[:at], other.values[at:]
+    shift = first[-1] - other.values[at - 1] if before.kind == "counter" else 0
+    values = np.concatenate((first, then + shift)) * 1e-3
+    found = find(world.load, one.stamps_ns, values, counter=before.kind == "counter")
+    assert found is not None
+    assert found.reason.startswith("its timing changed: lag")
+
+
+def test_polls_that_stop_again_and_again_leave_the_timing_as_it_is() -> None:
+    sensor = mean(window_ms=1000.0, noise=0.0005)
+    world = chips(8)
+    read = sensor.read(world, np.random.default_rng(8))[0][2]  # type: ignore[arg-type]
+    kept = read.stamps_ns % 5_000_000_000 > 310_000_000
+    found = find(world.load, read.stamps_ns[kept], read.values[kept] * 1e-3, counter=False)
+    assert found is not None
+    assert found.reason == ""
+    assert near(found.lag, 0.0)
+    assert found.lag.half_width < 0.3
+    assert near(found.window, 1000.0, 0.3)
+    assert found.window.half_width < 0.5
 
 
 def two_windows() -> tuple[Sensor, Sensor]:
