@@ -3,7 +3,7 @@
 Read in this order:
 
 - `workers`: put the load on the GPU. `playing`: plays the load and polls every sensor meanwhile.
-- `load`: a known load, and the share of it in any window. Pure.
+- `load`: the load over time, and its share in any window. Pure.
 - `renewals`: the period and the moments at which a sensor renews its reading. Pure.
 - `response`: period, lag, window and gains of one sensor, from the load and its readings. Pure.
 - `loop`: a loop of regions, sampled as a running program is and unmixed with the responses, compared with the truth.

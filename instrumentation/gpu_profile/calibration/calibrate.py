@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -25,14 +26,15 @@ from gpu_profile.user_cache import store
 
 #: The calibrated sensors: the sources of busy time and energy.
 SENSORS: Final = (rows.ENERGY, rows.POWER, rows.POWER_AVERAGE, rows.GRAPHICS, rows.UTILIZATION, rows.MEMORY_CONTROLLER)
-#: Seconds of idleness before the load, of chips, at each level, after each level, and of the loop: a minute in all.
-_BEFORE_S, _CHIPS_S, _HELD_S, _AFTER_S, _LOOP_S = 1.0, 30.0, 2.0, 1.5, 22.0
+#: Seconds of watching before and after all, of chips, at each level, after each level and the loop, and of the loop: a
+#: minute in all.
+_WATCHED_S, _CHIPS_S, _HELD_S, _AFTER_S, _LOOP_S = 1.0, 30.0, 2.0, 1.5, 22.0
 #: All of them, in s: the length of a calibration without the start of the load and the final evaluation.
-LENGTH_S: Final = _BEFORE_S + 0.5 + _CHIPS_S + _AFTER_S + len(LEVELS) * (_HELD_S + _AFTER_S) + _LOOP_S
+LENGTH_S: Final = 2 * _WATCHED_S + 0.5 + _CHIPS_S + 2 * _AFTER_S + len(LEVELS) * (_HELD_S + _AFTER_S) + _LOOP_S
 #: The lengths of the loop's regions. Neither is a round number.
 _REGIONS_S: Final = (0.0173, 0.0097)
 #: A device that is busier than this without the load is used by others.
-_IDLE: Final = 0.05
+_IDLE: Final = 0.01
 
 
 class Calibration(NamedTuple):
@@ -94,10 +96,11 @@ def calibrate(
     cannot be put on it.
     """
     _alone(driver, device)
-    player, rng = Player(driver, device, clock, seed), np.random.default_rng(seed)
     say(f"watching {device.uuid} without a load")
-    _idle(player.play(None, [LoadStep(None, _BEFORE_S)]), device)
-    own = worker()
+    before = Player(driver, device, clock, partial(_alone, driver, device), seed)
+    _idle(before.play(None, [LoadStep(None, _WATCHED_S)]), device)
+    own, rng = worker(), np.random.default_rng(seed)
+    player = Player(driver, device, clock, partial(_alone, driver, device, loaded=True), seed)
     try:
         say(f"chips of 10 to 52 ms of {' and '.join(LEVELS)} for {_CHIPS_S:g} s")
         steps = [LoadStep(None, 0.5), *chips(_CHIPS_S, len(LEVELS), rng), LoadStep(None, _AFTER_S)]
@@ -108,11 +111,16 @@ def calibrate(
         looped = player.play(own, loop(_LOOP_S, _REGIONS_S, rng))
     finally:
         own.close()
-    _alone(driver, device)
+    player.play(None, [LoadStep(None, _AFTER_S)])
+    _idle(player.play(None, [LoadStep(None, _WATCHED_S)]), device)
+    _alone(driver, device, loaded=True)
     responses = {signal: response for signal in SENSORS if (response := _response(played, signal)) is not None}
+    _undisturbed(responses, device)
     priors = {signal: SensorPrior.of(signal, _as_json(each)) for signal, each in responses.items() if not each.reason}
-    checked = tuple(check(device, looped, responses, priors))
-    return Calibration(device, driver.version, clock.now_ns(), responses, checked, _missed(checked))
+    checked, contradicted = check(device, looped, responses, priors)
+    for signal in contradicted:
+        responses[signal] = responses[signal]._replace(reason="the readings of the loop contradict its timing")
+    return Calibration(device, driver.version, clock.now_ns(), responses, tuple(checked), _missed(checked))
 
 
 def _response(played: Played, signal: Signal) -> SensorResponse | None:
@@ -126,7 +134,7 @@ def _response(played: Played, signal: Signal) -> SensorResponse | None:
     return find(played.load, ends, values, counter=signal.kind is Kind.COUNTER)
 
 
-def _missed(checked: tuple[Checked, ...]) -> str:
+def _missed(checked: Sequence[Checked]) -> str:
     missed = [each for each in checked if each.missed]
     return "; ".join(
         f"in its calibration, {each.signal} of the loop's {each.region} was estimated at "
@@ -135,13 +143,12 @@ def _missed(checked: tuple[Checked, ...]) -> str:
     )
 
 
-def _alone(driver: Driver, device: Device) -> None:
+def _alone(driver: Driver, device: Device, *, loaded: bool = False) -> None:
     ids = own_ids()
-    if ids.host is None and not ids.on_host:
-        return  # the driver may list this process under a PID that the process cannot learn
     mine = ids.inside | ({ids.host} if ids.host is not None else set())
     others = sorted(use.pid for use in driver.processes(device) if use.pid not in mine)
-    if others:
+    # Once it loads the device, the driver may list this process under a PID that the process cannot learn.
+    if len(others) > (loaded and ids.host is None and not ids.on_host):
         pids = ", ".join(map(str, others[:8]))
         raise UsageError(f"{device.uuid} is used by others (processes {pids}): calibrate it when nobody does")
 
@@ -151,8 +158,22 @@ def _idle(played: Played, device: Device) -> None:
         for some in (played.drained, played.windows, [sample for poll in played.read for sample in poll]):
             _, _, values = series(some, signal)
             if len(values) and float(values.mean()) > _IDLE:
-                busy = float(values.mean())
-                raise UsageError(f"{device.uuid} is {busy:.0%} busy by others' work: calibrate it when it is idle")
+                raise _busy(device, float(values.mean()))
+
+
+def _undisturbed(responses: Mapping[Signal, SensorResponse], device: Device) -> None:
+    """UsageError if the device was busy while the load was off, by about one standard error and `_IDLE` at least."""
+    for signal in (rows.UTILIZATION, rows.GRAPHICS):
+        response = responses.get(signal)
+        # Means between calls that are published late have a wrong base, and a reason. Others' work is a reason too.
+        if response is None or (response.reason and signal.tier is Tier.GPM):
+            continue
+        if response.base.value - response.base.half_width / 2 > _IDLE:
+            raise _busy(device, response.base.value)
+
+
+def _busy(device: Device, share: float) -> UsageError:
+    return UsageError(f"{device.uuid} is {share:.0%} busy by others' work: calibrate it when it is idle")
 
 
 def _ratio(one: Estimate, other: Estimate) -> Estimate:

@@ -1,4 +1,4 @@
-"""A known load on a device, and the share of it in any window of a sensor. Pure."""
+"""A known load on a device, and its share in any window of a sensor. Pure."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Renewed(NamedTuple):
         """Observations with equal weights."""
         return cls(at, values, before, np.ones(len(at)))
 
-    def where(self, part: slice | npt.NDArray[np.bool_]) -> Self:
+    def where(self, part: slice | npt.NDArray[np.bool_]) -> Renewed:
         """A part of the renewals."""
-        return self._make(column[part] for column in self)
+        return Renewed(*(column[part] for column in self))
 
 
 class LoadTime:

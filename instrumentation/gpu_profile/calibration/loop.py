@@ -42,8 +42,11 @@ class Checked(NamedTuple):
 
 def check(
     device: Device, played: Played, responses: Mapping[Signal, SensorResponse], priors: Mapping[Signal, SensorPrior]
-) -> list[Checked]:
-    """Compare the estimated rates of the loop's regions with the truth, for every signal that responds to the load."""
+) -> tuple[list[Checked], list[Signal]]:
+    """Compare the estimated rates of the loop's regions with the truth, for every signal that responds to the load.
+
+    The second result is the signals whose readings contradict their priors.
+    """
     samples = _sampled(played)
     # Capacity for hours: the timeline must not drop a row.
     timeline = Timeline(device, {sample.signal for sample in samples}, capacity=1 << 16)
@@ -66,7 +69,7 @@ def check(
             gain = response.gains[level]
             truth, width = response.base.value + gain.value, response.base.half_width + gain.half_width
             rates.append(Checked(region, signal.key, rate.value, rate.half_width, truth, width, rate.reason))
-    return rates
+    return rates, pool.unexpected
 
 
 def _sampled(played: Played) -> list[Sample]:

@@ -26,7 +26,7 @@ CHIPS_S: Final = (0.01037, 0.02071, 0.05193)
 _POLLS_S: Final = (0.002, 0.006)
 #: GPM refuses windows that are not longer than its refresh of 100 ms.
 _GPM_NS: Final = nanoseconds(0.105)
-#: Drivers keep some seconds of readings.
+#: Drivers keep some seconds of readings. Others' processes are looked for as often.
 _DRAIN_NS: Final = nanoseconds(0.5)
 #: The longest wait for the mark at a chip's end, beyond twice its length.
 _LATEST_NS: Final = 5 * NS_PER_S
@@ -74,10 +74,13 @@ def loop(seconds: float, lengths_s: Sequence[float], rng: np.random.Generator) -
 
 
 class Player:
-    """Plays steps on a device and polls its sensors meanwhile, all in one thread."""
+    """Plays steps on a device and polls its sensors meanwhile, all in one thread.
 
-    def __init__(self, driver: Driver, device: Device, clock: Clock, seed: int = 0) -> None:
-        self._driver, self._device, self._clock = driver, device, clock
+    `check` is called twice a second and may raise to end that.
+    """
+
+    def __init__(self, driver: Driver, device: Device, clock: Clock, check: Callable[[], None], seed: int = 0) -> None:
+        self._driver, self._device, self._clock, self._check = driver, device, clock, check
         self._rng = np.random.default_rng(seed)
         self._never = threading.Event()
 
@@ -143,6 +146,7 @@ class Player:
         if now - self._drain_ns >= _DRAIN_NS:
             self._drain_ns = now
             self._drained += self._driver.drain(self._device)
+            self._check()
 
 
 def _moment(stream: Stream, mark: object) -> int:

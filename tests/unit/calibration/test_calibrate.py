@@ -1,6 +1,7 @@
 """A simulated GPU, calibrated on a clock that the test turns: what is found, what is kept, and what uses it."""
 
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,15 +21,18 @@ from gpu_profile.catalogue import Tier
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, ProcessUse, Sample
 from gpu_profile.cli import commands
+from gpu_profile.clock import Waitable
 from gpu_profile.driver import Driver, simulated
 from gpu_profile.driver.grammar import open_driver
-from gpu_profile.driver.simulated import SimulatedQueue
+from gpu_profile.driver.own_process import OwnIds
+from gpu_profile.driver.simulated import SimulatedQueue, Work
 from gpu_profile.driver.simulated.sensors import FOLLOWED_NS, LATE_NS, Sensors
 from gpu_profile.errors import GpuProfileError, UsageError
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.timing.expected import DevicePrior
 from gpu_profile.regions.session.sensor_priors import kept_calibration, sensor_priors, sensors_path
 from gpu_profile.testing import FakeClock
+from gpu_profile.units import nanoseconds
 
 #: What simulated sensors show is so old.
 PUBLISHED_MS = 2.0
@@ -223,6 +227,85 @@ def never() -> Any:
 def test_a_gpu_that_others_use_is_left_alone(driver: Busy, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         calibrate(driver, Device("GPU-1"), never, driver.clock, say=lambda _: None)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def h200(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setattr(module, "_CHIPS_S", 10.0)
+    made = Bench(tmp_path, "H200 SXM")
+    yield made
+    made.driver.close()
+
+
+class Others:
+    """Work of another process that begins at `begin_s` and ends at `end_s`: 10 of every 50 ms."""
+
+    def __init__(self, bench: Bench, begin_s: float, end_s: float) -> None:
+        self._queue = SimulatedQueue(bench.node, bench.device.uuid, clock=bench.clock)
+        start_ns = self._next_ns = bench.clock.now_ns() + nanoseconds(begin_s)
+        end_ns, wait = start_ns + nanoseconds(end_s - begin_s), bench.clock.wait
+
+        def waits(event: Waitable, timeout_s: float) -> bool:
+            now = bench.clock.now_ns()
+            if self._next_ns <= now < end_ns:
+                self._next_ns = now + 50_000_000
+                self._queue.launch(Work(seconds=0.010))
+            return wait(event, timeout_s)
+
+        bench.clock.wait = waits  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(("begin_s", "end_s"), [(4.0, 99.0), (5.0, 12.0), (25.0, 99.0)], ids=["all", "chips", "loop"])
+def test_work_of_processes_that_the_driver_does_not_list_is_seen_whenever_it_begins(
+    h200: Bench, monkeypatch: pytest.MonkeyPatch, begin_s: float, end_s: float
+) -> None:
+    monkeypatch.setattr(module, "own_ids", lambda: OwnIds(frozenset({os.getpid()}), None, on_host=False))
+    Others(h200, begin_s, end_s)
+    with pytest.raises(UsageError, match=r"\d+% busy by others' work: calibrate it when it is idle"):
+        h200.calibrated()
+
+
+@pytest.mark.parametrize("on_host", [True, False])
+def test_a_process_that_is_there_for_a_while_only_ends_the_calibration(
+    h200: Bench, monkeypatch: pytest.MonkeyPatch, on_host: bool
+) -> None:
+    """In a container the driver may list this process under an unknown PID: only a second process is another one."""
+    ids = OwnIds(frozenset({os.getpid()}), os.getpid() if on_host else None, on_host)
+    monkeypatch.setattr(module, "own_ids", lambda: ids)
+    began_ns = h200.clock.now_ns()
+
+    def processes(_: Device) -> list[ProcessUse]:
+        seconds = (h200.clock.now_ns() - began_ns) / 1e9
+        mine = [ProcessUse(os.getpid() if on_host else 77)] if seconds > 2 else []
+        return mine + ([ProcessUse(4242)] if 10 < seconds < 12 else [])
+
+    monkeypatch.setattr(h200.driver, "processes", processes)
+    with pytest.raises(UsageError, match=r"is used by others \(processes (77, )?4242\)"):
+        h200.calibrated()
+    assert 10 <= (h200.clock.now_ns() - began_ns) / 1e9 <= 12
+
+
+def test_a_process_listed_before_the_load_is_another_one_in_a_container_too(
+    h200: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "own_ids", lambda: OwnIds(frozenset({1}), None, on_host=False))
+    monkeypatch.setattr(h200.driver, "processes", lambda _: [ProcessUse(77)])
+    with pytest.raises(UsageError, match=r"is used by others \(processes 77\)"):
+        calibrate(h200.driver, h200.device, never, h200.clock, say=lambda _: None)
+
+
+def test_a_timing_that_changes_before_the_loop_is_kept_with_its_reason(
+    h200: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_made, began_ns = Sensors.energy_mj, h200.clock.now_ns()
+
+    def changed(sensors: Sensors, t_ns: int, loaded_ns: int) -> int:
+        return as_made(sensors, t_ns - 60_000_000 if t_ns > began_ns + 20_000_000_000 else t_ns, loaded_ns)
+
+    monkeypatch.setattr(Sensors, "energy_mj", changed)
+    found = h200.calibrated()
+    assert found.responses[rows.ENERGY].reason == "the readings of the loop contradict its timing"
+    assert rows.ENERGY not in DevicePrior.of(json.loads(json.dumps(found.to_json()))).sensors
 
 
 def test_what_misses_in_the_loop_makes_a_gpu_untrusted(bench: Bench, found: Calibration, home: Path) -> None:

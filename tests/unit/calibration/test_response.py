@@ -164,7 +164,7 @@ def test_a_timing_that_changes_while_the_load_runs_is_doubted(before: Sensor, af
     at = round(share * len(one.values))
     first, then = one.values[:at], other.values[at:]
     shift = first[-1] - other.values[at - 1] if before.kind == "counter" else 0
-    values = np.concatenate((first, then + shift)) * 1e-3
+    values = np.concatenate((first, then + shift)).astype(np.float64)
     found = find(world.load, one.stamps_ns, values, counter=before.kind == "counter")
     assert found is not None
     assert found.reason.startswith("its timing changed: lag")
@@ -175,7 +175,7 @@ def test_polls_that_stop_again_and_again_leave_the_timing_as_it_is() -> None:
     world = chips(8)
     read = sensor.read(world, np.random.default_rng(8))[0][2]  # type: ignore[arg-type]
     kept = read.stamps_ns % 5_000_000_000 > 310_000_000
-    found = find(world.load, read.stamps_ns[kept], read.values[kept] * 1e-3, counter=False)
+    found = find(world.load, read.stamps_ns[kept], read.values[kept].astype(np.float64), counter=False)
     assert found is not None
     assert found.reason == ""
     assert near(found.lag, 0.0)
