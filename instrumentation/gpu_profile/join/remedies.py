@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from gpu_profile.join.unmixing.solving.rate import STAMPED, UNMARKED
 from gpu_profile.join.unmixing.solving.unmix import LOCK_STEP, ROUNDED, TIMING
 from gpu_profile.join.unmixing.timing.expected import CONTRADICTED, UNTRUSTED
 from gpu_profile.join.unmixing.windows.probes import ProbeGroup
@@ -19,6 +20,9 @@ _REMEDIES: Final[Mapping[str, str]] = {
     "no samples describe": "give the sampler processor time, or sample in another process, as with the node's timeline",
     "no samples": _LONGER,
     "not identifiable yet": _LONGER,
+    "has not ended": _LONGER,
+    STAMPED: "give the region a stream, or make its executions longer",
+    UNMARKED: "put regions around all work",
     LOCK_STEP: "a longer run, other pauses or batch sizes, a stream, or one region around them helps",
     TIMING: "vary the pauses or batch sizes, or run gpu-profile calibrate once",
     CONTRADICTED: "run gpu-profile calibrate once",
