@@ -24,7 +24,7 @@ def _shares(source: Callable[[Pool], Signal | None], part: Literal["certain", "u
     return {
         (region, uuid): getattr(counted, part)
         for uuid, pool in joiner.pools.items()
-        for region in pool.regions
+        for region in pool.attribution.names
         if (counted := pool.counted(region, source(pool))) is not None
     }
 

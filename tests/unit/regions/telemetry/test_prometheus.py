@@ -1,3 +1,4 @@
+import re
 import shutil
 import socket
 import subprocess
@@ -73,6 +74,26 @@ def test_counters_say_what_happened(stage: Stage) -> None:
     energy = sum(v for k, v in found.items() if k.startswith("gpu_profile_region_energy") and "_joules_total{" in k)
     assert energy < stage.truth().device(0, start, stage.clock.now_ns()).energy_j
     assert energy > 0.5 * stage.truth().device(0, start, stage.clock.now_ns()).energy_j
+
+
+def test_an_execution_that_has_not_ended_has_its_share_of_energy_and_busy_time(stage: Stage) -> None:
+    """Else its series would begin with all of it at its end, and no `rate()` would contain that."""
+    running = region.start("epoch")
+    for _ in range(40):
+        with region("decode"):
+            stage.work(0.05, "decode", share=0.8)
+        stage.run(0.02)
+    stage.run(1.1)
+    found, pool = series(exposition()), stage.session.joiner.pools[stage.uuid]
+    for metric, source in (("energy", pool.energy_source()), ("busy", pool.busy_source())):
+        names = [name for name in found if name.startswith(f"gpu_profile_region_{metric}")]
+        assert {"epoch", "decode"} == {re.findall('region="([^"]*)"', name)[0] for name in names}
+        rest, total = pool.rest(source), pool._measured(source)
+        assert rest is not None
+        assert total is not None
+        parts = sum(found[name] for name in names) + rest.certain + rest.uncertain
+        assert parts == pytest.approx(float(total.family.measured[0]), rel=1e-6)
+    running.end()
 
 
 def test_work_of_operations_is_counted_for_their_region_alone(stage: Stage) -> None:
