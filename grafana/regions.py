@@ -27,7 +27,7 @@ from links import TO_REGION
 from panels import COUNT, STAT, Column, Panel, Query, Section
 from queries import ANY_VERSION, KEYS, RANGE, REGION_NAME, by, by_regime, fraction, increase, known, of_regions, rate
 
-from gpu_profile.catalogue.metrics import REGION_CALLS, REGION_DURATION, REGION_ENERGY
+from gpu_profile.catalogue.metrics import REGION_CALLS, REGION_DURATION, REGION_ENERGY, REGION_ENERGY_UNCERTAIN
 from gpu_profile.regimes.rule import Regime
 
 _NO_VERDICT: Final = rate(of_regions(REGION_CALLS, {"regime": str(Regime.UNKNOWN)}))
@@ -44,9 +44,15 @@ def _mean_duration(offset: str = "") -> str:
 
 
 def _energy_of_call(offset: str = "") -> str:
-    energy = by(KEYS, f"rate({of_regions(REGION_ENERGY)}[{RANGE}]{offset})")
-    count = by(KEYS, f"rate({of_regions(REGION_DURATION, part='_count')}[{RANGE}]{offset})")
-    return f"({energy} / ({count} > 0))"
+    energy, uncertain, count = (
+        by(KEYS, f"rate({selector}[{RANGE}]{offset})")
+        for selector in (
+            of_regions(REGION_ENERGY),
+            of_regions(REGION_ENERGY_UNCERTAIN),
+            of_regions(REGION_DURATION, part="_count"),
+        )
+    )
+    return f"({known(f'{energy} / ({count} > 0)', energy, uncertain)})"
 
 
 _SLOWER: Final = (

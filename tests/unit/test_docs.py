@@ -253,6 +253,14 @@ def test_every_query_is_promql(block: Block) -> None:
         promql_parser.parse(query)
 
 
+@pytest.mark.parametrize("block", named("promql"))
+def test_no_query_divides_energy_or_busy_time_that_may_be_uncertain(block: Block) -> None:
+    for query in queries(block.text):
+        code = "\n".join(line for line in query.splitlines() if not line.startswith("#"))
+        if "/" in code and re.search("region_(energy_joules|busy_seconds)_total", code):
+            assert re.search("region_(energy_uncertain_joules|busy_uncertain_seconds)_total", code), code
+
+
 @pytest.mark.parametrize("block", named("yaml"))
 def test_every_yaml_block_is_yaml_of_prometheus_of_the_collector_or_of_our_listener(block: Block) -> None:
     keys = yaml.safe_load(block.text).keys()

@@ -304,6 +304,12 @@ def test_a_query_uses_only_names_and_labels_of_the_catalogue(expr: str) -> None:
         assert {matcher.name for matcher in selector.matchers.matchers} <= allowed
 
 
+def test_no_query_divides_a_regions_energy_that_may_be_uncertain() -> None:
+    divided = [expr for expr in EXPRESSIONS if "region_energy_joules_total" in expr and " / " in expr]
+    assert divided
+    assert [expr for expr in divided if "region_energy_uncertain_joules_total" not in expr] == []
+
+
 @pytest.mark.parametrize("expr", QUERIES)
 def test_counters_and_only_counters_are_shown_as_growth(expr: str) -> None:
     for selector, under in selectors(expr):
