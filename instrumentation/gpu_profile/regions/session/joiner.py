@@ -8,6 +8,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from operator import attrgetter
 from typing import Final
 
+import numpy as np
+
 from gpu_profile.catalogue.samples import Device, Event
 from gpu_profile.clock import Clock, ClockStep, StepWatch
 from gpu_profile.history.ledger import FARTHEST
@@ -135,7 +137,9 @@ class Joiner:
                 self._skipped.append(step)
             back_ns = -step.ahead_ns if step is not None else 0
             if step is not None and back_ns >= LEAST_BACK_NS:
-                self._set_back(step)
+                self._counts["clock set back"] += 1
+                self._skip(step)
+                self._call_settled(self.backlog.restart().separate())
             if step is not None and back_ns > 0:
                 self.backlog.set_back(step.before.now_ns, step.after.now_ns, step.set_ns, list(began))
             self._collect(began)
@@ -198,22 +202,22 @@ class Joiner:
                 _log.warning("gpu-profile: %s", unexpected(pool.timeline.device, signal))
 
     def _skip(self, step: ClockStep) -> None:
-        """Advance every pool up to a step of the clock, and continue after it: no time has passed in between."""
-        _log.warning("gpu-profile: the clock was set ahead by %.3f s", step.ahead_ns / NS_PER_S)
-        for pool in self.pools.values():
-            self._advance(pool, max(pool.frontier_ns, step.before.now_ns), final=True)
-            pool.skip(step.ahead_ns)
-
-    def _set_back(self, step: ClockStep) -> None:
-        """Restart the pools where time passes again. Executions that were not joined until then are no region's."""
-        _log.warning("gpu-profile: the clock was set back by %.3f s; the join starts anew", -step.ahead_ns / NS_PER_S)
-        self._counts["clock set back"] += 1
-        since_ns = step.between_ns[0]
-        for pool in self.pools.values():
-            self._advance(pool, max(pool.frontier_ns, since_ns), final=True)
-            pool.set_back += 1
-            pool.skip(since_ns - pool.frontier_ns)
-        self._call_settled(self.backlog.restart().separate())
+        """Advance every pool up to now by the earlier setting of the clock, and continue by the present one."""
+        ahead_ns, now_ns = step.ahead_ns, step.after.now_ns
+        way = "ahead" if ahead_ns > 0 else "back"
+        _log.warning("gpu-profile: the clock was set %s by %.3f s", way, abs(ahead_ns) / NS_PER_S)
+        first_ns, last_ns = step.before.now_ns + ahead_ns, now_ns - ahead_ns
+        later_ns = max(first_ns, last_ns) if ahead_ns > 0 else first_ns  # times from here to now are by the present one
+        for uuid, pool in self.pools.items():
+            since_ns, until_ns = min(pool.frontier_ns, first_ns), max(now_ns, last_ns)
+            active = self.backlog.activities(self._here(uuid), since_ns, until_ns)
+            starts, ends = (
+                np.where((times > later_ns) & (times <= now_ns), times - ahead_ns, times)
+                for times in (active.starts, active.ends)
+            )
+            pool.set_back += ahead_ns < 0
+            pool.advance(active._replace(starts=starts, ends=ends), max(pool.frontier_ns, last_ns), final=True)
+            pool.skip(ahead_ns)
 
     def _answered(self, now: int) -> bool:
         """Whether the driver has listed its devices, or `DEADLINE_S` has passed."""

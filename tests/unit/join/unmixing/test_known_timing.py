@@ -266,7 +266,7 @@ def test_a_contradiction_stands_once_windows_of_it_are_gone() -> None:
     assert not mixture._contradicted, "a search with more of them may take it back"
     mixture.forget(1 << 60)
     assert mixture._contradicted
-    for go_on in (mixture._unlock, partial(mixture.restart, T0)):
+    for go_on in (mixture._unlock, partial(mixture.skip, NS_PER_S)):
         mixture._contradicted = False
         go_on()
         assert mixture._contradicted

@@ -57,6 +57,45 @@ def test_after_the_clock_was_set_back_totals_go_on_and_rates_stay_right(back_s: 
         assert pool.pooled(name).rates[GRAPHICS].value == pytest.approx(true, rel=0.03)
 
 
+@pytest.mark.parametrize(("ahead_s", "at"), [(0.35, 203), (7.0, 203), (3600.0, 603)])
+def test_a_clock_that_is_set_ahead_costs_no_window_and_no_time(ahead_s: float, at: int) -> None:
+    """Between readings, before and after the timing is kept: all times move."""
+    world, step_ns = World(seconds=80, lag_ns=30 * MS), T0 + at * 100 * MS + 50 * MS
+
+    def run(ahead_ns: int) -> Pool:
+        def shown(t_ns: int) -> int:
+            return t_ns + ahead_ns * (t_ns > step_ns)
+
+        pool = Pool(Timeline(DEVICE, [GRAPHICS, ENERGY], capacity=10_000), start_ns=T0)
+        for i, both in enumerate(world.samples):
+            active = [a for a in world.activities if step_ns - NS_PER_S < (a.end_ns or 0)] if i == at else []
+            if active and ahead_ns:
+                pool.advance([a for a in active if a.start_ns < step_ns], step_ns, final=True)
+                pool.timeline.skip(ahead_ns)
+                pool.skip(ahead_ns)
+            pool.timeline.append(s._replace(t_start_ns=shown(s.t_start_ns), t_end_ns=shown(s.t_end_ns)) for s in both)
+            if i % 10 == 9:
+                until = both[0].t_end_ns
+                active = [a for a in world.activities if a.start_ns < until and (a.end_ns or 0) > until - 2 * NS_PER_S]
+                moved = [a._replace(start_ns=shown(a.start_ns), end_ns=shown(a.end_ns or 0)) for a in active]
+                pool.advance(moved, shown(until), final=i == 799)
+        return pool
+
+    found, expected = run(round(ahead_s * NS_PER_S)), run(0)
+    assert found.frontier_ns - found.start_ns == expected.frontier_ns - expected.start_ns
+    for mixture, other in zip(found._mixtures, expected._mixtures, strict=True):
+        assert mixture.family.n == other.family.n, mixture.lead.key
+        assert mixture.n == pytest.approx(other.n, abs=2)
+        assert mixture.family.covered_s == pytest.approx(other.family.covered_s, abs=1e-6)
+        assert mixture.family.measured == pytest.approx(other.family.measured)
+        assert mixture.sensor.lag_ns == pytest.approx(other.sensor.lag_ns, abs=2 * MS)
+        assert mixture.drifts == 0
+    for name in NAMES:
+        ours, theirs = found.pooled(name), expected.pooled(name)
+        assert ours.active_s == pytest.approx(theirs.active_s, abs=1e-6)
+        assert (ours.energy_j, ours.busy_s) == pytest.approx((theirs.energy_j, theirs.busy_s), rel=2e-3)
+
+
 def test_a_slice_that_ends_a_little_before_the_frontier_sets_no_clock_back() -> None:
     pool = Pool(Timeline(DEVICE, [GRAPHICS]), start_ns=T0)
     pool.advance([], T0 + 10 * NS_PER_S)

@@ -132,6 +132,34 @@ def test_clock_that_is_set_ahead_gives_no_region_time_that_never_passed(
     assert stage.session.counts["clock set back"] == 0
 
 
+@pytest.mark.parametrize(
+    ("ahead_s", "suspended", "active_s"), [(0.5, False, 7.076), (3600.0, True, 7.076), (-30.0, False, 7.0)]
+)
+def test_executions_before_a_step_of_the_clock_have_all_of_their_time(
+    staged: Staged, ahead_s: float, suspended: bool, active_s: float
+) -> None:
+    """Also those since the last join, unless the clock is set back: their times pass again."""
+    stage = staged(on_device=False)
+    for _ in range(20):
+        with region("step"):
+            stage.work(0.25, "step", share=0.6)
+    for seconds in (0.012, 0.023):
+        with region("step"):
+            stage.clock.advance(seconds)
+        stage.clock.advance(0.005)
+    with region("step"):
+        stage.clock.advance(0.024)
+        (stage.clock.suspend if suspended else stage.clock.set_forward)(ahead_s)
+        stage.clock.advance(0.008)
+    with region("step"):
+        stage.clock.advance(0.009)
+    for _ in range(8):
+        with region("step"):
+            stage.work(0.25, "step", share=0.6)
+    stage.flush()
+    assert stage.session.joiner.pools[stage.uuid].pooled("step").active_s == pytest.approx(active_s, abs=1e-3)
+
+
 def test_nested_regions_are_charged_once(stage: Stage) -> None:
     pauses = 0.02 + 0.007 * (np.arange(60) % 5)
     for pause in pauses.tolist():

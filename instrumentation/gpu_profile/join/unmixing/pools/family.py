@@ -243,12 +243,12 @@ class SignalFamily:
         starts[grew[stuck]] = starts[first[stuck]]
         return starts[keep], ends[keep], masses[keep]
 
-    def restart(self, since_ns: int) -> None:
-        """Continue from an earlier time: the clock was set back."""
-        self.start_ns = self.seen_ns = since_ns
-        self._still_ns = None
-        self._uncounted = []
-        self.unmeasured.restart()
+    def skip(self, ahead_ns: int) -> None:
+        """Move all times this much later: the clock was set."""
+        self.start_ns, self.seen_ns = self.start_ns + ahead_ns, self.seen_ns + ahead_ns
+        self._still_ns = self._still_ns and self._still_ns + ahead_ns
+        self._uncounted = [(starts + ahead_ns, ends + ahead_ns) for starts, ends in self._uncounted]
+        self.unmeasured.skip(ahead_ns)
 
 
 def _places(rows: tuple[Ints, Ints, Ints], starts: Ints, ends: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:

@@ -78,7 +78,6 @@ class Mixture:
         self.beside: Mixture | None = None
         self._active_s, self._regions, self._joint = active_s, regions, joint
         self._targeted: Targets | None = None  # cached: every region requests it
-        self._attributed_ns = 0  # the activity before this time is unknown
         self._stamps, self._origin_ns = stamps, start_ns
         self._whole = prior.whole  # whether the counter measures all of the time
         self._unseen = UnseenParts(whole=self._whole, expected=self._expected is not None)
@@ -137,9 +136,8 @@ class Mixture:
         windows, absent = self.family.fetch(until_ns - ahead)
         if absent:
             self._leave(absent)
-        # A reading may look back to before the active time. Timings under trial count the time before the first
-        # execution as outside regions.
-        usable_ns = max(since_ns, self.family.start_ns if self.locked else self._attributed_ns)
+        # Timings under trial count the time before the first execution as outside regions.
+        usable_ns = max(since_ns, self.family.start_ns) if self.locked else since_ns
         windows = windows.where(windows.starts - self._reach_ns >= usable_ns)
         if len(windows.ends):
             self._waiting.append(windows)
@@ -291,12 +289,14 @@ class Mixture:
         if before != [len(w.ends) for w in self._kept]:
             self._contradicted = self.unexpected
 
-    def restart(self, since_ns: int) -> None:
-        """Continue from an earlier time than the one reached: the clock was set back."""
-        self.family.restart(since_ns)
-        self._attributed_ns = since_ns
-        self._kept, self._waiting = [], []
-        # No search can use the dropped windows, but their equations under the current timing remain.
+    def skip(self, ahead_ns: int) -> None:
+        """Move all times this much later. The search begins anew: in a suspension, the sensor may stand still."""
+        self.family.skip(ahead_ns)
+        self._origin_ns += ahead_ns
+        self._waiting = [w._replace(starts=w.starts + ahead_ns, ends=w.ends + ahead_ns) for w in self._waiting]
+        self.sensor, *rivals = (each.shifted(ahead_ns) for each in (self.sensor, *self._candidates))
+        self._candidates, self._kept = tuple(rivals), []
+        self._unseen.skip(ahead_ns)
         self._schedule.restart()
         self._contradicted = self.unexpected
         self._settle(self._solved(start=self._watch.variances))

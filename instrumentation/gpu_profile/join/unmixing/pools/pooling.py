@@ -177,13 +177,13 @@ class Pool:
         return max(self.frontier_ns, until_ns if final else until_ns - until_ns % _STEP_NS)
 
     def skip(self, ahead_ns: int) -> None:
-        """Continue this much later, or earlier if negative: the clock was set, and the time in between is no region's.
-        Totals and equations remain. Active time without windows so far is dropped."""
+        """Continue this much later, or earlier if negative: the clock was set. No region has the time in between."""
+        self._meter.read(self.frontier_ns, final=True)
+        self._throttling.read(self.frontier_ns, final=True)
         self.start_ns, self.frontier_ns = self.start_ns + ahead_ns, self.frontier_ns + ahead_ns
-        self.attribution.restart(self.frontier_ns)
-        self._throttling.restart()
+        self.attribution.skip(ahead_ns)
         for mixture in self._mixtures:
-            mixture.restart(self.frontier_ns)
+            mixture.skip(ahead_ns)
 
     def _take(self, activities: Activities, until_ns: int, *, final: bool) -> None:
         # A stamp that is far in the future must not cause a step for every second until then.

@@ -82,9 +82,11 @@ class Unmeasured:
         self._ns[:, into] += self._ns[:, column]
         self._ns[:, column] = 0.0
 
-    def restart(self) -> None:
-        """Drop the queued rows: the clock was set back."""
-        self._waiting = []
+    def skip(self, ahead_ns: int) -> None:
+        """Move the queued rows this much later: the clock was set."""
+        self._waiting = [
+            (b + ahead_ns, start + ahead_ns, end + ahead_ns, each) for b, start, end, each in self._waiting
+        ]
 
     def _grow(self, columns: int) -> None:
         self._ns = np.pad(self._ns, ((0, 0), (0, max(0, columns - self._ns.shape[1]))))

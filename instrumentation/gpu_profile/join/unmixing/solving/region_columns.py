@@ -6,6 +6,7 @@ second column once it has shared time with others.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from typing import Final
 
@@ -254,11 +255,11 @@ class RegionColumns:
             self._recent = ActiveTime.of(left, kept.alone[keep], kept.shared[keep])
         self.since_ns = max(self.since_ns, before_ns)
 
-    def restart(self, since_ns: int) -> None:
-        """Continue from an earlier time: the clock was set back."""
-        self._settle()
-        self._recent, self._fresh, self._edges = _nothing(), [], []
-        self.since_ns = since_ns
+    def skip(self, ahead_ns: int) -> None:
+        """Move the recent pieces this much later: the clock was set."""
+        recent = self.recent(self.since_ns, sys.maxsize)
+        pieces = Pieces(np.arange(len(recent.starts)), recent.starts + ahead_ns, recent.ends + ahead_ns)
+        self._recent, self.since_ns = ActiveTime.of(pieces, recent.alone, recent.shared), self.since_ns + ahead_ns
 
     def swap(self) -> tuple[str, str, list[tuple[int, int]]] | None:
         """Replace the least busy region by a much busier one without equations, if there is such a pair.

@@ -153,6 +153,11 @@ class UnseenParts:
             column = np.where(many[place] > 1, active.shared[piece], active.alone[piece])
             np.add.at(self._shown, column, moved.T)
 
+    def skip(self, ahead_ns: int) -> None:
+        """Move the timing this much later: the clock was set."""
+        self._timing = self._timing.shifted(ahead_ns)
+        self._sensor = self._sensor and self._sensor.shifted(ahead_ns)
+
     def settle(self) -> None:
         """Keep the windows so far when the next search finds another timing."""
         self._settled, self._ended_before = self._shown.copy(), self._ended.copy()

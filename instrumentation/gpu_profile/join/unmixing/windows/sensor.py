@@ -113,6 +113,10 @@ class Sensor(NamedTuple):
             sensor = sensor._replace(period_ns=period, phase_ns=renewal % period)
         return sensor
 
+    def shifted(self, by_ns: int) -> Sensor:
+        """The sensor on a clock that shows times this much later."""
+        return self._replace(phase_ns=(self.phase_ns + by_ns) % self.period_ns) if self.period_ns else self
+
     def differs_in_lag(self, other: Sensor, most_ns: int) -> bool:
         """Whether the two sensors' lags differ by at most `most_ns`, and nothing else does."""
         return self._replace(lag_ns=other.lag_ns) == other and abs(self.lag_ns - other.lag_ns) <= most_ns

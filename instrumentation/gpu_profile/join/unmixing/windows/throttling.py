@@ -73,13 +73,6 @@ class Throttling:
                 shares[reason] = min(1.0, held / covered)
         return shares
 
-    def restart(self) -> None:
-        """Continue from an earlier time: queued activities no longer match the readings with their stamps."""
-        if self._waiting:
-            starts, ends, _, columns = Activities.joined(self._waiting).once()
-            self._active_ns = _added(self._active_ns, _summed(columns, ends - starts))
-        self._waiting = []
-
     def merge(self, column: int, into: int) -> None:
         """Merge a region's time into another's."""
         self._waiting = [w._replace(columns=np.where(w.columns == column, into, w.columns)) for w in self._waiting]
