@@ -25,8 +25,7 @@ def pieces(*stretches: tuple[int, int, int]) -> ActiveTime:
 def starved(lead: Signal, *rows_ms: tuple[int, int], active: ActiveTime, window_ms: int = 100) -> Unmeasured:
     """Rows that follow a reading at 0, of a sensor that is usually read every 100 ms."""
     result = Unmeasured(lead)
-    starts, ends = (np.array([row[i] * MS for row in rows_ms], np.int64) for i in (0, 1))
-    result.note(0, starts, ends, 100 * MS)
+    result.note(0, np.array([end * MS for _, end in rows_ms], np.int64), 100 * MS)
     assert (result.since_ns is None) == (not result._waiting)
     result.count(active, 4, window_ms * MS)
     assert result.since_ns is None
@@ -70,29 +69,26 @@ def test_the_sensors_window_describes_the_time_in_it() -> None:
 def test_counters_describe_all_of_the_time_between_readings(lead: Signal) -> None:
     found = starved(lead, (0, 100), (100, 5100), active=pieces((1, 0, 5100)))
     assert widened(found, 7.0, 1.0, 1.0)[0].half_width == 1.0
-    assert not found.missed_s(4).any()
 
 
-def test_time_without_rows_is_missed_by_each_column() -> None:
-    found = starved(rows.POWER_AVERAGE, (0, 100), (1000, 2100), active=pieces((1, 200, 600), (2, 605, 615)))
-    assert found.missed_s(4).tolist() == pytest.approx([0.49, 0.4, 0.01, 0.0])
-    found.merge(2, 3)
-    assert found.missed_s(4).tolist() == pytest.approx([0.49, 0.4, 0.0, 0.01])
+def test_a_merged_column_takes_its_unseen_time_along() -> None:
+    found = starved(rows.POWER_AVERAGE, (0, 100), (1000, 2100), active=pieces((1, 200, 1400)))
+    found.merge(1, 3)
+    assert [rate.half_width > 1.0 for rate in widened(found, 10.0, 10.0, 10.0)] == [False, False, True]
 
 
-def test_a_usual_reader_misses_nothing() -> None:
+def test_a_usual_reader_leaves_nothing_unseen() -> None:
     edges = [(at, at + 100) for at in range(0, 2000, 100)]
     found = starved(rows.POWER_AVERAGE, *edges, active=pieces((1, 0, 2000)))
-    assert not found.missed_s(4).any()
     assert widened(found, 2.0, 1.0, 1.0)[0].half_width == 1.0
 
 
-def test_an_energy_includes_what_missed_time_may_add() -> None:
+def test_an_energy_includes_what_uncovered_time_may_add() -> None:
     drawn, covered = np.array([100.0, 3000.0, 900.0]), np.array([1.0, 10.0, 3.0])
 
-    def half_widths(missed_s: list[float]) -> list[float]:
-        missed = np.array(missed_s)
-        by = targets(drawn, covered, missed, missed, [[0], [1], [2]], lambda _: Rate(300.0, 3.0, 99), 4000.0, 285.0)
+    def half_widths(uncovered_s: list[float]) -> list[float]:
+        uncovered = np.array(uncovered_s)
+        by = targets(drawn, covered, uncovered, [[0], [1], [2]], lambda _: Rate(300.0, 3.0, 99), 4000.0, 285.0)
         return [float(half_width) for half_width in by[1]]
 
     usual, more = half_widths([0.0, 0.0, 0.0]), half_widths([0.0, 1.0, 2.0])

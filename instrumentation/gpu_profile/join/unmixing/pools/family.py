@@ -119,11 +119,7 @@ class SignalFamily:
             starts, ends, masses = self._joined(starts, ends, masses)
         since_ns, silent_ns = self.seen_ns, until_ns - _LONGEST_SILENCE_NS
         self.seen_ns = int(ends[-1]) if len(ends) else max(since_ns, silent_ns)
-        if len(ends):
-            self.unmeasured.note(since_ns, starts, ends, self.usual_ns)
-        elif silent_ns > since_ns:
-            silent = np.array([silent_ns])
-            self.unmeasured.note(since_ns, silent, silent, self.usual_ns)
+        self.unmeasured.note(since_ns, ends if len(ends) else np.array([silent_ns]), self.usual_ns)
         keep = (starts >= self.start_ns) & (ends > starts)
         taken = np.zeros((len(ends), len(columns)))
         taken[:, 0] = masses

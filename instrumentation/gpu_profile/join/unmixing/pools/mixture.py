@@ -384,8 +384,8 @@ class Mixture:
             rates = self._fit(self.lead).drawn_to(mean, mean) if mean > 0 and self.timed else np.zeros(0)
             parts = drawn(rates, self._joint(), covered_s, mean, measured)
             present = [region for region in regions if max(region, default=0) < min(len(active_s), self.columns)]
-            time = covered_s, uncovered_s, self.family.unmeasured.missed_s(len(covered_s))
-            self._targeted = Targets(*targets(parts, *time, present, self.best_rate, measured, mean), now)
+            shares = targets(parts, covered_s, uncovered_s, present, self.best_rate, measured, mean)
+            self._targeted = Targets(*shares, now)
         return self._targeted
 
     def merge(self, column: int, into: int) -> None:

@@ -126,15 +126,14 @@ def drawn(rates: Floats, joint: Floats, active_s: Floats, mean: float, measured:
 
 
 def targets(
-    drawn: Floats, active_s: Floats, uncovered_s: Floats, missed_s: Floats, regions: Iterable[Sequence[int]],
+    drawn: Floats, active_s: Floats, uncovered_s: Floats, regions: Iterable[Sequence[int]],
     rate: Callable[[Floats], Rate], measured: float, mean: float,
 ) -> tuple[Floats, Floats]:  # fmt: skip
     """The part of a measured total that each column should have, and its half-width: infinite if uncertain.
 
     A region with a rate gets this rate times its time, as nearly as the total allows. The others share the remainder in
     proportion to `drawn`: by time and, as far as they have any, by rates. `active_s` is each column's measured time,
-    `mean` the device's rate. Half-widths include `uncovered_s`, each column's other time, at the same rate. In the part
-    of it that a starved sampler left out, `missed_s`, the rate may also differ.
+    `mean` the device's rate. Half-widths include `uncovered_s`, each column's other time, at the same rate.
     """
     wanted, half_widths = drawn.copy(), np.full(len(drawn), np.inf)
     for region in regions:
@@ -150,10 +149,10 @@ def targets(
             wanted[own] = region_rate.value * time.sum() * parts / parts.sum()
             half_widths[own] = region_rate.half_width * time.sum() * parts / parts.sum()
     wanted, half_widths = fitted(wanted, half_widths, measured)
-    missed = missed_s > 0
-    half_widths[missed] += (wanted + half_widths)[missed] * missed_s[missed] / np.maximum(active_s[missed], 1e-9)
+    uncovered = uncovered_s / np.maximum(active_s, 1e-9)
+    half_widths = half_widths * (1 + uncovered) + wanted * uncovered
     half_widths[half_widths > WIDEST_HALF_WIDTH * np.maximum(wanted, mean * active_s)] = np.inf
-    return wanted, half_widths + wanted * np.maximum(uncovered_s - missed_s, 0.0) / np.maximum(active_s, 1e-300)
+    return wanted, half_widths
 
 
 def fitted(targets: Floats, half_widths: Floats, measured: float) -> tuple[Floats, Floats]:
