@@ -95,23 +95,6 @@ def test_time_that_was_not_shared_is_exactly_nought(pieces: list[tuple[int, int,
         assert (found > 0) == beside
 
 
-@given(stretches(), st.integers(-3, SPAN), st.integers(1, 30), st.integers(1, 9), st.sampled_from([0, T0]))
-def test_a_sampled_look_is_exact_at_its_steps_and_lies_on_straight_lines_between(
-    pieces: list[tuple[int, int, int]], start: int, length: int, step: int, origin: int
-) -> None:
-    time, end = active(pieces, at=origin), start + length
-    rough = time.sampled(start + origin, end + origin, step, COLUMNS)
-    grid = np.arange(start, end + 1, step)
-    exact = time.until(grid + origin, COLUMNS)
-    found = rough.until(grid + origin, COLUMNS)
-    assert found - found[:, :1] == pytest.approx(exact - exact[:, :1], abs=1e-6)
-    between = rough.until(np.arange(start, end + 1) + origin, COLUMNS)
-    for i, t in enumerate(range(start, end + 1)):
-        low, part = start + (t - start) // step * step, (t - start) % step / step
-        line = naive(pieces, -5, low) * (1 - part) + naive(pieces, -5, low + step) * part
-        assert between[:, i] - between[:, 0] == pytest.approx(line - naive(pieces, -5, start), abs=1e-6)
-
-
 @given(stretches())
 def test_concurrency_is_the_number_of_pieces_from_each_change_on(pieces: list[tuple[int, int, int]]) -> None:
     time = active(pieces)

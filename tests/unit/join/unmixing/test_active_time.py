@@ -164,19 +164,6 @@ def test_lengths_are_one_for_each_piece_alone_and_shared() -> None:
     assert (alone.tolist(), shared.tolist()) == ([20, 0], [5, 5])
 
 
-def test_a_sampled_look_is_exact_at_its_steps() -> None:
-    time = active((1, 0, 30), (2, 10, 20))
-    rough = time.sampled(0, 40, 10, 20)
-    sums = np.diff(rough.until(np.array([0, 10, 20, 30, 40]), 20))
-    assert (sums[1].tolist(), sums[11].tolist(), sums[12].tolist()) == ([10, 0, 10, 0], [0, 5, 0, 0], [0, 5, 0, 0])
-
-
-def test_moments_beyond_a_sampled_look_have_nothing_between() -> None:
-    rough = active((1, 0, 1000)).sampled(100, 200, 10, 2)
-    found = rough.until(np.array([-50, 0, 100, 500, 900]), 2)[1]
-    assert (found[1] - found[0], found[2] - found[1], found[4] - found[3]) == (0, 0, 0)
-
-
 def test_of_several_changes_at_one_moment_the_last_one_counts() -> None:
     found = Pieces(np.arange(3), np.array([0, 5, 5]), np.array([5, 9, 7]))
     changes, counts = concurrency(found)

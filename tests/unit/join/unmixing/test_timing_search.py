@@ -196,27 +196,6 @@ def test_the_same_windows_find_the_same_timing() -> None:
     assert search_of(world).run() == search_of(world).run()
 
 
-def test_many_short_pieces_are_searched_by_the_half_millisecond_and_find_nearly_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World(4, seconds=20, signal=ENERGY, step_ns=105 * MS)
-    columns = (world.owner + 1).astype(np.int16).repeat(20)
-    # Executions of many kernels of some 10-1000 us each, with gaps between them.
-    steps = (world.ends - world.starts)[:, None] * np.arange(20) // 20
-    starts = (world.starts[:, None] + steps).ravel() + ORIGIN_NS
-    ends = starts + ((world.ends - world.starts) // 21).repeat(20)
-    active = ActiveTime.of(Pieces(columns.astype(np.int64), starts, ends), columns, columns)
-    assert len(starts) > likelihood._MANY_PIECES
-    windows = windows_of(world)
-    coarse = Search(ENERGY, windows, active, world.regions + 1, np.inf)
-    monkeypatch.setattr(likelihood, "_MANY_PIECES", len(starts))
-    fine = Search(ENERGY, windows, active, world.regions + 1, np.inf)
-    found, wanted = coarse.run(), fine.run()
-    assert fine.residual(found.sensor) <= 1.02 * wanted.residual
-    assert coarse.residual(found.sensor) == pytest.approx(fine.residual(found.sensor), rel=0.05)
-    assert coarse.residual(found.sensor) != fine.residual(found.sensor)
-
-
 # ---------------------------------------------------------------------- windows that a timing leaves out
 
 
@@ -250,13 +229,9 @@ def mixed(world: World) -> list[Sensor]:
 
 
 @pytest.mark.parametrize("signal", [ENERGY, POWER_AVERAGE])
-@pytest.mark.parametrize("cells", [False, True])
 def test_timings_that_are_tried_together_leave_what_each_leaves_alone(
-    signal: Signal, cells: bool, monkeypatch: pytest.MonkeyPatch
+    signal: Signal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if cells:
-        monkeypatch.setattr(likelihood, "_MANY_PIECES", 1)
-        monkeypatch.setattr(likelihood, "_CELLS_PER_PIECE", 10_000)
     world = World(4, seconds=20, signal=signal, step_ns=53 * MS)
     search, every = search_of(world), mixed(world)
     together = search.residuals(every)

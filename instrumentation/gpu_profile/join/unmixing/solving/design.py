@@ -16,7 +16,6 @@ from gpu_profile.join.unmixing.solving.sums import LeftOut, Sums
 from gpu_profile.join.unmixing.windows.active_time import ActiveTime, Placed
 from gpu_profile.join.unmixing.windows.pauses import yield_to_program
 from gpu_profile.join.unmixing.windows.probes import PAUSES, VARIED, Probe, ProbeKind, run_time, slots_of
-from gpu_profile.join.unmixing.windows.sampled_time import SampledTime
 from gpu_profile.join.unmixing.windows.sensor import Sensor, clear_of, moments_of
 from gpu_profile.units import NS_PER_S
 
@@ -196,25 +195,19 @@ class Design:
         every = zip(self.unclear.tolist(), self.contradicting.tolist(), ranges, strict=True)
         return [LeftOut(unclear, contradicting, *values) for unclear, contradicting, values in every]
 
-    def shares(self, active: ActiveTime | SampledTime, columns: int) -> Floats:
+    def shares(self, active: ActiveTime, columns: int) -> Floats:
         """The active share of every window by column, `[n, columns]`."""
         if not len(self._moments):
             return np.zeros((0, columns))
-        if self._sensors[0].smooth and isinstance(active, ActiveTime):
+        if self._sensors[0].smooth:
             some = zip(self._sensors, self.rows, strict=True)
             smoothed = [_smoothed(active, columns, sensor, self._ends[rows]) for sensor, rows in some]
             shares: Floats = np.concatenate(smoothed, axis=1).T * self._weights[:, None]
         else:
-            shares = self._weighted(self._until(active, columns))
+            shares = self._weighted(active.until(self._moments, columns, self._placed_in(active)))
         rest = self._weights - shares[:, 1:].sum(axis=1)
         shares[:, 0] = np.minimum(np.maximum(rest, 0.0), self._weights)
         return shares
-
-    def _until(self, active: ActiveTime | SampledTime, columns: int) -> Floats:
-        """Active ns of each column up to each moment."""
-        if isinstance(active, SampledTime):
-            return active.until(self._moments, columns)
-        return active.until(self._moments, columns, self._placed_in(active))
 
     def _placed_in(self, active: ActiveTime) -> Placed | None:
         """The places of the moments among the pieces of active time. Kept, because shares and probes need them."""
@@ -222,7 +215,7 @@ class Design:
             self._placed = active, active.placed(self._moments)
         return self._placed[1]
 
-    def patterns(self, active: ActiveTime | SampledTime, columns: int) -> Floats:
+    def patterns(self, active: ActiveTime, columns: int) -> Floats:
         """The active shares in each part of every window by column: `[n, parts * columns]`, without column 0."""
         sensor, ends = self._sensors[0], self._ends
         # For a smoothing sensor, the time with most of the weight.

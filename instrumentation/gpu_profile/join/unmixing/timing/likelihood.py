@@ -36,16 +36,9 @@ from gpu_profile.join.unmixing.timing.trials import Trial, is_late
 from gpu_profile.join.unmixing.windows.active_time import ActiveTime
 from gpu_profile.join.unmixing.windows.pauses import yield_to_program
 from gpu_profile.join.unmixing.windows.probes import Probe, ProbeKind, choose, groups_of
-from gpu_profile.join.unmixing.windows.sampled_time import SampledTime
 from gpu_profile.join.unmixing.windows.sensor import FINE_STEPS_NS, GUARD_NS, Sensor, renews_faster, unsteadiness_ns
 from gpu_profile.units import NS_PER_S
 
-#: With more pieces of active time than this, the search uses the active time of half-millisecond cells: less work, with
-#: an error of at most an eighth of a cell at a window's edges. Not if there are few pieces per cell, or too many cells.
-_MANY_PIECES: Final = 4000
-_CELL_NS: Final = 500_000
-_CELLS_PER_PIECE: Final = 3
-_MOST_CELLS: Final = 1_000_000
 #: A difference of this share of the variance does not separate two distant timings: programs and sensors differ from
 #: the model by as much, and no number of windows averages that out.
 _DISCREPANCY: Final = 0.002
@@ -95,7 +88,6 @@ class Likelihood:
         self.columns, self.most = columns, most
         self._reach_ns = LONGEST_LAG_NS + max(shape.reach_ns for shape in shapes(lead)) + 2 * lead.refresh_ns
         self._pieces = active.tabled(columns)
-        self._active = self._coarse()
         self._candidates, self._expected, self._whole = candidates, expected, whole
         #: No reading shows a moment after its stamp, unless stamps of work are late. This is the earliest lag.
         self._earliest_ns = expected.sensor.lag_ns - expected.nearest_ns if expected and expected.stamped else 0
@@ -122,25 +114,14 @@ class Likelihood:
         #: Cached rates by timing and limit: they are requested repeatedly.
         self._steady: dict[tuple[Sensor, float], Floats] = {}
 
-    def _coarse(self) -> ActiveTime | SampledTime:
-        """Active time for the search: in pieces or in cells."""
-        active = self._pieces
-        if len(active.starts) <= _MANY_PIECES or not len(self.windows.ends):
-            return active
-        start, end = int(self.windows.starts[0]) - self._reach_ns, int(self.windows.ends[-1]) + self._reach_ns
-        cells = (end - start) // _CELL_NS
-        if cells > _CELLS_PER_PIECE * len(active.starts) or cells * self.columns > _MOST_CELLS:
-            return active
-        return active.sampled(start, end, _CELL_NS, self.columns)
-
     def _designs(self, windows: Windows, *sensors: Sensor) -> Iterator[Design]:
         """The equations of the windows under sensors of one form, in chunks."""
         return (Design(part, *sensors, counts=self.lead.kind is Kind.COUNTER) for part in windows.parts())
 
-    def _observed(self, windows: Windows, active: ActiveTime | SampledTime, *sensors: Sensor) -> list[Observed]:
+    def _observed(self, windows: Windows, *sensors: Sensor) -> list[Observed]:
         """Windows under sensors of one form, with residuals from steady rates clipped to the limit."""
         designs = list(self._designs(windows, *sensors))
-        some = [Observed(one, one.shares(active, self.columns), one.values[:, 0]) for one in designs]
+        some = [Observed(one, one.shares(self._pieces, self.columns), one.values[:, 0]) for one in designs]
         for _ in range(_ROUNDS if self._limit < math.inf else 0):
             rates = rates_of_each(totals(some), self.most)
             some = [one.clipped(one.predicted(rates), self._limit) for one in some]
@@ -148,7 +129,7 @@ class Likelihood:
 
     def _fitted(self, sensors: Sequence[Sensor]) -> list[Sums]:
         """The normal equations of the windows under each of some sensors of one form."""
-        return totals(self._observed(self._alone, self._active, *sensors))
+        return totals(self._observed(self._alone, *sensors))
 
     def _clip_outliers(self, best: Sensor, sensors: Sequence[Sensor]) -> bool:
         """Whether a few outliers determined the choice of `best`. If so, residuals are clipped from here on.
@@ -173,7 +154,7 @@ class Likelihood:
         Infinite for a timing that leaves out most windows: few windows fit any timing. At least the effect of the
         search's finest step.
         """
-        some = self._observed(self._alone, self._active, sensor)
+        some = self._observed(self._alone, sensor)
         shares, values = (np.concatenate([observed[i] for observed in some]) for i in (1, 2))
         if 2 * len(values) < len(self.windows.ends):
             return math.inf, 0.0
@@ -316,10 +297,10 @@ class Likelihood:
 
     def _errors(self, sensor: Sensor) -> tuple[Floats, Ints]:
         """The windows' residuals from steady rates under a timing, and the group of similar windows of each."""
-        some = self._observed(self._alone, self._active, sensor.placed(self.windows.ends))
+        some = self._observed(self._alone, sensor.placed(self.windows.ends))
         rates = totals(some)[0].rates(self.most)
         errors = [observed.values - observed.shares @ rates for observed in some]
-        patterns = [observed.design.patterns(self._active, self.columns) for observed in some]
+        patterns = [observed.design.patterns(self._pieces, self.columns) for observed in some]
         return np.concatenate(errors), alike(np.concatenate(patterns))
 
     def _repeated(self, sensor: Sensor) -> float:
@@ -346,7 +327,7 @@ class Likelihood:
         # An effect that fades after an execution's start resembles a wrong lag, so timings are compared without it.
         chosen = tuple(probe for probe in every if probe.kind not in {ProbeKind.START, ProbeKind.TAIL})
         groups, lag = groups_of(chosen), chosen.index(Probe(ProbeKind.LAG))
-        some = self._observed(windows, self._pieces, *sensors)
+        some = self._observed(windows, *sensors)
         sums, n = totals(some), len(windows.ends)
         steady, origin_ns = np.array(rates_of_each(sums, self.most)), int(windows.starts[0])
         probes = [one.design.probes(self._pieces, chosen, one.shares, steady, origin_ns) for one in some]

@@ -19,7 +19,6 @@ from gpu_profile.join.unmixing.windows.piece_sums import (
     sum_begun,
 )
 from gpu_profile.join.unmixing.windows.probes import FADES_NS, TAIL_NS, VARIED, Gaps, ProbeKind, faded, phases
-from gpu_profile.join.unmixing.windows.sampled_time import SampledTime
 
 _MS: Final = 1_000_000
 #: After this time, a tail has faded.
@@ -101,11 +100,6 @@ class ActiveTime(NamedTuple):
         alone, shared = self.within(starts[long], ends[long])
         column, ns = np.concatenate((some.alone[long], some.shared[long])), np.concatenate((alone, shared))
         return np.bincount(column, ns, columns).astype(np.float64)
-
-    def sampled(self, start_ns: int, end_ns: int, step_ns: int, columns: int) -> SampledTime:
-        """Sampled active time for moments between two times."""
-        moments = np.arange(start_ns, end_ns + 2 * step_ns, step_ns)
-        return SampledTime(start_ns, step_ns, self.until(moments, columns))
 
     def smoothed(self, moments: Ints, columns: int, constant_ns: int) -> Floats:
         """Each column's share of the device at the sorted `moments`, weighted by an exponential with this time
