@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.solving import least_squares
-from gpu_profile.join.unmixing.solving.least_squares import bounded, nnls
+from gpu_profile.join.unmixing.solving.least_squares import bounded
 from gpu_profile.join.unmixing.solving.sums import LeftOut, Sums, rates_of_each
 
 
@@ -51,7 +51,7 @@ def problems(draw: st.DrawFn, largest: float = 3.0) -> Problem:
 
 @given(problems())
 def test_non_negative_least_squares_equal_the_best_of_all_active_sets(problem: Problem) -> None:
-    rates = nnls(problem.gram, problem.moment)
+    rates = bounded(problem.gram, problem.moment)
     assert (rates >= 0).all()
     assert problem.cost(rates) == pytest.approx(problem.least(), rel=1e-6, abs=1e-6)
 
@@ -66,7 +66,7 @@ def test_bounded_rates_stay_within_their_bounds_and_beat_clipping(problem: Probl
 
 @given(problems(largest=1.0))
 def test_rates_within_the_bounds_are_found_where_the_bounds_hold_no_one(problem: Problem) -> None:
-    free = nnls(problem.gram, problem.moment)
+    free = bounded(problem.gram, problem.moment)
     assume((free <= 1).all())
     assert bounded(problem.gram, problem.moment, 1.0).tolist() == free.tolist()
 
@@ -141,8 +141,8 @@ def test_rates_at_both_bounds_are_found_without_solving_one_by_one() -> None:
 
 @given(problems())
 def test_a_unit_changes_nothing_but_the_unit(problem: Problem) -> None:
-    rates = nnls(problem.gram, problem.moment)
-    scaled = nnls(problem.gram, problem.moment * 2.0**40)
+    rates = bounded(problem.gram, problem.moment)
+    scaled = bounded(problem.gram, problem.moment * 2.0**40)
     assert problem.cost(scaled / 2.0**40) == pytest.approx(problem.cost(rates), rel=1e-6, abs=1e-6)
 
 
@@ -150,7 +150,7 @@ def test_a_unit_changes_nothing_but_the_unit(problem: Problem) -> None:
 def test_columns_of_very_different_sizes_are_found_as_well(problem: Problem, power: int) -> None:
     size = np.ones(len(problem.moment))
     size[0] = 2.0**power
-    rates = nnls(problem.gram * np.outer(size, size), problem.moment * size) * size
+    rates = bounded(problem.gram * np.outer(size, size), problem.moment * size) * size
     assert problem.cost(rates) == pytest.approx(problem.least(), rel=1e-4, abs=1e-4)
 
 
@@ -158,7 +158,7 @@ def test_columns_of_very_different_sizes_are_found_as_well(problem: Problem, pow
 def test_a_column_that_is_there_twice_makes_the_fit_no_worse(problem: Problem, which: int) -> None:
     twice = np.column_stack([problem.shares, problem.shares[:, which % len(problem.moment)]])
     both = Problem(twice, problem.values)
-    rates = nnls(both.gram, both.moment)
+    rates = bounded(both.gram, both.moment)
     assert (rates >= 0).all()
     assert both.cost(rates) == pytest.approx(problem.least(), rel=1e-6, abs=1e-6)
 
@@ -173,12 +173,12 @@ def test_the_order_of_columns_changes_no_fit(problem: Problem, order: list[int])
 
 
 def test_without_columns_there_are_no_rates() -> None:
-    assert nnls(np.zeros((0, 0)), np.zeros(0)).shape == (0,)
+    assert bounded(np.zeros((0, 0)), np.zeros(0)).shape == (0,)
     assert bounded(np.zeros((0, 0)), np.zeros(0), 1.0).shape == (0,)
 
 
 def test_columns_that_were_never_active_stay_at_nothing() -> None:
-    assert nnls(np.zeros((2, 2)), np.zeros(2)).tolist() == [0.0, 0.0]
+    assert bounded(np.zeros((2, 2)), np.zeros(2)).tolist() == [0.0, 0.0]
     assert bounded(np.diag([2.0, 0.0]), np.array([1.0, 0.0]), 1.0).tolist() == [0.5, 0.0]
 
 

@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.join.unmixing.solving.least_squares import nnls
+from gpu_profile.join.unmixing.solving.least_squares import bounded
 from gpu_profile.join.unmixing.solving.rate import WIDEST_HALF_WIDTH, Z95, t95
 from gpu_profile.join.unmixing.solving.unmix import WINDOWS_PER_RATE
 from gpu_profile.units import NS_PER_S
@@ -121,7 +121,7 @@ class _PriceFit:
         self._scale = np.sqrt(np.maximum((rows**2).mean(axis=0), 1e-300))
         scaled = rows / self._scale
         gram = scaled.T @ scaled / n
-        solution = nnls(gram, scaled.T @ joules / n)
+        solution = bounded(gram, scaled.T @ joules / n)
         self.prices: Floats = solution / self._scale
         left = joules - scaled @ solution
         noise = float(left @ left) / (n - size)

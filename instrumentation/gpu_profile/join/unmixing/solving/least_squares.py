@@ -8,9 +8,11 @@ import numpy as np
 
 from gpu_profile.history.timeline import Floats
 
-#: The relative slope that counts as 0 at a minimum, and the most rounds of exchanges.
+#: The relative slope that counts as 0 at a minimum, the most rounds of exchanges of sets, and the most exchanges of one
+#: unknown, per unknown.
 _FLAT: Final = 1e-10
 _PIVOTS: Final = 8
+_EXCHANGES: Final = 20
 #: A ridge, as a share of the largest square: of all equally good solutions, it selects the one with the smallest rates.
 _RIDGE: Final = 1e-12
 
@@ -50,56 +52,21 @@ def least_of_each(gram: Floats, moment: Floats, most: float) -> list[Floats]:
     ]
 
 
-def bounded(gram: Floats, moment: Floats, most: float) -> Floats:
-    """Minimise `x'Gx - 2x'm` over 0 <= x <= most: unknowns above the bound are fixed at `most`, the worst first.
+def bounded(gram: Floats, moment: Floats, most: float = np.inf) -> Floats:
+    """The same for one problem, `gram[unknowns, unknowns]` and `moment[unknowns]`, by exchanging one unknown at a time.
 
-    They stay fixed. The result is exact for mixtures of rates within the bounds, and near the minimum otherwise.
+    The last one of those that are wrong: that ends at the minimum (Murty, Opsearch 11 (1974), 123).
     """
-    x = nnls(gram, moment)
-    held = np.zeros(len(x), bool)
-    while (x > most).any():
-        held[np.argmax(np.where(held, -np.inf, x))] = True
-        free = ~held
-        x = np.where(held, most, 0.0)
-        x[free] = nnls(gram[np.ix_(free, free)], moment[free] - gram[np.ix_(free, held)] @ x[held])
-    return x
-
-
-def nnls(gram: Floats, moment: Floats) -> Floats:
-    """Minimise `x'Gx - 2x'm` over x >= 0 by active sets.
-
-    Lawson and Hanson, *Solving Least Squares Problems*, 1974, ch. 23. `gram` is symmetric and positive
-    semi-definite. Columns that were never active stay 0.
-    """
-    k = len(moment)
-    x = np.zeros(k)
-    free = np.zeros(k, bool)
-    usable = np.diag(gram) > 0
-    if usable.any():
-        # Mostly no unknown is at 0, and one solve suffices.
-        x[usable] = np.linalg.lstsq(gram[np.ix_(usable, usable)], moment[usable], rcond=None)[0]
-        if (x >= 0).all():
-            return x
-        x = np.zeros(k)
-    tolerance = _FLAT * max(1.0, float(np.abs(moment).max(initial=0.0)))
-    for _ in range(3 * k + 10):
-        gradient = moment - gram @ x
-        candidates = usable & ~free & (gradient > tolerance)
-        if not candidates.any():
+    size, flat, never = len(moment), _FLAT * np.maximum(1.0, np.abs(moment)), gram.diagonal() <= 0
+    low, high, x = np.zeros(size, bool), np.zeros(size, bool), np.zeros(size)
+    for _ in range(_EXCHANGES * size):
+        free = ~(never | low | high)
+        x = np.where(high, most, 0.0)
+        x[free] = np.linalg.lstsq(gram[np.ix_(free, free)], moment[free] - gram[free] @ x, rcond=None)[0]
+        slopes = moment - gram @ x
+        below, above = free & (x < 0), free & (x > most)
+        wrong = np.flatnonzero(below | above | low & (slopes > flat) | high & (slopes < -flat))
+        if not len(wrong):
             break
-        free[np.argmax(np.where(candidates, gradient, -np.inf))] = True
-        while True:
-            index = np.nonzero(free)[0]
-            trial = np.zeros(k)
-            trial[index] = np.linalg.lstsq(gram[np.ix_(index, index)], moment[index], rcond=None)[0]
-            below = free & (trial <= 0)
-            if not below.any():
-                x = trial
-                break
-            steps = x[below] / (x[below] - trial[below] + 1e-300)
-            x = x + float(steps.min()) * (trial - x)
-            free &= x > 1e-12 * max(1.0, float(np.abs(x).max(initial=0.0)))
-            x[~free] = 0.0
-            if not free.any():
-                break
-    return x
+        low[wrong[-1]], high[wrong[-1]] = below[wrong[-1]], above[wrong[-1]]
+    return np.clip(x, 0.0, most)
