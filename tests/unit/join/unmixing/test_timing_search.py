@@ -12,6 +12,7 @@ from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, POWER_AVERAGE, UTILIZATION
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.solving.design import Design, Windows
+from gpu_profile.join.unmixing.solving.shrinkage import CERTAIN
 from gpu_profile.join.unmixing.timing import likelihood
 from gpu_profile.join.unmixing.timing.expected import SensorPrior
 from gpu_profile.join.unmixing.timing.scan import Scan
@@ -398,6 +399,36 @@ def test_the_ends_of_a_range_of_lags_that_fit_alike_are_rivals(seed: int) -> Non
     assert (max(middles) - min(middles)) / MS > 2.5
 
 
+@pytest.mark.parametrize("seed", [0, 1, 4])
+def test_a_timing_that_all_windows_rule_out_is_no_rival(seed: int) -> None:
+    """The newest windows, which the search tries first, did not rule it out."""
+    world = World(seed, order="fixed", jitter=0.05, seconds=60, signal=ENERGY)
+    windows = windows_of(world)
+    # Rates that rise by a fifth call for varying ones.
+    passed = (windows.ends - windows.starts[0]) / (world.seconds * NS_PER_S)
+    search = search_of(world, windows._replace(masses=windows.masses * (1 + 0.2 * passed)[:, None]))
+    found = search.run()
+    best = search._trial(found.sensor)
+    others = search._trials(found.alternatives)
+    assert others
+    scores = [search._beside_if_rates_vary(one, best, search._discrepancy) for one in others]
+    assert max(scores) < best.score + CERTAIN * found.effect
+
+
+def test_a_timing_that_leaves_far_more_than_the_best_one_is_ruled_out_however_much_the_readings_vary() -> None:
+    """A share of the variance was excused where the best timing left a hundredth of that."""
+    world = World(1, seconds=20)
+    search, sensor = search_of(world), Sensor(lag_ns=20 * MS)
+    best = search._discrepancy / 100
+    scores = [search._beside(sensor, left * best, (sensor, best), search._discrepancy) for left in (1.0, 4.9, 10.0)]
+    assert scores[1] == pytest.approx(scores[0])
+    assert scores[2] > scores[0] + CERTAIN
+    trial = search._trial(sensor)._replace(noise=best, left=best)
+    others = [trial._replace(noise=left * best, left=left * best) for left in (4.9, 10.0)]
+    gains = [one.score - search._beside_if_rates_vary(one, trial, search._discrepancy) for one in others]
+    assert gains == pytest.approx([trial.n * math.log(4.9), trial.n * math.log(10.0 / 6.0)])
+
+
 def test_a_lag_that_is_sure_has_no_rivals_near_it() -> None:
     world = World(1, seconds=30, lag_ns=40 * MS)
     assert search_of(world).run().alternatives == ()
@@ -467,3 +498,13 @@ def test_an_error_below_that_of_rounding_is_no_evidence_against_a_timing() -> No
     other = best._replace(noise=rounding, left=rounding, score=best.score + 100.0)
     gain = best.n * math.log(rounding / below)
     assert search._beside_if_rates_vary(other, best) == pytest.approx(other.score - gain)
+
+
+def test_rounding_alone_makes_no_outliers() -> None:
+    """Where most readings were equal, a window that differed by a step was an outlier, and no evidence."""
+    world = World(1, signal=UTILIZATION)
+    windows = windows_of(world)
+    equal = windows._replace(masses=0.5 * (windows.ends - windows.starts)[:, None] / NS_PER_S)
+    median, outliers = search_of(world, equal)._median_residual(Sensor(window_ns=100 * MS))
+    assert outliers == 0
+    assert median == pytest.approx(likelihood._MEDIAN_SQUARE**0.5 * UTILIZATION.base(1) / 12**0.5)

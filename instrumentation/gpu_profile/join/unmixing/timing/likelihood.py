@@ -32,15 +32,15 @@ from gpu_profile.join.unmixing.solving.stamps import StampErrors
 from gpu_profile.join.unmixing.solving.sums import Sums, rates_of_each
 from gpu_profile.join.unmixing.timing.expected import SensorPrior
 from gpu_profile.join.unmixing.timing.timings import JITTERS_NS, LONGEST_LAG_NS, shapes
-from gpu_profile.join.unmixing.timing.trials import Trial, is_late
+from gpu_profile.join.unmixing.timing.trials import LIKE_BEST, Trial, is_late
 from gpu_profile.join.unmixing.windows.active_time import ActiveTime
 from gpu_profile.join.unmixing.windows.pauses import yield_to_program
 from gpu_profile.join.unmixing.windows.probes import Probe, ProbeKind, choose, groups_of
 from gpu_profile.join.unmixing.windows.sensor import FINE_STEPS_NS, GUARD_NS, Sensor, renews_faster, unsteadiness_ns
 from gpu_profile.units import NS_PER_S
 
-#: A difference of this share of the variance does not separate two distant timings: programs and sensors differ from
-#: the model by as much, and no number of windows averages that out.
+#: A difference of this share of the variance does not separate two distant timings, up to `LIKE_BEST` times the best
+#: one's error: programs and sensors differ from the model by as much, and no number of windows averages that out.
 _DISCREPANCY: Final = 0.002
 #: The initial penalty of a sensor with renewals that also has a lag, or a period other than the nominal one. A counter
 #: that measures a part of each period has it too.
@@ -161,10 +161,11 @@ class Likelihood:
         # Columns are normalised, so that a column that was hardly ever active is fitted as well as others.
         shares = shares / np.maximum(np.sqrt((shares**2).sum(axis=0)), 1e-300)
         near, ridge = np.ones(len(values)), _RIDGE * np.eye(shares.shape[1])
+        least = math.sqrt(max(self._least, _MEDIAN_SQUARE * self._rounding))
         for _ in range(_ROUNDS + 1):
             fitted = shares * near[:, None]
             residuals = np.abs(values - shares @ np.linalg.solve(fitted.T @ shares + ridge, fitted.T @ values))
-            median = max(float(np.median(residuals)), math.sqrt(self._least))
+            median = max(float(np.median(residuals)), least)
             near = (residuals <= _FAR * median).astype(np.float64)
         return median, 1 - float(near.mean())
 
@@ -284,16 +285,16 @@ class Likelihood:
         """The score of a timing with error `left` relative to `best`, a timing with its error. `allowed` and the effect
         of stamp errors are excused."""
         rates, share = self.rates(sensor), self._unmarked(best[0], self.rates(best[0]), best[1])
-        excused = left - allowed - self._excused(sensor, best[0]) * self._explained(sensor, rates)
-        excused -= share * self._by_pauses(sensor, rates) + max(0.0, self._rounding - best[1])
-        return self._score(sensor, min(left, max(best[1], excused)))
+        by_stamps = self._excused(sensor, best[0]) * self._explained(sensor, rates)
+        excused = left - min(allowed, LIKE_BEST * best[1]) - by_stamps - share * self._by_pauses(sensor, rates)
+        return self._score(sensor, min(left, max(best[1], excused - max(0.0, self._rounding - best[1]))))
 
     def _beside_if_rates_vary(self, one: Trial, best: Trial, allowed: float = 0.0) -> float:
         """The same for timings with varying rates."""
-        by_stamps = self._excused(one.sensor, best.sensor) * self._explained(one.sensor, one.steady)
+        allowed = min(allowed, LIKE_BEST * best.left) + max(0.0, self._rounding - best.noise)
+        allowed += self._excused(one.sensor, best.sensor) * self._explained(one.sensor, one.steady)
         share = self._unmarked(best.sensor, best.steady, best.noise, steady=False)
-        by_pauses = share * self._by_pauses(one.sensor, one.steady, steady=False)
-        return one.beside(best, allowed + by_stamps + by_pauses + max(0.0, self._rounding - best.noise))
+        return one.beside(best, allowed + share * self._by_pauses(one.sensor, one.steady, steady=False))
 
     def _errors(self, sensor: Sensor) -> tuple[Floats, Ints]:
         """The windows' residuals from steady rates under a timing, and the group of similar windows of each."""

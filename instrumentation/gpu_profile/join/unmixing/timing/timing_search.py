@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice, takewhile
 from typing import Final, NamedTuple
@@ -114,10 +114,8 @@ class Search(Likelihood):
         trial = self._trial(best)
         enough = len(self.windows.ends) >= WINDOWS_PER_RATE * (trial.probes + self.columns)
         if enough and len(self.windows.ends) * math.log(left / trial.noise) > CERTAIN:
-            rough, every = self._varying(best, tried)
-            trial = min(every, key=lambda one: one.score)
+            trial, alternatives = self._if_varying(best, tried, effect)
             best, left = trial.sensor, trial.left
-            alternatives = self._rivals(trial, rough, every, effect)
         else:
             between, certainly = self._between(best), self._score(best, left) - CERTAIN * effect
             better = [each for each in between if self._rank(each) < certainly]
@@ -149,11 +147,9 @@ class Search(Likelihood):
         effect = design_effect(errors, groups, self.columns + UNKNOWN)
         best, alternatives = self._trial(given), tuple[Sensor, ...]()
         if near_ns:
-            rough, finer = self._varying(given, [(given, self.residual(given))], near_ns)
-            best = min(finer, key=lambda one: one.score)
-            alternatives = self._rivals(best, rough, finer, effect)
-        every = [each._replace(lag_ns=lag) for each in _FOLLOWING for lag in _LAGS_NS]
-        tried = self._ranking(self._newest)([each for each in every if not expected.resembles(each)])
+            best, alternatives = self._if_varying(given, [(given, self.residual(given))], effect, near_ns)
+        following = [each._replace(lag_ns=lag) for each in _FOLLOWING for lag in _LAGS_NS]
+        tried = self._ranking(self._newest)([each for each in following if not expected.resembles(each)])
         others = self._trials(self._distinct(tried, _STARTS))
         other = min(others, key=lambda one: one.score)
         like = [best, *self._trials([*expected.likely(best.sensor)])]
@@ -162,20 +158,17 @@ class Search(Likelihood):
             alternatives = (*alternatives, other.sensor)
         return SensorTiming(best.sensor, best.left, alternatives, effect)
 
-    def _rivals(self, best: Trial, rough: Sequence[Trial], every: Sequence[Trial], effect: float) -> tuple[Sensor, ...]:
-        """The timings that the best one does not rule out with varying rates, without its neighbours."""
-        reference = Best(best.score, is_late(best.sensor), effect)
-        likely = [*self._likely(every, effect), *self._likely(rough, effect)]
-        return self._others(best.sensor, likely, partial(self._if_rates_vary, best), reference)
-
     def _others(
         self, best: Sensor, likely: Sequence[Sensor], judge: Callable[[Iterator[Sensor]], Iterator[float]], near: Best
     ) -> tuple[Sensor, ...]:
-        apart = [best]
-        for sensor in likely:
+        return *self._without_neighbours([best, *likely])[1:], *self._as_good(best, judge, near)
+
+    def _without_neighbours(self, sensors: Iterable[Sensor]) -> list[Sensor]:
+        apart: list[Sensor] = []
+        for sensor in sensors:
             if all(self._apart(sensor, other) for other in apart):
                 apart.append(sensor)
-        return *apart[1:], *self._as_good(best, judge, near)
+        return apart
 
     @property
     def _newest(self) -> Windows:
@@ -210,16 +203,15 @@ class Search(Likelihood):
             good = [sensor for sensor, _ in takewhile(lambda one: reference.near(one[1], late=is_late(one[0])), scores)]
             yield from good[-1:]
 
-    def _varying(
-        self, middle: Sensor, tried: Sequence[tuple[Sensor, float]], range_ns: int = _RANGE_NS
-    ) -> tuple[list[Trial], list[Trial]]:
-        """Trials near all `tried` timings and in a range around `middle`: by the newest windows, and the best by all.
+    def _if_varying(
+        self, middle: Sensor, tried: Sequence[tuple[Sensor, float]], effect: float, range_ns: int = _RANGE_NS
+    ) -> tuple[Trial, tuple[Sensor, ...]]:
+        """The best timing near `tried` ones or in a range around `middle`, and those that it does not rule out.
 
         Under steady rates, variation of the rates is mistaken for an effect of the timing. Only a model of both
-        separates them.
+        separates them. All windows judge the timings that the newest ones do not rule out.
         """
-        whole = [sensor for sensor, _ in sorted(tried, key=self._rank) if not self._in_parts(sensor)]
-        middles = [middle, *whole[:1]]
+        middles = [middle, *(each for each, _ in sorted(tried, key=self._rank) if not self._in_parts(each))][:2]
         near = [sensor for sensor, _ in tried] + [each for one in middles for each in near_lags(one, range_ns)]
         trials = self._trials(self._possible(near), _SOME)
         best = min(trials, key=lambda one: one.score)
@@ -234,14 +226,22 @@ class Search(Likelihood):
             # A counter with renewals has no lag besides: try 0 exactly, not only a neighbour of the best lag.
             for sensor in {self._lag_corrected(one), *([] if one.sensor.lag_ns else [one.sensor])}:
                 result.setdefault(sensor, self._trial(sensor))
+        self._add_likely(trials, result, effect)
         for step in _CLOSER_NS:
             best = min(result.values(), key=lambda one: one.score)
             fresh = [sensor for sensor in dict.fromkeys(best.sensor.moved(step)) if sensor not in result]
             result |= zip(fresh, self._trials(fresh), strict=True)
         best = min(result.values(), key=lambda one: one.score)
         if not any(best.sensor.differs_in_lag(one, range_ns) for one in middles):
-            trials += self._trials(self._possible(near_lags(best.sensor, range_ns)), _SOME)
-        return trials, list(result.values())
+            self._add_likely(self._trials(self._possible(near_lags(best.sensor, range_ns)), _SOME), result, effect)
+            best = min(result.values(), key=lambda one: one.score)
+        reference, likely = Best(best.score, is_late(best.sensor), effect), self._likely([*result.values()], effect)
+        return best, self._others(best.sensor, likely, partial(self._if_rates_vary, best), reference)
+
+    def _add_likely(self, some: Sequence[Trial], result: dict[Sensor, Trial], effect: float) -> None:
+        """Add trials by all windows of the timings that trials by `some` windows do not rule out."""
+        likely = [each for each in self._without_neighbours(self._likely(some, effect)) if each not in result]
+        result |= zip(likely, self._trials(likely), strict=True)
 
     def _possible(self, sensors: Sequence[Sensor]) -> list[Sensor]:
         return [sensor for sensor in sensors if sensor.period_ns or sensor.lag_ns >= self._earliest_ns]

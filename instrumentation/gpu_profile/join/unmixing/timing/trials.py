@@ -14,8 +14,8 @@ from gpu_profile.join.unmixing.windows.sensor import Sensor
 #: out its error.
 _MISFIT: Final = 0.05
 #: ... and up to this multiple of the part that they explain under the best timing: steady rates leave nothing to
-#: approximate.
-_LIKE_BEST: Final = 4.0
+#: approximate. No wrong timing explains nearly all of the model's error by chance.
+LIKE_BEST: Final = 4.0
 #: No board is known to give older readings.
 _LATE_NS: Final = 200_000_000
 
@@ -37,7 +37,7 @@ class Trial(NamedTuple):
     def beside(self, best: Trial, allowed: float = 0.0) -> float:
         """The score relative to the best trial's. The model of varying rates counts as approximate, and `allowed` of
         the mean squared error is excused."""
-        misfit = min(_MISFIT * (self.left - self.noise), _LIKE_BEST * (best.left - best.noise))
+        misfit = min(_MISFIT * (self.left - self.noise), LIKE_BEST * (best.left - best.noise))
         approximate = max(best.noise, self.noise - misfit - allowed)
         return self.score - self.n * max(0.0, math.log(self.noise / approximate))
 
