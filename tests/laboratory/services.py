@@ -49,6 +49,9 @@ class Service(Program):
         outer_ends = np.array([ends[inner].max() + head for inner in own], np.int64)
         count = len(outers)
         watts = np.array([each.power_w for each in self.regions])[region]
+        longer = (ends - starts) / np.array([each.length_ms * PER_MS for each in self.regions])[region]
+        by_length = np.array([each.by_length for each in self.regions])[region]
+        watts = self.physics.idle_w + (watts - self.physics.idle_w) * np.where(by_length, longer**by_length, 1.0)
         varies = np.array([each.varies for each in self.regions])[region]
         chance = (watts - self.physics.idle_w) * varies * np.clip(rng.normal(size=len(watts)), -3, 3)
         return Executions(
@@ -213,6 +216,100 @@ def _prefetch(rng: Rng) -> Case:
     return _case(rng, idle, regions, tasks, None)
 
 
+def _stages(rng: Rng) -> Case:
+    """Three stages with queues of two items between them. A stage waits in a region of its own for its next item."""
+    idle = uniform(rng, 40, 120)
+    lengths = [log_uniform(rng, 4, 60) for _ in range(3)]
+    regions = _regions(
+        rng, idle, 1, ("decode", lengths[0], True), ("embed", lengths[1], True), ("rank", lengths[2], True),
+        ("get", 10.0, False),
+    )  # fmt: skip
+
+    def tasks(rng: Rng, until: float) -> list[Task]:
+        every: list[Task] = [[], [], []]
+        free = [200.0] * 3
+        # When each of the latest items left each stage: a stage gives an item away once there is room for it.
+        left: list[list[float]] = [[200.0] * 3 for _ in range(3)]
+        while min(free) < until:
+            given = free[0] + rng.exponential(lengths[0] / 4)
+            for stage in range(3):
+                start = max(free[stage], given) + rng.uniform(0.1, 0.3)
+                every[stage].append((3, free[stage], start, -1))
+                end = start + lengths[stage] * rng.uniform(0.6, 1.4)
+                every[stage].append((stage, start, end, -1))
+                given = end if stage == 2 else max(end, left[stage + 1][0])
+                free[stage] = given + rng.uniform(0.05, 0.2)
+                left[stage] = [*left[stage][1:], given]
+        return every
+
+    return _case(rng, idle, regions, tasks, None)
+
+
+def _poisson(rng: Rng) -> Case:
+    """Up to 32 requests at once, which arrive at random. Each waits on the host for the batch that it is part of.
+
+    A batch has all requests that have arrived when the one before ends. Larger batches take longer and draw more.
+    """
+    idle, most = uniform(rng, 40, 120), 32
+    fixed, each = log_uniform(rng, 5, 30), log_uniform(rng, 0.3, 4)
+    per_ms = uniform(rng, 0.3, 0.9) * 8 / (fixed + 8 * each)
+    regions = _regions(rng, idle, 1, ("request", 20.0, False), ("collate", 2.0, False), ("forward", fixed, True))
+    regions = (*regions[:2], replace(regions[2], by_length=uniform(rng, 0.1, 0.4)))
+
+    def tasks(rng: Rng, until: float) -> list[Task]:
+        clients: list[Task] = [[] for _ in range(most)]
+        worker: Task = []
+        free = np.full(most, 200.0)
+        arrivals = 200 + np.cumsum(rng.exponential(1 / per_ms, round(1.2 * until * per_ms) + 10))
+        at, now = 0, 200.0
+        while now < until and at < len(arrivals):
+            now = max(now, float(arrivals[at]))
+            batch = int(np.searchsorted(arrivals[at : at + most], now, side="right"))
+            start = now + rng.uniform(1, 3)
+            end = start + (fixed + each * batch) * rng.uniform(0.95, 1.05)
+            worker += [(1, now, start, -1), (2, start, end, -1)]
+            for arrived in arrivals[at : at + batch].tolist():
+                client = int(np.argmin(free))
+                began = max(arrived, float(free[client]) + 0.1)
+                if began < end:
+                    clients[client].append((0, began, end + rng.uniform(0.05, 0.3), -1))
+                    free[client] = clients[client][-1][2]
+            at, now = at + batch, end + rng.uniform(0.05, 0.2)
+        return [*(task for task in clients if task), worker]
+
+    return _case(rng, idle, regions, tasks, None)
+
+
+def _actors(rng: Rng) -> Case:
+    """Two to six actors that wait for work, load and infer, and a driver that waits for all results of each round."""
+    idle, count = uniform(rng, 40, 120), int(rng.integers(2, 7))
+    load, infer = log_uniform(rng, 2, 20), log_uniform(rng, 10, 120)
+    regions = _regions(
+        rng, idle, count, ("results", 100.0, False), ("idle", 10.0, False), ("load", load, True), ("infer", infer, True)
+    )
+
+    def tasks(rng: Rng, until: float) -> list[Task]:
+        actors: list[Task] = [[] for _ in range(count)]
+        driver: Task = []
+        free, now = np.full(count, 200.0), 200.0
+        while now < until:
+            asked = now
+            for _ in range(int(rng.integers(count, 4 * count))):
+                actor = int(np.argmin(free))
+                now += rng.uniform(0.1, 1)
+                start = max(now, float(free[actor]) + 0.1)
+                loaded = start + load * rng.uniform(0.7, 1.3)
+                done = loaded + infer * rng.uniform(0.5, 1.5)
+                actors[actor] += [(1, float(free[actor]), start, -1), (2, start, loaded, -1), (3, loaded, done, -1)]
+                free[actor] = done
+            results = float(free.max()) + rng.uniform(0.1, 0.5)
+            driver.append((0, asked, results, -1))
+            now = results + rng.exponential(infer / 2)
+        return [*actors, driver]
+
+    return _case(rng, idle, regions, tasks, None)
+
+
 def _case(rng: Rng, idle: float, regions: tuple[Region, ...], tasks: Tasks, outer: Outer | None) -> Case:
     sets: list[Sensors] = [(COUNTER, GPM), (COUNTER, UTILIZATION), (POWER, UTILIZATION)]
     made = Service(
@@ -232,6 +329,9 @@ SERVICES: Final[Mapping[str, Callable[[Rng], Case]]] = {
     "batcher": _batcher,
     "pipeline": _pipeline,
     "prefetching loader": _prefetch,
+    "stages with queues": _stages,
+    "batches of requests that arrive at random": _poisson,
+    "actors that wait for work": _actors,
 }
 
 
