@@ -34,6 +34,7 @@ _REMEDIES: Final[Mapping[str, str]] = {
     ProbeGroup.RUN_TIME: "analyse a shorter, steady part of the run",
     ProbeGroup.AFTER: "give the regions a stream, or end them when their work is done",
     ProbeGroup.IDLE: "put regions around the work in the pauses",
+    ProbeGroup.BESIDE: "a longer run helps, or separate regions for waits",
     "the windows contradict steady rates": "put regions around the parts that change",
     "is not possible": "give the regions a stream, and put regions around all work",
 }

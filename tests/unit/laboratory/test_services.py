@@ -25,3 +25,10 @@ def test_regions_of_tasks_that_overlap_partly_have_right_rates_or_none(kind: str
     found = outcomes(kind, case(kind, seed))
     assert [line(outcome) for outcome in found if outcome.confidently_wrong] == []
     assert sum(outcome.answer.half_width is not None for outcome in found) >= 3
+
+
+def test_power_beside_requests_that_wait_is_not_that_of_a_mean_number_of_them() -> None:
+    """A batch draws as much beside two waiting requests as beside six."""
+    found = [each for each in outcomes("batcher", case("batcher", 1)) if each.quantity in {"power", "busy"}]
+    assert [line(outcome) for outcome in found if (outcome.half_widths or 0) > 1] == []
+    assert sum(outcome.answer.half_width is not None for outcome in found) == 6

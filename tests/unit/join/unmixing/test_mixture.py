@@ -245,6 +245,8 @@ def single(signals: list[Signal], start_ns: int = T0) -> tuple[Timeline, Mixture
         active_s=lambda: attribution.active(mixture.family.seen_ns - start_ns),
         regions=attribution.regions,
         joint=attribution.joint,
+        shared=attribution.is_shared,
+        centres=attribution.centres,
         stamps=attribution.stamps,
         prior=DevicePrior(),
     )

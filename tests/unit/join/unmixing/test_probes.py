@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.polynomial import Legendre
 
-from gpu_profile.join.unmixing.windows.probes import PAUSES, PHASES, Gaps, ProbeKind, choose
+from gpu_profile.join.unmixing.windows.probes import BESIDE, PAUSES, PHASES, Gaps, Probe, ProbeKind, choose
 
 MS = 1_000_000
 
@@ -59,6 +59,12 @@ def test_of_executions_that_are_short_beside_the_window_two_degrees_are_enough()
     assert {probe.column for probe in chosen if probe.kind is ProbeKind.BEND} == {1, 2, 3}
     for kind in (ProbeKind.THIRD, ProbeKind.FOURTH):
         assert {probe.column for probe in chosen if probe.kind is kind} == {2, 3}
+
+
+def test_only_shared_time_has_probes_of_the_regions_beside() -> None:
+    shared = np.array([False, False, False, True])
+    chosen = choose(np.ones(4), np.ones(4), window=False, shared=shared)
+    assert [probe for probe in chosen if probe.kind in BESIDE] == [Probe(kind, 3) for kind in BESIDE]
 
 
 @pytest.mark.parametrize(("begin", "end"), [(0, 1 / 3), (1 / 3, 2 / 3), (2 / 3, 1.0), (0.5, 1.0)])

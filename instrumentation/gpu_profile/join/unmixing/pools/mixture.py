@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.catalogue import POWER_SOURCES, Kind, Signal
-from gpu_profile.history.timeline import Floats, Singles, Timeline
+from gpu_profile.history.timeline import Floats, Ints, Timeline
 from gpu_profile.join.unmixing.pools.family import IMMEDIATE, SignalFamily
 from gpu_profile.join.unmixing.pools.period_sums import PeriodSums
 from gpu_profile.join.unmixing.pools.schedule import SearchSchedule
@@ -34,7 +34,7 @@ from gpu_profile.join.unmixing.timing.expected import DevicePrior
 from gpu_profile.join.unmixing.timing.timing_search import Search
 from gpu_profile.join.unmixing.timing.timings import LONGEST_LAG_NS, shapes
 from gpu_profile.join.unmixing.windows.active_time import ActiveTime
-from gpu_profile.join.unmixing.windows.probes import Probe, ProbeKind, choose, slots_of
+from gpu_profile.join.unmixing.windows.probes import Bools, Probe, ProbeKind, choose, slots_of
 from gpu_profile.join.unmixing.windows.sensor import Sensor
 from gpu_profile.units import NS_PER_S
 
@@ -52,22 +52,19 @@ _LONGEST_LOOK_NS: Final = 2 * LONGEST_LAG_NS
 class Mixture:
     """One family of signals of one device. The pool numbers the columns; column 0 is the time outside regions.
 
-    `active_s` returns the exclusive active time of every column, and `regions` the columns of every region. `joint`
-    returns the matrix from columns' rates to the device's rate while a column is active, for some columns or all.
-    `prior` is what is assumed about the device's sensors before any reading.
+    `active_s` returns the exclusive active time of every column. `regions`, `joint`, `shared` and `centres` are methods
+    of `RegionColumns`. `prior` is what is assumed about the device's sensors before any reading.
     """
 
     def __init__(
         self, timeline: Timeline, family: tuple[Signal, ...], *, start_ns: int,
         active_s: Callable[[], Floats], regions: Callable[[], Iterable[Sequence[int]]], joint: Callable[..., Floats],
-        stamps: Stamps, prior: DevicePrior,
+        shared: Callable[[int], Bools], centres: Callable[[Ints], Floats], stamps: Stamps, prior: DevicePrior,
     ) -> None:  # fmt: skip
         self.family = SignalFamily(timeline, family, start_ns)
         self.lead = family[0]
         self._reference: Floats = np.zeros(1)  # the rates that weight the probes of the timing
-        self._tails: Singles = np.zeros((1, 0), np.float32)  # the mean of each tail probe over its column's time
-        self.sensor = Sensor()
-        self.locked = self.lead in IMMEDIATE
+        self.sensor, self.locked = Sensor(), self.lead in IMMEDIATE
         #: Why rates of this device are not trusted (empty if they are), and the prior of the sensor's timing, if any.
         self.untrusted, self._expected = prior.untrusted, prior.sensors.get(self.lead)
         #: Whether the readings contradict the prior, and whether windows that were dropped since did.
@@ -76,7 +73,8 @@ class Mixture:
         #: The function with the best rates of the lead signal, and another mixture whose windows it also uses, if any.
         self.best_rate: Callable[[Floats], Rate] = partial(self.rate, self.lead)
         self.beside: Mixture | None = None
-        self._active_s, self._regions, self._joint = active_s, regions, joint
+        self._active_s, self._regions, self._joint, self._shared = active_s, regions, joint, shared
+        self._centres_of, self._centres = centres, np.zeros((1, 0), np.float32)  # the means of the probes `CENTRED`
         self._targeted: Targets | None = None  # cached: every region requests it
         self._stamps, self._origin_ns = stamps, start_ns
         self._whole = prior.whole  # whether the counter measures all of the time
@@ -196,7 +194,7 @@ class Mixture:
             design = Design(part, sensor, counts=counts, usual_ns=usual_ns)
             shares = design.shares(active, columns)
             if len(shares):
-                effects = design.probes(active, probes, shares, reference, self._origin_ns, self._tails)
+                effects = design.probes(active, probes, shares, reference, self._origin_ns, self._centres)
                 yield shares, design.values, effects, design.times(active, columns, usual_ns)
 
     # ------------------------------------------------------------------ the timing
@@ -218,7 +216,9 @@ class Mixture:
         self._candidates, self._effect = (best.sensor, *best.alternatives), best.effect
         self._watch.set_baseline(best.residual)
         self._equations = self._renewed(active, columns, best.sensor)
-        self._tails = active.tail_means(slots_of(self._equations.probes, columns)).astype(np.float32)
+        slots = slots_of(self._equations.probes, columns)
+        centres = active.tail_means(slots), self._centres_of(np.flatnonzero(slots >= 0))
+        self._centres = np.hstack(centres).astype(np.float32)
         self._fits.clear()
         sound = windows.where(windows.starts - best.sensor.reach_ns >= self.family.start_ns)
         windows = sound if len(sound.ends) >= columns else windows
@@ -249,8 +249,8 @@ class Mixture:
         """The settled equations with probes, to which the windows under another timing are added."""
         active_s = sized(self._active_s(), columns)
         lengths = active.typical_ns(columns) / self._length_ns(sensor)
-        renewed = self._settled.with_probes(choose(active_s, lengths, window=sensor.window_ns > 0))
-        return renewed.taking(self._steadying.taken)
+        probes = choose(active_s, lengths, window=sensor.window_ns > 0, shared=self._shared(columns))
+        return self._settled.with_probes(probes).taking(self._steadying.taken)
 
     def _rates(self, sensor: Sensor, windows: Windows, active: ActiveTime, columns: int) -> list[Floats]:
         """Every signal's rates `if_unmarked` and steady rates by column under another timing; empty without windows."""

@@ -63,7 +63,7 @@ class Pool:
         index = self.attribution
         made = partial(Mixture, timeline, start_ns=start_ns, active_s=self._active_s, stamps=index.stamps, prior=prior)
         self._mixtures = [
-            made(family, regions=index.regions, joint=index.joint)
+            made(family, regions=index.regions, joint=index.joint, shared=index.is_shared, centres=index.centres)
             for family in FAMILIES
             if timeline.column(family[0]) is not None and (family[0] not in GIVEN or family[0] in prior.sensors)
         ]

@@ -14,8 +14,9 @@ import numpy.typing as npt
 from gpu_profile.history.timeline import Floats, Ints, Singles
 from gpu_profile.join.unmixing.solving.sums import LeftOut, Sums
 from gpu_profile.join.unmixing.windows.active_time import ActiveTime, Placed
+from gpu_profile.join.unmixing.windows.beside import beside
 from gpu_profile.join.unmixing.windows.pauses import yield_to_program
-from gpu_profile.join.unmixing.windows.probes import PAUSES, VARIED, Probe, ProbeKind, run_time, slots_of
+from gpu_profile.join.unmixing.windows.probes import CENTRED, PAUSES, VARIED, Probe, ProbeKind, run_time, slots_of
 from gpu_profile.join.unmixing.windows.sensor import Sensor, clear_of, moments_of
 from gpu_profile.units import NS_PER_S
 
@@ -228,12 +229,13 @@ class Design:
 
     def probes(
         self, active: ActiveTime, probes: Sequence[Probe], shares: Floats, rates: Floats, origin_ns: int,
-        tails: Floats | Singles | None = None,
+        centres: Floats | Singles | None = None,
     ) -> Floats:  # fmt: skip
         """The probes of every window, `[n, probes]`.
 
         `rates` weight the timing's probes by column, `[columns]` or `[sensors, columns]`. Run time counts from
-        `origin_ns`. `tails` is the result of `ActiveTime.tail_means`, or None without tail probes.
+        `origin_ns`. `centres` has the means of the probes `CENTRED` by column: tails first, then `BESIDE` unless no
+        time is shared. None: there are no such probes.
         """
         n, columns = shares.shape
         if not n or not probes:
@@ -245,14 +247,16 @@ class Design:
         weights[:, : min(columns, rates.shape[-1])] = rates[..., :columns]
         drawn = self._drawn(weights, running)
         integrals = [drawn, *varied.values(), active.gaps.integrals(self._moments, self._latest())]
-        if tails is not None:
+        if centres is not None:
             integrals.append(active.tails(self._moments, plan.slots))
+            if centres.shape[1] > len(integrals[-1]):
+                integrals.append(beside(active, self._moments, plan.slots))
         # All at once: for a few windows, numpy's cost per call dominates.
         weighted = self._weighted(np.concatenate(integrals))
-        if tails is not None and tails.size:
-            # Centred over the time of each column, so that rates are means that include the tails of others.
-            size = min(columns, len(tails))
-            weighted[:, -tails.shape[1] :] -= shares[:, :size] @ tails[:size]
+        if centres is not None and centres.size:
+            # Centred over the time of each column, so that rates are means that include the effects of others.
+            size = min(columns, len(centres))
+            weighted[:, -centres.shape[1] :] -= shares[:, :size] @ centres[:size]
         time = run_time(self.ends, origin_ns)
         timing = np.zeros((n, len(_TIMING)))
         timing[:, 0] = weighted[:, 0] * -_MS
@@ -343,7 +347,7 @@ class _Plan(NamedTuple):
             ((ProbeKind.DRIFT,), np.arange(columns)),
             (VARIED, slots),
             (PAUSES, none[:1]),
-            ((ProbeKind.TAIL,), slots),
+            (CENTRED, slots),
         ):
             for kind in kinds:
                 places[kind] = first + within

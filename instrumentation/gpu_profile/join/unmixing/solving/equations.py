@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints, Singles
-from gpu_profile.join.unmixing.windows.probes import Probe, ProbeKind
+from gpu_profile.join.unmixing.windows.probes import CENTRED, Probe
 
 #: Windows are summed in blocks of time. The differences between blocks show the correlation of neighbouring windows.
 #: At this number of blocks, every two become one.
@@ -67,8 +67,7 @@ class Equations:
         p = len(self.probes)
         result = np.eye(self.columns, len(self.total), p)
         for i, (kind, column) in enumerate(self.probes):
-            # Tail probes already have mean 0 over the time of each column.
-            if 0 <= column < self.columns and self.total[p + column] > 0 and kind is not ProbeKind.TAIL:
+            if 0 <= column < self.columns and self.total[p + column] > 0 and kind not in CENTRED:
                 result[column, i] = self.total[i] / self.total[p + column]
         return result
 

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.join.unmixing.solving.concurrent_time import ConcurrentTime
 from gpu_profile.join.unmixing.solving.stamps import Stamps
 from gpu_profile.join.unmixing.windows.active_time import ActiveTime
-from gpu_profile.join.unmixing.windows.activities import Activities, NamedActivities, Pieces, concurrency, pieces
+from gpu_profile.join.unmixing.windows.activities import Activities, NamedActivities, Pieces, pieces
 from gpu_profile.join.unmixing.windows.piece_sums import Columns
 from gpu_profile.units import NS_PER_S
 
@@ -55,8 +56,7 @@ class RegionColumns:
         self._lasted_ns: Floats = np.zeros(1)
         #: By a region's column: the time of every column inside the region.
         self._inside: Floats = np.zeros((1, 1))
-        #: By column of shared time: the parts of that time that belong to each column, itself included.
-        self._together: Floats = np.zeros((1, 1))
+        self._together = ConcurrentTime()
 
     # ------------------------------------------------------------------ names
 
@@ -93,7 +93,6 @@ class RegionColumns:
         self._active_ns = np.append(self._active_ns, 0.0)
         self._lasted_ns = np.append(self._lasted_ns, 0.0)
         self._inside = np.pad(self._inside, (0, 1))
-        self._together = np.pad(self._together, (0, 1))
         return len(self._active_ns) - 1
 
     def own(self, region: str) -> list[int]:
@@ -157,7 +156,7 @@ class RegionColumns:
             lasted_ns = np.bincount(activities.columns, np.maximum(activities.ends - activities.starts, 0), columns)
             self._nest(activities, innermost.owners, time)
             if overlap:
-                self._share(innermost, shared)
+                self._together.add(innermost, shared, self.columns)
         else:
             self._inside.flat[:: columns + 1] += active_ns
         self._active_ns += active_ns
@@ -167,17 +166,6 @@ class RegionColumns:
             if between is not None:
                 self._edges.append(between[0])
                 self.stamps.take(present, innermost, alone, columns, between)
-
-    def _share(self, innermost: Pieces, shared: Ints) -> None:
-        """Add up which columns shared time with which."""
-        columns, place = np.unique(shared, return_inverse=True)
-        times, count = concurrency(innermost)
-        changes = np.zeros((len(columns), len(times)))
-        for moments, sign in ((innermost.starts, 1.0), (innermost.ends, -1.0)):
-            np.add.at(changes, (place, np.searchsorted(times, moments)), sign)
-        parts = np.cumsum(changes, axis=1)[:, :-1] / np.maximum(count[:-1], 1)
-        lengths = np.where(count[:-1] > 1, np.diff(times), 0)
-        self._together[np.ix_(columns, columns)] += (parts * lengths) @ parts.T
 
     def _nest(self, activities: Activities, owners: Ints, time: ActiveTime) -> None:
         """Add up the time of columns inside regions, while both ran. A region inside itself counts once."""
@@ -286,9 +274,7 @@ class RegionColumns:
             self.stamps.merge(gone, into)
             self._inside[:, into] += self._inside[:, gone]
             self._inside[:, gone] = 0.0
-            for rows in (self._together, self._together.T):
-                rows[into] += rows[gone]
-                rows[gone] = 0.0
+            self._together.merge(gone, into)
             self._active_ns[into] += self._active_ns[gone]
             self._active_ns[gone] = 0.0
         # Time inside both regions is in the sum twice.
@@ -312,18 +298,12 @@ class RegionColumns:
 
     def joint(self, chosen: Ints | None = None) -> Floats:
         """The matrix from columns' rates to the device's rate while a column is active, `[columns, columns]`; of the
-        `chosen` columns `[chosen, columns]`.
+        `chosen` columns `[chosen, columns]`."""
+        return self._together.joint(np.arange(self.columns) if chosen is None else chosen, self.columns)
 
-        Rows add up to 1. For a column that is active alone, the device's rate is its own. While several are active, it
-        is the mean of theirs: the equations determine only the mean of regions that are always active together.
-        """
-        rows = np.arange(self.columns) if chosen is None else chosen
-        result = self._together[rows]
-        times = result.sum(axis=1)
-        alone = np.flatnonzero(times <= 0)
-        result[alone, rows[alone]] = times[alone] = 1.0
-        result /= times[:, None]
-        return result
+    def centres(self, chosen: Ints) -> Floats:
+        """The centres of the probes `BESIDE` of the `chosen` columns, as in `ConcurrentTime.centres`."""
+        return self._together.centres(chosen, self.columns)
 
     def active_s(self, region: str) -> float:
         """Seconds in which the region itself was the innermost one."""

@@ -6,7 +6,7 @@ Times are integer nanoseconds since the epoch. Read in this order:
 - `active_time`: exclusive active time per column as a function of time; `piece_sums`: its sums over pieces of
   executions.
 - `sensor`: the time that a reading describes: period, lag, window and response.
-- `probes`: the effects of violated assumptions on readings.
+- `probes`: the effects of violated assumptions on readings; `beside`: those of regions that run at once.
 - `throttling`: time with the clocks held down.
 - `pauses`: points at which a long search may yield to the program.
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from numpy.polynomial import Legendre, Polynomial
 
 from gpu_profile.history.timeline import Floats, Ints
@@ -25,6 +26,7 @@ _LEAST_SHARE: Final = 0.005
 #: effect on a reading is at most 1 % of the rate, even for a region that works in a third of its time.
 _SHORT: Final = 0.1
 _MS: Final = 1_000_000
+Bools = npt.NDArray[np.bool_]
 #: The start of an execution differs by an effect that fades within this time: a first part of its own (prefill before
 #: decode), rising clocks, earlier work that still runs. Times from 1.5 to 6 ms explain such programs equally well.
 FADES_NS: Final = 3.0 * _MS
@@ -44,6 +46,7 @@ class ProbeGroup(StrEnum):
     TIMING = "the timing of the sensor is uncertain"
     AFTER = "power after a region depends on which one it was"
     IDLE = "power outside regions changes with the length of the pause"
+    BESIDE = "its power depends on the regions beside it"
 
 
 class ProbeKind(StrEnum):
@@ -65,6 +68,8 @@ class ProbeKind(StrEnum):
     REST = "rest"
     SOON = "soon"
     LATER = "later"
+    OPEN = "open"
+    PRESENT = "present"
 
 
 GROUPS: Final = {
@@ -82,6 +87,8 @@ GROUPS: Final = {
     ProbeKind.REST: ProbeGroup.IDLE,
     ProbeKind.SOON: ProbeGroup.IDLE,
     ProbeKind.LATER: ProbeGroup.IDLE,
+    ProbeKind.OPEN: ProbeGroup.BESIDE,
+    ProbeKind.PRESENT: ProbeGroup.BESIDE,
 }
 #: The fine variations within an execution, and all kinds of one region's column.
 _FINE: Final = (ProbeKind.THIRD, ProbeKind.FOURTH)
@@ -133,6 +140,10 @@ _LONGER: Final = np.log10(_LONGER_NS)[:, None]
 _SETTLED_NS: Final = np.array([[50e6], [1e9]])
 #: The kinds of variation over a pause: by its length, and since the end of work.
 PAUSES: Final = (ProbeKind.GAP, ProbeKind.PAUSE, ProbeKind.REST, ProbeKind.SOON, ProbeKind.LATER)
+#: The kinds of effects of a region's executions on the power of shared time: of how many run, and of whether any does.
+BESIDE: Final = (ProbeKind.OPEN, ProbeKind.PRESENT)
+#: The kinds of probes with mean 0 over the time of each column.
+CENTRED: Final = (ProbeKind.TAIL, *BESIDE)
 
 
 class Probe(NamedTuple):
@@ -150,11 +161,12 @@ class Prior(NamedTuple):
     misfit: float
 
 
-def choose(active: Floats, lengths: Floats, *, window: bool) -> tuple[Probe, ...]:
+def choose(active: Floats, lengths: Floats, *, window: bool, shared: Bools | None = None) -> tuple[Probe, ...]:
     """The probes for columns with these active times; the first is the column outside regions.
 
     `lengths` are typical lengths of an execution by column, as shares of a reading's averaging time. `window`: the
-    sensor averages over a window of its own, whose length may be wrong too.
+    sensor averages over a window of its own, whose length may be wrong too. `shared`: the columns of shared time, whose
+    power may depend on the regions that share it.
     """
     share = active / max(float(active.sum()), 1e-300)
     share[0] = 0.0
@@ -167,6 +179,7 @@ def choose(active: Floats, lengths: Floats, *, window: bool) -> tuple[Probe, ...
             for column in regions
             if kind not in _FINE or lengths[column] >= _SHORT
         ),
+        *(Probe(kind, column) for kind in BESIDE for column in regions if shared is not None and shared[column]),
         *(Probe(kind, 0) for kind in (*PAUSES, ProbeKind.DRIFT)),
         Probe(ProbeKind.LAG),
         Probe(ProbeKind.LAG_DRIFT),
