@@ -32,3 +32,8 @@ def test_power_beside_requests_that_wait_is_not_that_of_a_mean_number_of_them() 
     found = [each for each in outcomes("batcher", case("batcher", 1)) if each.quantity in {"power", "busy"}]
     assert [line(outcome) for outcome in found if (outcome.half_widths or 0) > 1] == []
     assert sum(outcome.answer.half_width is not None for outcome in found) == 6
+
+
+def test_power_that_adds_up_is_no_evidence_of_late_stamps() -> None:
+    found = [each for each in outcomes("server", case("server", 2)) if each.quantity == "power"]
+    assert [line(outcome) for outcome in found if outcome.half_widths is None or outcome.half_widths > 1] == []

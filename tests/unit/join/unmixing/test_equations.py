@@ -139,3 +139,23 @@ def test_a_block_that_is_not_full_has_a_smaller_share_of_the_sum_of_all() -> Non
     twice.refer(np.array([[100.0], [200.0], [0.0]]), twice.seen)
     twice.add(shares[2:], values[2:] + 30.0)
     assert twice.blocks().shape == apart.shape
+
+
+def test_steady_rates_leave_no_power_of_the_regions_beside() -> None:
+    rng = np.random.default_rng(1)
+    shares, probes = rng.dirichlet((1, 1), 200), rng.normal(size=(200, 1))
+    equations = Equations((Probe(ProbeKind.OPEN, 1),), 2)
+    equations.add(shares, shares @ [100.0, 300.0] + 50 * probes[:, 0], probes)
+    gram, moment, square = equations.steady()
+    assert np.linalg.solve(gram, moment) == pytest.approx([100, 300], rel=0.01)
+    assert square - moment @ np.linalg.solve(gram, moment) < 0.01 * 50**2 * len(shares)
+    whole = equations.gram[1:, 1:], equations.moment[1:, 0]
+    assert equations.square[0] - whole[1] @ np.linalg.solve(*whole) > 0.9 * 50**2 * len(shares)
+
+
+def test_a_probe_that_differs_from_a_column_by_rounding_does_not_take_its_information() -> None:
+    rng = np.random.default_rng(2)
+    shares = rng.dirichlet((1, 1), 200)
+    equations = Equations((Probe(ProbeKind.OPEN, 1),), 2)
+    equations.add(shares, shares @ [100.0, 300.0] + rng.normal(size=200), 1e-7 * shares[:, 1:])
+    assert equations.steady()[0] == pytest.approx(equations.gram[1:, 1:])

@@ -10,13 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints, Singles
-from gpu_profile.join.unmixing.windows.probes import CENTRED, Probe
+from gpu_profile.join.unmixing.windows.probes import BESIDE, CENTRED, Probe
 
 #: Windows are summed in blocks of time. The differences between blocks show the correlation of neighbouring windows.
 #: At this number of blocks, every two become one.
 _MOST_BLOCKS: Final = 16
 #: Multiplications in one product of rows: above some 400,000, OpenBLAS makes all cores wait for one another.
 _AT_ONCE: Final = 200_000
+#: The largest coefficient of a probe `BESIDE`, in means of the signal.
+_LARGEST: Final = 2.0
 #: The share of a probe's own strength that is rounding.
 _ROUNDING: Final = 1e-11
 _Float = TypeVar("_Float", np.float64, np.float32)
@@ -70,6 +72,26 @@ class Equations:
             if 0 <= column < self.columns and self.total[p + column] > 0 and kind not in CENTRED:
                 result[column, i] = self.total[i] / self.total[p + column]
         return result
+
+    def steady(self, output: int = 0, gram: Floats | None = None) -> tuple[Floats, Floats, float]:
+        """The equations of a signal's steady rates by column, without the probes: the sums of products of columns, of
+        columns and values, and of values. `gram` is that of all unknowns, if it is at hand.
+
+        Executions that run at once change no steady rate: the probes `BESIDE` are eliminated. Without noise, they could
+        pass for columns that they hardly differ from, so their coefficients are within `_LARGEST` means of the signal.
+        """
+        p, gram = len(self.probes), self.gram if gram is None else gram
+        own, moment, square = gram[p:, p:].copy(), self.moment[p:, output].copy(), float(self.square[output])
+        beside = np.array([i for i, probe in enumerate(self.probes) if probe.kind in BESIDE], np.int64)
+        largest = (_LARGEST * float(self.sum[output])) ** 2 / max(1, self.n)
+        if len(beside) and largest > 0:
+            left = square - float(np.linalg.lstsq(own, moment)[0] @ moment)
+            inner = gram[beside[:, None], beside] + max(left / largest, _ROUNDING) * np.eye(len(beside))
+            across, along = gram[p:, beside], self.moment[beside, output]
+            own -= across @ np.linalg.solve(inner, across.T)
+            moment -= across @ (explained := np.linalg.solve(inner, along))
+            square -= float(along @ explained)
+        return own, moment, square
 
     def without_probes(self, precision: Floats) -> Equations:
         """The equations of the columns' mean rates, with the probes' coefficients eliminated.

@@ -180,14 +180,14 @@ class Stamps:
 
     def bound_by(self, lead: Signal, equations: Equations, kernel: float) -> None:
         """Bound the errors by the residual of a family's windows; `kernel` is described in `errors`."""
-        p, n = len(equations.probes), equations.n
+        n = equations.n
         before, *_ = self._allowed.get(lead, (0, 0.0, 0.0))
         spare = n - equations.columns
         if before <= n < _GROWTH * before or n < _WINDOWS_PER_UNKNOWN * equations.columns or spare <= 0:
             return
-        variance, square = self.variance, float(equations.square[0])
+        variance, steady = self.variance, equations.steady()
         most = self.errors(equations.columns, n, kernel).most
-        share = largest(equations.gram[p:, p:], equations.moment[p:, 0], square, most) if square > 0 else 1.0
+        share = largest(*steady, most) if equations.square[0] > 0 else 1.0
         # The fitted rates absorb a part of the residual, and its sum of squares has an error of its own.
         expected = math.inf if share >= 1 else share * variance * n / spare
         self._allowed[lead] = n, expected * (1 + _SURE * math.sqrt(2 / spare)), expected

@@ -134,12 +134,12 @@ class UnmarkedExecutions:
         there, whatever power it draws. `others` are the steady rates by column under each other timing that the windows
         do not rule out. Readings omit up to `cut_off`.
         """
-        p, n = len(equations.probes), equations.n
+        n = equations.n
         before, timings = self._outside.get(lead, (0, []))
         enough = n >= _WINDOWS_PER_UNKNOWN * equations.columns
         if not enough or (before <= n < _GROWTH * before and len(timings) == 1 + len(others)):
             return
-        rates, doubt = steady_rates(equations.gram[p:, p:], equations.moment[p:, 0], float(equations.square[0]), n)
+        rates, doubt = steady_rates(*equations.steady(), n)
         self._outside[lead] = n, [(each, Z95 * doubt + cut_off) for each in (rates, *others)]
 
     @property

@@ -126,7 +126,8 @@ class Fit:
             self._solve(equations, output, gram, start, effect, idle, prior)
             own = np.array([self._means @ self.solution, self.steady])
             #: By timing: the distance of its rates from these, and of its steady rates from these steady rates.
-            self._offsets = np.array([self._padded(other, own) - own for other in others]).reshape(-1, 2, columns)
+            every = [np.hstack((other[:, :columns], own[:, other.shape[1] :])) for other in others]
+            self._offsets = np.array(every).reshape(-1, 2, columns) - own
 
     def _solve(
         self, equations: Equations, output: int, gram: Floats,
@@ -138,16 +139,16 @@ class Fit:
         ceilings = np.full(columns, self.most)
         # Work outside regions draws no more than regions do in the busiest window.
         ceilings[0] = min(self.most, float(equations.highest[output]))
-        errors = self._errors
-        steady, doubt = steady_rates(self._gram, self._moment, square, self.n)
-        self.steady, left = steady, max(square - float(steady @ self._moment), 1e-300)
+        errors, constant = self._errors, equations.steady(output, gram)
+        steady, doubt = steady_rates(*constant, self.n)
+        self.steady, left = steady, max(constant[2] - float(steady @ constant[1]), 1e-300)
         explained = errors.least * float(steady @ errors.most @ steady) / left
         if explained > _TOO_MUCH:
             errors, explained = errors._replace(least=0.0, likely=0.5), 0.0
         self.highest = float(ceilings[0])
-        self._open = Undetermined(self._gram, self._moment, square, errors, ceilings, self.most, self._in_step)
+        self._open = Undetermined(*constant, errors, ceilings, self.most, self._in_step)
         unmarked = errors.unmarked * errors.possible(steady, Z95 * doubt)
-        self._unmarked = changed(self._gram, self._moment, square, steady, unmarked)
+        self._unmarked = changed(*constant, steady, unmarked)
         called_for = gram
         if explained > _MOSTLY:
             # Errors of stamps are no evidence that rates vary.
@@ -197,10 +198,6 @@ class Fit:
         rest = *sums, self._groups, self.mean
         others = [shrink_without(at, fit, *rest, certain, self._least) for at, certain in simpler]
         return np.array([o.solution - fit.solution for o in others]).reshape(-1, len(fit.solution)) @ self._means.T
-
-    @staticmethod
-    def _padded(rates: Floats, own: Floats) -> Floats:
-        return np.concatenate((rates[:, : own.shape[1]], own[:, rates.shape[1] :]), axis=1)
 
     def _cluster(self, equations: Equations, output: int) -> None:
         """Compute by how much each block of windows moves the solution. The sum of the squares is the covariance of the
