@@ -575,3 +575,20 @@ def test_rates_are_refused_if_pauses_draw_more_than_the_busiest_window() -> None
         _, rate = solve(of(shares, shares @ [outside, 300.0] + rng.normal(0, 1, 300)), most=4000.0)
         assert rate.reason.endswith(reason), rate
         assert bool(rate.reason) == bool(reason)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_power_that_neither_the_number_nor_the_presence_of_executions_explains_widens_the_interval(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    shares = rng.dirichlet((2, 2), 400)
+    probes = 0.5 * (shares[:, 1:] - 0.5) * [1.0, -1.0] + 0.1 * rng.normal(size=(400, 2))
+    noise = rng.normal(size=400)
+
+    def half_width(*coefficients: float) -> float:
+        equations = Equations((Probe(ProbeKind.OPEN, 1), Probe(ProbeKind.PRESENT, 1)), 2)
+        equations.add(shares, shares @ [100.0, 300.0] + probes @ coefficients + noise, probes)
+        return Fit(equations, most=900.0).rate(np.array([0.0, 1.0])).half_width
+
+    number, presence, both = half_width(60.0, 0.0), half_width(0.0, 60.0), half_width(60.0, 60.0)
+    assert both > 5 * max(number, presence)
+    assert max(number, presence) < 5

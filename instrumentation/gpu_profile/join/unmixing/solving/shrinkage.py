@@ -7,7 +7,7 @@ A group without support in the data gets a variance of nearly 0, as if it were a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, TypeVar
@@ -148,6 +148,17 @@ def shrink_without(
         return full
     other = shrink(omitted(places, gram), moment, square, n, groups, mean, full.variances, least)
     return other if other.evidence - full.evidence < certain else full
+
+
+def changes_without(
+    some: Sequence[tuple[Ints, float]], full: Posterior, gram: Floats, moment: Floats, square: float, n: int,
+    groups: Mapping[Group, Ints], mean: float, least: float = 0.0,
+) -> Floats:  # fmt: skip
+    """The changes of the solution without the unknowns at some places, each pair `(places, certain)` as in
+    `shrink_without`: `[pairs, unknowns]`."""
+    rest = gram, moment, square, n, groups, mean
+    others = [shrink_without(places, full, *rest, certain, least) for places, certain in some]
+    return np.array([other.solution - full.solution for other in others]).reshape(-1, len(gram))
 
 
 def omitted(places: Ints, gram: Floats) -> Floats:

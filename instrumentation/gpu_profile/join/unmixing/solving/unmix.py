@@ -38,11 +38,11 @@ from gpu_profile.join.unmixing.solving.rate import (
     ways_of,
     within,
 )
-from gpu_profile.join.unmixing.solving.shrinkage import CERTAIN, Posterior, omitted, shrink, shrink_without
+from gpu_profile.join.unmixing.solving.shrinkage import CERTAIN, Posterior, changes_without, omitted, shrink
 from gpu_profile.join.unmixing.solving.stamps import StampErrors
 from gpu_profile.join.unmixing.solving.undetermined import Undetermined, changed
 from gpu_profile.join.unmixing.solving.unmarked import steady_rates
-from gpu_profile.join.unmixing.windows.probes import Prior, ProbeGroup, ProbeKind, groups_of
+from gpu_profile.join.unmixing.windows.probes import BESIDE, Prior, ProbeGroup, ProbeKind, groups_of
 
 _LEAST_WIDTH: Final = 0.003  #: no half-width is below this share of its rate
 _NOTHING: Final = 0.005  #: half-widths are judged against at least this share of the highest possible rate
@@ -112,8 +112,9 @@ class Fit:
         #: By column: its rate alone.
         self._alone: dict[int, Rate] = {}
         self._offsets = np.zeros((0, 2, columns))
-        #: By how much each simpler rate outside regions that is not ruled out would change the rates.
-        self._simpler, self._means = np.zeros((0, columns)), equations.averages
+        #: The changes of the rates by each simpler rate outside regions that is not ruled out, and without each kind of
+        #: the probes `BESIDE`.
+        self._simpler, self._cut, self._means = np.zeros((0, columns)), np.zeros((1, columns)), equations.averages
         self.mean, self._groups = 0.0, groups_of(self._probes)
         self._after = self._groups.pop(ProbeGroup.AFTER, np.zeros(0, np.int64))
         self._step, self._shares = step, equations.total[p:] / max(1, self.n)
@@ -167,7 +168,10 @@ class Fit:
         self.solution = posterior.solution
         if idle != "varies" and len(self._after):
             self._continued = self._change_if_continued(posterior, called_for / effect, sums)
-        self._simpler = self._changes(idle, posterior, sums)
+        rest, kinds = (posterior, *sums, self._groups, self.mean, self._least), [probe.kind for probe in self._probes]
+        cut = [(np.array([i for i, each in enumerate(kinds) if each is kind], np.int64), math.inf) for kind in BESIDE]
+        simpler = self._simpler_rates(idle, posterior, n)
+        self._simpler, self._cut = (changes_without(each, *rest) @ self._means.T for each in (simpler, cut))
         self.solution[p:] += self._open.moved
         if self.n > int((self._seen > 0).sum()):
             self.noise = posterior.noise
@@ -186,18 +190,15 @@ class Fit:
         continued = shrink(gram, *sums[1:], groups, self.mean, fit.variances, self._least)
         return self._means @ (continued.solution - fit.solution)
 
-    def _changes(self, idle: Idle, fit: Posterior, sums: tuple[Floats, Floats, float, int]) -> Floats:
-        """By how much each simpler rate outside regions that is not ruled out would change the rates by column."""
-        varying, sure = self._groups.get(ProbeGroup.IDLE, np.zeros(0, np.int64)), CERTAIN + _MISFIT * sums[-1]
+    def _simpler_rates(self, idle: Idle, fit: Posterior, n: int) -> list[tuple[Ints, float]]:
+        """The unknowns that each simpler rate outside regions does without, and the evidence that rules it out."""
+        varying, sure = self._groups.get(ProbeGroup.IDLE, np.zeros(0, np.int64)), CERTAIN + _MISFIT * n
         # Programs work in regions. Pauses that draw more than every region, only because they draw more than other
         # pauses, show that work in regions is taken for work beside them.
         outside, *inside = (self._means @ fit.solution)[self.seen].tolist() if self.seen[0] else [0.0]
         beside = outside > max(inside, default=math.inf) and self.steady[0] < self.steady[1:].max()
         steady, none = (varying, math.inf if beside else CERTAIN), (np.append(varying, self._first), sure)
-        simpler: list[tuple[Ints, float]] = {"varies": [], "steady": [steady], "none": [steady, none]}[idle]
-        rest = *sums, self._groups, self.mean
-        others = [shrink_without(at, fit, *rest, certain, self._least) for at, certain in simpler]
-        return np.array([o.solution - fit.solution for o in others]).reshape(-1, len(fit.solution)) @ self._means.T
+        return [steady, none][: ("varies", "steady", "none").index(idle)]
 
     def _cluster(self, equations: Equations, output: int) -> None:
         """Compute by how much each block of windows moves the solution. The sum of the squares is the covariance of the
@@ -334,16 +335,18 @@ class Fit:
             widths[ROUNDED] = self._rounded(weights, variance)
         widths[LOCK_STEP] = self._open.unsure(weights) + opened
         widths[STAMPED] = self._errors.moved(weights, self.rates, self._shares)
-        # Power outside regions may vary in other ways than these, so their effect counts in both directions.
-        idle = f"not identifiable: {ProbeGroup.IDLE}"
-        widths[idle] = widths.get(idle, 0.0) + float(np.abs(self._simpler @ weights).max(initial=0.0))
         for cause, ways in self._ways(weights).items():
             widths[cause] = widths.get(cause, 0.0) + max(ways)
         return widths
 
     def _ways(self, weights: Floats) -> dict[str, tuple[float, float]]:
         """By cause: the largest decrease and increase of the rate under other assumptions, as certain as this one."""
+        # Power may vary in other ways than these outside regions and in shared time: their effects count both ways. The
+        # kinds of `BESIDE` are the first terms of a series, and the smaller effect shows the size of the next.
+        idle, beside = np.abs(self._simpler @ weights).max(initial=0.0), np.abs(self._cut @ weights).min()
         return {
+            f"not identifiable: {ProbeGroup.IDLE}": (float(idle), float(idle)),
+            f"not identifiable: {ProbeGroup.BESIDE}": (float(beside), float(beside)),
             f"not identifiable: {ProbeGroup.AFTER}": ways_of(self._continued @ weights),
             UNMARKED: ways_of(self._unmarked @ weights),
             TIMING: ways_of(self._offsets[:, 0] @ weights, self._open.unsure(weights)),
