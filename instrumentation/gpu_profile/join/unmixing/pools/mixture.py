@@ -29,7 +29,7 @@ from gpu_profile.join.unmixing.solving.rate import Rate
 from gpu_profile.join.unmixing.solving.stamps import StampErrors, Stamps
 from gpu_profile.join.unmixing.solving.unmix import TIMING, Fit
 from gpu_profile.join.unmixing.solving.unseen import UnseenParts
-from gpu_profile.join.unmixing.timing.correction import corrected
+from gpu_profile.join.unmixing.timing.correction import Corrected, corrected
 from gpu_profile.join.unmixing.timing.expected import DevicePrior
 from gpu_profile.join.unmixing.timing.timing_search import Search
 from gpu_profile.join.unmixing.timing.timings import LONGEST_LAG_NS, shapes
@@ -174,7 +174,7 @@ class Mixture:
     def _add(self, windows: Windows, active: ActiveTime, columns: int) -> None:
         self._fits.clear()  # each takes as much memory as all equations
         self._unseen.add(windows, active, columns)
-        rows = self._rows(windows, active, columns, self.sensor, self._equations.probes, self._reference)
+        rows = self._rows(windows, active, columns, self._equations.probes, self.sensor, self._reference)
         watched = self.locked and self.lead not in IMMEDIATE
         for shares, values, probes, times in rows:
             self.period.add(shares, values, times)
@@ -185,7 +185,7 @@ class Mixture:
             self._equations.taking(self._steadying.taken_by(factors[near], (shares * times[:, None])[near]))
 
     def _rows(
-        self, windows: Windows, active: ActiveTime, columns: int, sensor: Sensor, probes: Sequence[Probe],
+        self, windows: Windows, active: ActiveTime, columns: int, probes: Sequence[Probe], sensor: Sensor,
         reference: Floats,
     ) -> Iterator[Rows]:  # fmt: skip
         """The equations of windows, in chunks. The probes of the timing are weighted by the rates `reference`."""
@@ -223,20 +223,23 @@ class Mixture:
         sound = windows.where(windows.starts - best.sensor.reach_ns >= self.family.start_ns)
         windows = sound if len(sound.ends) >= columns else windows
 
-        def rows_of(sensor: Sensor, reference: Floats) -> Iterator[Rows]:
-            return self._rows(windows, active, columns, sensor, self._equations.probes, reference)
+        def fitted(sensor: Sensor, reference: Floats, active: ActiveTime) -> Corrected:
+            rows_of = partial(self._rows, windows, active, columns, self._equations.probes)
+            return corrected(
+                sensor, reference, self._equations, rows_of, lead=self.lead, fit_of=self._solved,
+                given=self._prior is not None, length_ns=self._length_ns(best.sensor),
+                now_ns=int(windows.ends[len(windows.ends) // 2]), origin_ns=self._origin_ns,
+            )  # fmt: skip
 
-        self.sensor, self._reference, rows, first, fit = corrected(
-            best.sensor, search.rates(best.sensor), self._equations, rows_of,
-            lead=self.lead, fit_of=self._solved, given=self._prior is not None, length_ns=self._length_ns(best.sensor),
-            now_ns=int(windows.ends[len(windows.ends) // 2]), origin_ns=self._origin_ns,
-        )  # fmt: skip
+        self.sensor, self._reference, rows, first, fit = fitted(best.sensor, search.rates(best.sensor), active)
         self._equations.refer(self._solutions(first, fit), first.seen)
+        if not self._stamps.exact:
+            self._stamps.lateness.compare(self.lead, self._effect, active, lambda other: fitted(
+                self.sensor, self._reference, other.tabled(columns)).fit.posterior.evidence)  # fmt: skip
         for each in rows:
             self._equations.add(*each)
         self._unseen.renew(self.lead, (self.sensor, *self._candidates), windows, active, columns)
-        others = (self._rates(rival, windows, active, columns) for rival in best.alternatives)
-        self.others = [rates for rates in others if rates]
+        self.others = [r for r in (self._rates(rival, windows, active, columns) for rival in best.alternatives) if r]
         if self._expected is not None:
             evidence = windows, self._fit(self.lead), self._effect
             self.unexpected = self._expected.contradicted(self._candidates, *evidence, before=self._contradicted)
@@ -247,15 +250,14 @@ class Mixture:
 
     def _renewed(self, active: ActiveTime, columns: int, sensor: Sensor) -> Equations:
         """The settled equations with probes, to which the windows under another timing are added."""
-        active_s = sized(self._active_s(), columns)
-        lengths = active.typical_ns(columns) / self._length_ns(sensor)
-        probes = choose(active_s, lengths, window=sensor.window_ns > 0, shared=self._shared(columns))
+        lengths, shared = active.typical_ns(columns) / self._length_ns(sensor), self._shared(columns)
+        probes = choose(sized(self._active_s(), columns), lengths, window=sensor.window_ns > 0, shared=shared)
         return self._settled.with_probes(probes).taking(self._steadying.taken)
 
     def _rates(self, sensor: Sensor, windows: Windows, active: ActiveTime, columns: int) -> list[Floats]:
         """Every signal's rates `if_unmarked` and steady rates by column under another timing; empty without windows."""
         equations = self._renewed(active, columns, sensor)
-        for each in self._rows(windows, active, columns, sensor, equations.probes, self._reference):
+        for each in self._rows(windows, active, columns, equations.probes, sensor, self._reference):
             equations.add(*each)
         if not equations.n:
             return []
@@ -265,8 +267,7 @@ class Mixture:
 
     def lock(self) -> None:
         """Keep the timing from now on, and drop the windows."""
-        self.locked = True
-        self._kept = []
+        self.locked, self._kept = True, []
         self._watch.begin(self.n)
 
     def _unlock(self) -> None:

@@ -3,7 +3,8 @@
 Read in this order:
 
 - `region_columns`: the columns of the equations, one or two per region; `concurrent_time`: which of them run at once.
-- `stamp_edges`, `stamps`: bounds on the errors of host stamps; `unmarked`: executions without a mark, by the pauses.
+- `stamp_edges`, `stamps`: bounds on the errors of host stamps; `lateness`: ends that are always later than starts;
+  `unmarked`: executions without a mark, by the pauses.
 - `design`: the equations of windows under a timing; `sums`, `equations`: their sums, without and with probes.
 - `least_squares`: the solution within bounds; `common_factor`: a slow factor of all regions' power.
 - `shrinkage`: the solution with each violation of the assumptions as large as the readings support.

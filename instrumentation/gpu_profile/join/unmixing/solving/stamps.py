@@ -10,9 +10,9 @@ largest error that fits, the variance of the readings' own error is 0. The stamp
 steadiest sensor bounds them for all.
 
 The stamps of a region may also be late by different times at its starts and at its ends. All its executions are then
-too long or too short, and part of a neighbour's power counts as theirs. No reading shows that: it looks like work that
-ends early. Only the scatter of the stamps limits it, because a host that is late is not late by the same time always.
-A difference without scatter leaves no trace. Such ones are small: the latency of a launch, of some 10 µs.
+too long or too short, and part of a neighbour's power counts as theirs. To steady rates that looks like work that ends
+early. The scatter of the stamps limits it, because a host that is late is not late by the same time always. A
+difference without scatter shows only in windows that end within executions: see `lateness`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import numpy as np
 from gpu_profile.catalogue import Signal
 from gpu_profile.history.timeline import Floats, Ints, Singles
 from gpu_profile.join.unmixing.solving.equations import Equations, sized
+from gpu_profile.join.unmixing.solving.lateness import LateEnds
 from gpu_profile.join.unmixing.solving.stamp_edges import BEST_NS, FEWEST, HOST_NS, StampEdges
 from gpu_profile.join.unmixing.solving.unmarked import UnmarkedExecutions, share_outside
 from gpu_profile.join.unmixing.windows.activities import Activities, Pieces
@@ -126,6 +127,7 @@ class Stamps:
         #: The part of these in which the first one still ran.
         self._overlaps: Singles = np.zeros((1, 1), np.float32)
         self._edges = StampEdges()
+        self.lateness = LateEnds()
         #: The number of slices of time, and the total length of the evaluated ones.
         self._slices = 0
         self.elapsed_ns = 0
@@ -242,7 +244,8 @@ class Stamps:
         scatter[: len(varied)] = np.minimum(scatter[: len(varied)], varied)
         scatter = np.maximum(float(BEST_NS) ** 2, scatter)
         # The device's own stamps have no lateness in common. Half of the difference lies at each of a region's edges.
-        late_ns = np.minimum(0.0 if self.exact else _SHARED_NS, _SHARED * np.sqrt(scatter))
+        late_ns = np.maximum(self.lateness.certain_ns, np.minimum(_SHARED_NS, _SHARED * np.sqrt(scatter)))
+        late_ns *= not self.exact
         # No stamp is taken before the one before it: where regions follow each other, one's lateness is the other's.
         late_ns[0] = 0.0
         edges_ns = np.maximum(late_ns[:, None], late_ns) / 2

@@ -4,7 +4,7 @@ Times are integer nanoseconds since the epoch. Read in this order:
 
 - `activities`: executions on a device, and the stretches in which each was the innermost one.
 - `active_time`: exclusive active time per column as a function of time; `piece_sums`: its sums over pieces of
-  executions.
+  executions; `shortened`: of shorter executions.
 - `sensor`: the time that a reading describes: period, lag, window and response.
 - `probes`: the effects of violated assumptions on readings; `beside`: those of regions that run at once.
 - `throttling`: time with the clocks held down.
