@@ -123,6 +123,14 @@ FOUND: Final[Mapping[str, Case]] = {
     "loop of 416.9 ms, work in a third": _third(
         860, _QUARTER, 543.91, "middle", loop_ms=416.9311, gap_ms=(36.165, 36.165)
     ),
+    # A stamp that is late by more than the next execution takes moves several stamps. The stretches beside stamps show
+    # little of that, and equal rates fitted with narrow intervals.
+    "loop of 2.3 ms, late stamps": _case(
+        6, (COUNTER, GPM), 60.0,
+        Region("a", 0.58, 453.6, duty=0.2, varies=0.02), Region("b", 0.88, 428.8, varies=0.02),
+        Region("c", 0.37, 594.1, duty=0.7, varies=0.02),
+        jitter=0.0769, gap_ms=(0.0, 0.32), stamps=Stamps((0.2, 1.0), tail=0.02),
+    ),
     # All readings were 0 %, so every timing of the sensor fitted.
     "loop of 83.3 ms, utilisation over a quarter of its period": _third(
         73, _QUARTER, 266.91, "middle", loop_ms=250 / 3, gap_ms=(19.6734, 19.6734)

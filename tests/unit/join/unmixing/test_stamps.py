@@ -23,12 +23,14 @@ SLICE_NS = 500 * MS
 
 
 def stamped(
-    seed: int, order: str, *, late_ms: float, gap_ms: float, spread: float, regions: int = 5, tail: float = 0.0
-) -> Stamps:
-    """The stamps of 60 s of executions of 2-20 ms. Each is exponentially late, and a share `tail` ten times as late."""
+    seed: int, order: str, *, late_ms: float, gap_ms: float, spread: float, regions: int = 5, tail: float = 0.0,
+    typical_ms: tuple[float, float] = (2.0, 20.0),
+) -> Stamps:  # fmt: skip
+    """The stamps of executions of these lengths in 60 s. Each is exponentially late, and a share `tail` ten times as
+    late."""
     rng = np.random.default_rng(seed)
-    typical = rng.uniform(2, 20, regions) * MS
-    n = 12_000
+    typical = rng.uniform(*typical_ms, regions) * MS
+    n = 12_000 * round(20 / typical_ms[1])
     owner = {
         "random": rng.integers(regions, size=n),
         "fixed": np.arange(n) % regions,
@@ -99,6 +101,17 @@ def test_stamps_that_are_rarely_very_late_count_in_full(seed: int) -> None:
     stamps = stamped(seed, "fixed", late_ms=0.3, gap_ms=4.0, spread=0.01, regions=2, tail=0.02)
     # The variance is 0.98·2·0.3² + 0.02·2·3² - 0.354² ms², most of it from some 60 stamps.
     assert errors_ms(stamps)[1] == pytest.approx(0.64, rel=0.25)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_stamps_that_are_later_than_the_next_executions_end_are_bounded_by_lengths(seed: int) -> None:
+    """A stamp that is 5 ms late moves those of several executions of 0.3-1.2 ms, and the stretch after it is hardly
+    shorter than usual."""
+    short = stamped(seed, "fixed", late_ms=0.5, gap_ms=0.16, spread=0.05, tail=0.02, typical_ms=(0.3, 1.2))
+    _, likely, most = errors_ms(short)
+    # The stretches alone bound it by 0.4 ms, although most stamps are later by more than the exponential's 0.5 ms.
+    assert most > 0.6
+    assert likely > 0.4
 
 
 @pytest.mark.parametrize("seed", range(4))

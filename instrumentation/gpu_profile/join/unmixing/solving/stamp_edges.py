@@ -103,6 +103,11 @@ class StampEdges:
             self._near = np.pad(self._near, ((0, 0), (0, 0), (0, more)))
         self._near.reshape(4, -1)[:, own[2:][there]] += np.add.reduceat(sums, there, axis=1)
 
+    @property
+    def pause_ns(self) -> float:
+        """The mean pause between consecutive executions."""
+        return float(self._pauses[1] / max(1.0, self._pauses[0]))
+
     def variances(self) -> tuple[float, float | None, float]:
         """The least, the most likely and the largest variance of stamp errors by the covariance beside stamps, in ns².
         The likely one is None without enough executions."""

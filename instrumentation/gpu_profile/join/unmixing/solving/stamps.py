@@ -38,6 +38,8 @@ _SURE: Final = 2.0
 #: and by no more than the range of a host's lateness, 0.2 to 1 ms.
 _SHARED: Final = math.sqrt(3)
 _SHARED_NS: Final = 800_000
+#: Two standard deviations of a stamp's error are the reach of most errors.
+_REACH: Final = 2.0
 #: After `_MANY` executions, only one slice of time in `_EVERY` is evaluated, and one in `_EVERY`² for unmarked ones.
 _MANY: Final = 3_000
 _EVERY: Final = 4
@@ -197,7 +199,17 @@ class Stamps:
     @property
     def variance(self) -> float:
         """The largest variance that the error of a stamp may have, in ns²; 0 before there are enough executions."""
-        return _largest(self._by_lengths(), self._edges.variances()[2])
+        by_length = self._by_lengths()
+        return _largest(by_length, self._by_edges(by_length)[2])
+
+    def _by_edges(self, by_length: float | None) -> tuple[float, float | None, float]:
+        """The variances by the stretches beside stamps, as `StampEdges.variances`: unknown if the errors that lengths
+        allow usually move the stamps of more than the next execution."""
+        n, total, _ = self._lengths.sum(axis=1)
+        usual_ns = total / max(n, 1.0) + self._edges.pause_ns
+        if by_length is not None and _REACH * min(math.sqrt(by_length), HOST_NS) > usual_ns:
+            return 0.0, None, math.inf
+        return self._edges.variances()
 
     def _by_lengths(self) -> float | None:
         """The largest mean of the variances at starts and at ends by the lengths of executions, in ns². None without
@@ -226,7 +238,8 @@ class Stamps:
         if not self.elapsed_ns:
             return StampErrors(np.zeros((columns, columns)))
         both, beside = (_mutual(counts, columns) for counts in (self._follows, self._overlaps))
-        by_length, (low, likely, high) = self._by_lengths(), self._edges.variances()
+        by_length = self._by_lengths()
+        low, likely, high = self._by_edges(by_length)
         variance = _largest(by_length, high)
         unmarked = sized(self.unmarked.squares, columns) * (windows * kernel)
         pausing = sized(self.unmarked.shares, columns)
