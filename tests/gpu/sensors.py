@@ -314,7 +314,7 @@ def calibrate(kit: Kit) -> Figures:
     class Kept(Player):
         def play(self, *arguments: Any, **options: Any) -> Played:
             played.append(super().play(*arguments, **options))
-            if len(played) > 1:
+            if played[-1].load.kinds:
                 np.savez_compressed(kit.out / f"played{len(played) - 1}.npz", **_columns(played[-1]))
             return played[-1]
 
