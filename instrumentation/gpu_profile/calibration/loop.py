@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from gpu_profile.calibration.playing import Played
 from gpu_profile.calibration.response import SensorResponse
 from gpu_profile.calibration.workers import LEVELS
-from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue import POWER_SOURCES, Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.history.timeline import Timeline
@@ -68,8 +70,21 @@ def check(
                 continue
             gain = response.gains[level]
             truth, width = response.base.value + gain.value, response.base.half_width + gain.half_width
+            if signal in POWER_SOURCES:
+                width += truth * _lower(pool.mean(rows.ENERGY if counter else signal), played, response)
             rates.append(Checked(region, signal.key, rate.value, rate.half_width, truth, width, rate.reason))
     return rates, pool.unexpected
+
+
+def _lower(mean: float | None, played: Played, response: SensorResponse) -> float:
+    """By how much less power the device drew in the loop than the response predicts, as a share: it throttled. More
+    power has no such reason, because others' work adds to it."""
+    load, lasted_ns = played.load, played.end_ns - played.start_ns
+    on_ns = np.bincount(load.levels, load.ends - load.starts, len(LEVELS))
+    predicted = response.base.value + sum(
+        gain.value * ns / lasted_ns for gain, ns in zip(response.gains, on_ns.tolist(), strict=True)
+    )
+    return 0.0 if mean is None or predicted <= 0 else max(0.0, 1.0 - mean / predicted)
 
 
 def _sampled(played: Played) -> list[Sample]:

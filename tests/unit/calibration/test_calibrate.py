@@ -308,6 +308,31 @@ def test_a_timing_that_changes_before_the_loop_is_kept_with_its_reason(
     assert rows.ENERGY not in DevicePrior.of(json.loads(json.dumps(found.to_json()))).sensors
 
 
+@pytest.mark.parametrize(("factor", "missed"), [(0.8, False), (1.1, True)], ids=["throttled", "more"])
+def test_a_board_that_draws_less_in_the_loop_than_before_does_not_make_it_untrusted(
+    h200: Bench, monkeypatch: pytest.MonkeyPatch, factor: float, missed: bool
+) -> None:
+    """Throttling lowers the power. Nothing in idle time between the loads shows work that adds to it."""
+    counted, sampled = Sensors.energy_mj, Sensors.power_samples
+    from_ns = h200.clock.now_ns() + 20_000_000_000
+
+    def energy(sensors: Sensors, t_ns: int, loaded_ns: int) -> int:
+        whole, before = counted(sensors, t_ns, loaded_ns), counted(sensors, min(t_ns, from_ns), loaded_ns)
+        return before + round(factor * (whole - before))
+
+    def power(sensors: Sensors, t_ns: int, after_ns: int) -> tuple[Ints, Ints]:
+        ends, mw = sampled(sensors, t_ns, after_ns)
+        return ends, np.rint(mw * np.where(ends > from_ns, factor, 1.0)).astype(np.int64)
+
+    monkeypatch.setattr(Sensors, "energy_mj", energy)
+    monkeypatch.setattr(Sensors, "power_samples", power)
+    found = h200.calibrated()
+    told = {each.region: each for each in found.checked if each.signal == "energy" and not each.reason}
+    assert set(told) == {"products", "copies"}
+    assert all(each.estimate == pytest.approx(factor * each.truth, rel=0.03) for each in told.values())
+    assert bool(found.missed) == missed
+
+
 def test_what_misses_in_the_loop_makes_a_gpu_untrusted(bench: Bench, found: Calibration, home: Path) -> None:
     assert home.is_dir()
     wrong = Checked("copies", "energy", 300.0, 2.0, 380.0, 1.0, "")
