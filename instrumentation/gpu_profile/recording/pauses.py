@@ -73,13 +73,18 @@ def without_pauses(times: Column, pauses: Iterable[Pause]) -> Column:
 def columns_without_pauses(row: Signal, columns: Columns, pauses: Sequence[Pause]) -> Columns:
     """A signal's columns without the pauses. Where a counter grew too much in one, its later values begin anew at 0."""
     t_start, t_end = (without_pauses(times, pauses) for times in columns[:2])
-    value = columns.value.copy()
-    for start, _ in pauses if row.kind is Kind.COUNTER else ():
-        after = int(columns.t_end.searchsorted(start, "right"))
+    places = columns.t_end.searchsorted([start for start, _ in pauses], "right")
+    return begun_anew(row, Columns(t_start, t_end, columns.value), places.tolist())
+
+
+def begun_anew(row: Signal, columns: Columns, places: Iterable[int]) -> Columns:
+    """The columns with a counter that begins anew at 0 at those of the `places` to which it grew too much."""
+    t_end, value = columns.t_end, columns.value.copy()
+    for after in places if row.kind is Kind.COUNTER else ():
         if 0 < after < len(value):
             growth, lasts_ns = int(value[after] - value[after - 1]), int(t_end[after] - t_end[after - 1])
             value[after:] -= value[after] if growth * NS_PER_S > row.limit * lasts_ns else 0
-    return Columns(t_start, t_end, value)
+    return columns._replace(value=value)
 
 
 def _polled(devices: Iterable[Mapping[str, Columns]]) -> Column:

@@ -19,7 +19,7 @@ from gpu_profile.catalogue.samples import Device, Event
 from gpu_profile.errors import RecordingError
 from gpu_profile.recording.columns import Block, Column, Columns, decode_blocks, joined, merged, rescaled
 from gpu_profile.recording.format import HEADER_SIZE, SUFFIX, FileRecord, RecordType, frames, header_problem, inflate
-from gpu_profile.recording.pauses import Pause, pauses_of
+from gpu_profile.recording.pauses import Pause, begun_anew, pauses_of
 from gpu_profile.recording.records import ProcessInfo, SpanRecord, from_fields
 from gpu_profile.recording.set_clocks import SetClock, recorded_clock, set_clock
 
@@ -306,11 +306,12 @@ class _RecordingContent:
         times = clock.ahead((event.t_ns for event in seen), polled=True)
         self.events[events] = [replace(each, t_ns=each.t_ns - by) for each, by in zip(seen, times, strict=True)]
         rows = 0
-        for blocks in self.blocks.values():
+        for (_, key), blocks in self.blocks.items():
             if path in blocks:
                 t_start, t_end, value = (np.concatenate(column) for column in zip(*blocks[path], strict=True))
                 by = np.array(clock.ahead(t_end.tolist(), polled=True), np.int64)
-                blocks[path] = [Columns(t_start - by, t_end - by, value)]
+                steps = (np.flatnonzero(np.diff(by)) + 1).tolist()
+                blocks[path] = [begun_anew(signal_row(key), Columns(t_start - by, t_end - by, value), steps)]
                 if len(by) > rows:
                     first, rows = int(by[0]), len(by)
         end_ns = process.end_ns if process.end_ns is None else process.end_ns - clock.ahead([process.end_ns])[0]

@@ -1,4 +1,4 @@
-"""A clock that is set back while regions run: what they used is right or unknown, live and in the recording."""
+"""A clock that is set while regions run: what they used is right or unknown, live and in the recording."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -153,3 +153,24 @@ def test_the_recording_has_the_whole_of_an_execution_during_which_the_clock_was_
         assert recorded[name].durations.total_s == pytest.approx(expected_s, abs=1e-6)
         assert recorded[name].power_w == pytest.approx(LOADS[name][0], rel=0.02)
         assert recorded[name].busy == pytest.approx(LOADS[name][1], rel=0.02)
+
+
+def test_energy_of_time_that_only_the_device_saw_is_no_regions(program: Program) -> None:
+    """A virtual machine pauses, and its clock is set ahead afterwards: the counter grew by more than is possible."""
+
+    def pause() -> None:
+        program.clock.set_forward(30.0)
+        program.driver.joules += 30_000.0
+
+    for i in range(20):
+        program.execute("hot", 0.3 + 0.013 * (i % 5))
+        program.run(0.05)
+    program.execute("cool", 1.0, pause)
+    for i in range(20):
+        program.execute("warm", 0.3 + 0.013 * (i % 5))
+        program.run(0.05)
+    live, recorded = program.results()
+    for name in list(LOADS)[:3]:
+        for found in (live[name], recorded[name]):
+            assert found.energy_j is not None
+            assert found.energy_j < 1.1 * LOADS[name][0] * program.lengths[name], name
