@@ -8,10 +8,10 @@ import numpy as np
 
 from gpu_profile.history.timeline import Floats
 
-#: The relative slope that counts as 0 at a minimum, the most rounds of exchanges of sets, and the most exchanges of one
-#: unknown, per unknown.
+#: The relative slope that counts as 0 at a minimum, and the most rounds of exchanges of sets.
 _FLAT: Final = 1e-10
 _PIVOTS: Final = 8
+#: The most exchanges of single unknowns, per unknown.
 _EXCHANGES: Final = 20
 #: A ridge, as a share of the largest square: of all equally good solutions, it selects the one with the smallest rates.
 _RIDGE: Final = 1e-12
@@ -21,7 +21,7 @@ def least_of_each(gram: Floats, moment: Floats, most: float) -> list[Floats]:
     """Minimise `x'Gx - 2x'm` over 0 <= x <= most for each of several `gram[problems, unknowns, unknowns]` and
     `moment[problems, unknowns]` at once, by exchanging whole sets of unknowns at a bound.
 
-    Each round fixes unknowns beyond a bound at it, and frees fixed ones whose slope leads inside (block principal
+    Each round fixes unknowns beyond a bound at it, and frees fixed ones with a slope that leads inside (block principal
     pivoting: Júdice and Pires, Computers & Operations Research 21 (1994), 587). A problem without further exchanges is
     at its minimum, by the conditions of Karush, Kuhn and Tucker. The others are solved one by one.
     """
@@ -55,7 +55,7 @@ def least_of_each(gram: Floats, moment: Floats, most: float) -> list[Floats]:
 def bounded(gram: Floats, moment: Floats, most: float = np.inf) -> Floats:
     """The same for one problem, `gram[unknowns, unknowns]` and `moment[unknowns]`, by exchanging one unknown at a time.
 
-    The last one of those that are wrong: that ends at the minimum (Murty, Opsearch 11 (1974), 123).
+    Of all wrong unknowns, the last one is exchanged. This ends at the minimum (Murty, Opsearch 11 (1974), 123).
     """
     size, flat, never = len(moment), _FLAT * np.maximum(1.0, np.abs(moment)), gram.diagonal() <= 0
     low, high, x = np.zeros(size, bool), np.zeros(size, bool), np.zeros(size)
