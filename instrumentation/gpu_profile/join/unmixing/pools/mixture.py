@@ -276,7 +276,7 @@ class Mixture:
         self._schedule.restart()
 
     def _settle(self, fit: Fit) -> None:
-        """Keep the current equations, whatever the next search finds."""
+        """Keep the current equations beyond the next search."""
         self._settled = self._equations.without_probes(fit.precision)
         self._unseen.settle()
 
@@ -345,7 +345,6 @@ class Mixture:
                 output=output, errors=self._errors(), others=[rates[output] for rates in self.others],
                 start=self._watch.variances, effect=self._effect, idle="steady" if signal in POWER_SOURCES else "none",
                 step=0.0 if signal.kind is Kind.COUNTER else signal.base(1),
-                in_step=self._unseen.in_step(self.columns),
             )  # fmt: skip
         return fit
 

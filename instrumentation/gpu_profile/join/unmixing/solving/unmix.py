@@ -83,15 +83,13 @@ class Fit:
     `start` gives the variances at which the search for the groups' variances begins. `effect` windows carry as much
     information as one independent window. With `idle` "steady", intervals include the rates under a steady rate outside
     regions; with "none", also the rates under none; each unless the windows rule it out. Readings are multiples of
-    `step`. `prior` is the prior of the sensor's timing. Of the columns `in_step` with the windows, only the total is
-    known.
+    `step`. `prior` is the prior of the sensor's timing.
     """
 
     def __init__(
         self, equations: Equations, output: int = 0, *, errors: StampErrors | None = None,
         others: Sequence[Floats] = (), most: float = np.inf, start: Variances | None = None,
         effect: float = 1.0, idle: Idle = "varies", step: float = 0.0, prior: Prior | None = None,
-        in_step: npt.NDArray[np.bool_] | None = None,
     ) -> None:  # fmt: skip
         self.n, self.most = equations.n, most
         self._first = p = len(equations.probes)
@@ -118,7 +116,6 @@ class Fit:
         self.mean, self._groups = 0.0, groups_of(self._probes)
         self._after = self._groups.pop(ProbeGroup.AFTER, np.zeros(0, np.int64))
         self._step, self._shares = step, equations.total[p:] / max(1, self.n)
-        self._in_step = np.zeros(columns, bool) if in_step is None else in_step
         #: The rates by column if they do not vary, and their change if work continues after regions' ends.
         self.steady, self._continued = np.zeros(columns), np.zeros(columns)
         #: The prior precision of each unknown, in units of a window's variance, and the least variance of a window.
@@ -147,7 +144,7 @@ class Fit:
         if explained > _TOO_MUCH:
             errors, explained = errors._replace(least=0.0, likely=0.5), 0.0
         self.highest = float(ceilings[0])
-        self._open = Undetermined(*constant, errors, ceilings, self.most, self._in_step)
+        self._open = Undetermined(*constant, errors, ceilings, self.most)
         unmarked = errors.unmarked * errors.possible(steady, Z95 * doubt)
         self._unmarked = changed(*constant, steady, unmarked)
         called_for = gram
@@ -391,7 +388,7 @@ class Fit:
         low, high, windows, filled = bounds
         rate, noise = (low + high) / 2, Z95 * math.sqrt(self.noise / windows)
         # Other timings change how much windows overlap. The windows' rest magnifies rounding.
-        moved = self._open.by_exchange(weights, self.rates) + self._errors.moved(weights, self.rates, self._shares)
+        moved = self._errors.moved(weights, self.rates, self._shares)
         for changes in (self._offsets[:, 1], self._unmarked, self._continued):
             moved += float(np.max(np.abs(changes @ weights), initial=0.0))
         step = self._step if self.noise < _EVEN * self._step**2 / 12 else 0.0
