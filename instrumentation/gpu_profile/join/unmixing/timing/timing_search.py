@@ -37,7 +37,7 @@ from gpu_profile.join.unmixing.timing.timings import (
     stepping,
     stretching,
 )
-from gpu_profile.join.unmixing.timing.trials import Best, Trial, is_late
+from gpu_profile.join.unmixing.timing.trials import Best, Trial, is_late, younger
 from gpu_profile.join.unmixing.windows.sensor import FINE_STEPS_NS, IN_STEP, NEAR_STEP, Sensor, in_step
 
 #: Number of the newest windows on which the coarse grid is tried.
@@ -95,10 +95,8 @@ class Search(Likelihood):
         """The most likely timing. If the prior gives the timing, its best lag."""
         if self._expected is not None and self._expected.stamped:
             return self._as_given(self._expected)
-        candidates = [sensor for sensor in self._candidates if sensor.follows == self._faster]
-        if self._faster:
-            # The readings' period changes with every new reading, so earlier ones are not reused.
-            candidates = [sensor for sensor in candidates if not sensor.period_ns]
+        # If renewals are faster, the readings' period changes with every new reading, so earlier ones are not reused.
+        candidates = [s for s in self._candidates if s.follows == self._faster and not (self._faster and s.period_ns)]
         starts = [*(sensor._replace(blur_ns=FINE_STEPS_NS[0]) for sensor in candidates), *self._starts()]
         tried = self._refined(self._unsettled(starts))
         best = min(tried, key=self._rank)[0]
@@ -197,8 +195,7 @@ class Search(Likelihood):
         """The ends of the range of lags around the best one that are hardly worse. In a loop it may be wide."""
         for step in (-LAG_STEP_NS, LAG_STEP_NS):
             lags = range(best.lag_ns + step, best.lag_ns + step * (_RANGE_NS // LAG_STEP_NS + 1), step)
-            possible = takewhile(lambda lag: best.period_ns or lag >= self._earliest_ns, lags)
-            near = [best._replace(lag_ns=lag) for lag in possible]
+            near = self._possible([best._replace(lag_ns=lag) for lag in lags])
             scores = zip(near, judge(iter(near)), strict=False)
             good = [sensor for sensor, _ in takewhile(lambda one: reference.near(one[1], late=is_late(one[0])), scores)]
             yield from good[-1:]
@@ -212,8 +209,8 @@ class Search(Likelihood):
         separates them. All windows judge the timings that the newest ones do not rule out.
         """
         middles = [middle, *(each for each, _ in sorted(tried, key=self._rank) if not self._in_parts(each))][:2]
-        near = [sensor for sensor, _ in tried] + [each for one in middles for each in near_lags(one, range_ns)]
-        trials = self._trials(self._possible(near), _SOME)
+        near = [each for one in middles for each in near_lags(one, range_ns)] + younger(middle)
+        trials = self._trials(self._possible([*(sensor for sensor, _ in tried), *near]), _SOME)
         best = min(trials, key=lambda one: one.score)
         trials.sort(key=lambda one: self._beside_if_rates_vary(one, best))
         starts: list[Trial] = []
@@ -235,8 +232,8 @@ class Search(Likelihood):
         if not any(best.sensor.differs_in_lag(one, range_ns) for one in middles):
             self._add_likely(self._trials(self._possible(near_lags(best.sensor, range_ns)), _SOME), result, effect)
             best = min(result.values(), key=lambda one: one.score)
-        reference, likely = Best(best.score, is_late(best.sensor), effect), self._likely([*result.values()], effect)
-        return best, self._others(best.sensor, likely, partial(self._if_rates_vary, best), reference)
+        judge, reference = partial(self._if_rates_vary, best), Best(best.score, is_late(best.sensor), effect)
+        return best, self._others(best.sensor, self._likely([*result.values()], effect), judge, reference)
 
     def _add_likely(self, some: Sequence[Trial], result: dict[Sensor, Trial], effect: float) -> None:
         """Add trials by all windows of the timings that trials by `some` windows do not rule out."""

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.solving.shrinkage import CERTAIN
+from gpu_profile.join.unmixing.timing.timings import LAG_STEP_NS
 from gpu_profile.join.unmixing.windows.sensor import Sensor
 
 #: A timing is a rival of the best one if independent windows do not rule it out. Excess error up to this share of the
@@ -45,6 +46,12 @@ class Trial(NamedTuple):
 def is_late(sensor: Sensor) -> bool:
     """Whether readings are older than any board's."""
     return sensor.lag_ns + sensor.period_ns // 2 > _LATE_NS
+
+
+def younger(sensor: Sensor) -> list[Sensor]:
+    """A late sensor with every lag of the closer grid that boards have; none if it is not late."""
+    lags = range(0, _LATE_NS + 1, LAG_STEP_NS) if is_late(sensor) else ()
+    return [sensor._replace(lag_ns=lag - sensor.period_ns // 2) for lag in lags]
 
 
 class Best(NamedTuple):
