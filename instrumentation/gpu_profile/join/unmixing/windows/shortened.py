@@ -9,11 +9,10 @@ from gpu_profile.join.unmixing.windows.activities import Pieces
 
 
 def shortened(active: ActiveTime, by_ns: int) -> ActiveTime:
-    """The active time if every execution is shorter by `by_ns`, half of it at each end, or longer if that is negative.
+    """The active time if every execution is shorter by `by_ns`, half of it at each end. None is shorter than 0.
 
     The middles stay, because a sensor's lag makes up for any lateness that starts and ends have in common. The time
-    beside an execution inside another one goes to the outer one. An execution ends where the next one begins at the
-    latest.
+    beside an execution inside another one goes to the outer one.
     """
     half, (starts, ends, columns) = by_ns // 2, (active.starts, active.ends, active.alone)
     touches, inner = starts[1:] == ends[:-1], np.zeros(len(starts), bool)
@@ -26,8 +25,7 @@ def shortened(active: ActiveTime, by_ns: int) -> ActiveTime:
     if len(active.times):
         order = starts.argsort(kind="stable")
     else:
-        middles = (ends[:-1] + starts[1:]) // 2
-        ends[:-1], starts[1:] = np.minimum(ends[:-1], middles), np.maximum(starts[1:], middles)
+        # The edges stay in order: an inner execution may be shorter than the time beside it.
         starts, ends = np.maximum.accumulate(np.column_stack((starts, ends)).ravel()).reshape(-1, 2).T
         order = np.arange(len(starts))
     return ActiveTime.of(Pieces(order, starts[order], ends[order]), active.alone[order], active.shared[order])
