@@ -131,6 +131,14 @@ FOUND: Final[Mapping[str, Case]] = {
         Region("c", 0.37, 594.1, duty=0.7, varies=0.02),
         jitter=0.0769, gap_ms=(0.0, 0.32), stamps=Stamps((0.2, 1.0), tail=0.02),
     ),
+    # The driver's unit, a milliwatt, was taken for the sensor's step. Rounding made nearly all readings
+    # the same, and equal rates fitted.
+    "power in steps of 10 W": _case(
+        12, (replace(POWER, quantum=10.0, noise=0.0005), UTILIZATION), 60.0,
+        Region("a", 4.8, 262.9, duty=0.3, varies=0.02), Region("b", 6.01, 242.7, varies=0.02),
+        Region("c", 3.59, 229.2, duty=0.6, varies=0.02),
+        jitter=0.043, gap_ms=(0.0, 0.34), physics=Physics(idle_w=59.03),
+    ),
     # All readings were 0 %, so every timing of the sensor fitted.
     "loop of 83.3 ms, utilisation over a quarter of its period": _third(
         73, _QUARTER, 266.91, "middle", loop_ms=250 / 3, gap_ms=(19.6734, 19.6734)

@@ -91,12 +91,12 @@ def test_no_growth_is_lost_and_no_time_before_the_last_of_it(growths: list[int],
 
 def test_a_power_reading_that_repeats_the_one_before_counts_for_the_total_alone() -> None:
     family = SignalFamily(
-        averaged([200_000, 201_000, 199_000] * 5 + [199_000, 199_000, 203_000]), (rows.POWER_AVERAGE,), T0
+        averaged([200_000, 201_001, 199_000] * 5 + [199_000, 199_000, 203_000]), (rows.POWER_AVERAGE,), T0
     )
     found = fetched(family, [900, 1500, 1800])
     assert len(found.ends) == 16
     assert family.n == 18
-    assert family.measured[0] == pytest.approx(0.1 * (600 * 5 + 199 * 2 + 203))
+    assert family.measured[0] == pytest.approx(0.1 * (600.001 * 5 + 199 * 2 + 203))
 
 
 def test_a_device_that_always_draws_the_same_keeps_its_windows() -> None:
@@ -110,6 +110,30 @@ def test_readings_in_whole_watts_that_are_equal_by_chance_keep_their_windows() -
     found = fetched(SignalFamily(timeline, (rows.POWER_AVERAGE,), T0), [10_000, 20_000, 30_000])
     assert (np.diff(watts) == 0).sum() > 20
     assert len(found.ends) > 295
+
+
+@pytest.mark.parametrize("times", [[20_000], list(range(0, 20_101, 300))])
+@pytest.mark.parametrize("coarse", [1, 1000, 5000, 10_000])
+def test_the_step_of_a_coarse_sensor_follows_from_its_readings(coarse: int, times: list[int]) -> None:
+    drawn = np.random.default_rng(0).normal(300_000, 20_000, 200)
+    family = SignalFamily(averaged([round(w / coarse) * coarse for w in drawn]), (rows.POWER_AVERAGE,), T0)
+    found = fetched(family, times)
+    assert family.step(rows.POWER_AVERAGE) == pytest.approx(coarse / 1000)
+    assert len(found.ends) == 200
+
+
+def test_few_levels_of_power_may_be_those_of_the_coarsest_sensor() -> None:
+    """Of a steady device, no reading differs."""
+    for milliwatts, step in ([60_000, 300_000], 10.0), ([60_000, 62_000], 2.0), ([60_000], 0.001):
+        family = SignalFamily(averaged(milliwatts * 60), (rows.POWER_AVERAGE,), T0)
+        fetched(family, [6000])
+        assert family.step(rows.POWER_AVERAGE) == pytest.approx(step)
+
+
+def test_the_steps_of_other_signals_are_the_drivers() -> None:
+    family = SignalFamily(averaged([60_000]), (rows.POWER_AVERAGE,), T0)
+    assert family.step(rows.UTILIZATION) == pytest.approx(0.01)
+    assert family.step(rows.ENERGY) == 0.0
 
 
 def test_active_time_that_windows_leave_out_is_not_covered() -> None:

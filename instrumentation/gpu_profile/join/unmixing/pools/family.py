@@ -51,6 +51,8 @@ _SEVERAL: Final = 5
 #: Readings that repeat the one before are ignored if at most this share does. A larger share means that they are read
 #: more often than they are renewed, or that the device is steady.
 _FEW_REPEATED: Final = 0.3
+#: No sensor of a board's power has larger steps.
+_COARSEST_W: Final = 10.0
 
 
 class SignalFamily:
@@ -76,8 +78,10 @@ class SignalFamily:
         self._grown, self._took_ns = 0, 0
         #: The time since which it has not grown; None if that is uncertain.
         self._still_ns: int | None = None
-        #: Readings; how many of them equal the one before, and how many differ by a quantum; and the last reading.
+        #: Readings; how many of them equal the one before, and how many differ by a step; and the last reading.
         self._read, self._repeated, self._next, self._last = 0, 0, 0, math.nan
+        #: The largest step, in quanta, of which all differences are multiples.
+        self._step = 0
         #: By signal: consecutive windows without a reading.
         self._silent = [0] * len(self.signals)
 
@@ -94,8 +98,18 @@ class SignalFamily:
 
     @property
     def cut_off(self) -> float:
-        """The most that a reading omits, in base units: utilisation is cut off to whole percents, not rounded."""
-        return self.lead.base(1) if self.lead is rows.UTILIZATION else 0.0
+        """The most that a reading omits, in base units: utilisation is cut off to whole percents, not rounded.
+
+        Power may be cut off too."""
+        return self.step(self.lead) if self.lead in {rows.UTILIZATION, rows.POWER_AVERAGE} else 0.0
+
+    def step(self, signal: Signal) -> float:
+        """Readings of the signal may be multiples of this, in base units; 0 for a counter.
+
+        The driver's unit of power may be finer than the sensor's: then all readings differ by multiples of the latter.
+        """
+        step = float(signal.base(1))
+        return 0.0 if signal.kind is Kind.COUNTER else max(step, min(self._step * step, _COARSEST_W))
 
     @property
     def length_ns(self) -> int:
@@ -201,10 +215,14 @@ class SignalFamily:
         steps = np.abs(np.diff(quanta, prepend=self._last))
         repeats = steps == 0
         self._read, self._repeated = self._read + len(quanta), self._repeated + int(repeats.sum())
-        self._next += int((steps == 1).sum())
+        changes = steps[steps > 0].astype(np.int64)
+        step = int(np.gcd.reduce(changes, initial=self._step))
+        if step != self._step:
+            self._step, self._next = step, 0
+        self._next += int((changes == step).sum())
         if len(quanta):
             self._last = float(quanta[-1])
-        # By chance, readings equal the one before half as often as they differ by a quantum.
+        # By chance, readings equal the one before half as often as they differ by a step.
         informative = self._next < self._repeated <= _FEW_REPEATED * self._read
         return ~repeats if informative else np.ones(len(quanta), bool)
 

@@ -211,7 +211,7 @@ class Mixture:
         most, errors = self.family.most, None if self.lead in IMMEDIATE else self._stamps.errors(columns, 1, 1.0)
         search, best, windows = self._steadying.searched(lambda each: Search(
             self.lead, each, active, columns, most, candidates=self._candidates, expected=self._expected,
-            errors=errors, whole=self._whole,
+            errors=errors, whole=self._whole, step=self.family.step(self.lead),
         ), windows, active, columns, most, self._length_ns)  # fmt: skip
         self._candidates, self._effect = (best.sensor, *best.alternatives), best.effect
         self._watch.set_baseline(best.residual)
@@ -344,7 +344,7 @@ class Mixture:
             fit = self._fits[output] = self._solved(
                 output=output, errors=self._errors(), others=[rates[output] for rates in self.others],
                 start=self._watch.variances, effect=self._effect, idle="steady" if signal in POWER_SOURCES else "none",
-                step=0.0 if signal.kind is Kind.COUNTER else signal.base(1),
+                step=self.family.step(signal),
             )  # fmt: skip
         return fit
 

@@ -75,13 +75,13 @@ class Likelihood:
 
     `candidates` are timings that an earlier search could not rule out: further starts. `expected` is the sensor's
     prior. `whole`: a counter of this board is known to measure all of the time. `errors` are the stamp errors for a
-    window of 1 ns: they decrease in proportion to its length.
+    window of 1 ns: they decrease in proportion to its length. Readings are multiples of `step` (0: the driver's unit).
     """
 
     def __init__(
         self, lead: Signal, windows: Windows, active: ActiveTime, columns: int, most: float,
         *, candidates: Sequence[Sensor] = (), expected: SensorPrior | None = None, errors: StampErrors | None = None,
-        whole: bool = False,
+        whole: bool = False, step: float = 0.0,
     ) -> None:  # fmt: skip
         self.lead = lead
         self.windows = windows
@@ -109,7 +109,7 @@ class Likelihood:
         self._variance, self._mean = float(means.var()), float(means.mean())
         self._discrepancy = _DISCREPANCY * self._variance
         #: The variance that rounding adds to a reading: a smaller error is no evidence.
-        self._rounding = 0.0 if lead.kind is Kind.COUNTER else lead.base(1) ** 2 / 12
+        self._rounding = 0.0 if lead.kind is Kind.COUNTER else (step or lead.base(1)) ** 2 / 12
         self._limit = math.inf  #: residuals are clipped to this limit
         #: Cached rates by timing and limit: they are requested repeatedly.
         self._steady: dict[tuple[Sensor, float], Floats] = {}
