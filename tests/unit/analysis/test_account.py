@@ -91,6 +91,14 @@ def test_energy_is_mean_power_times_the_time_however_long_the_recording_is(secon
     assert device_row(use, "0")[3] == "100 %"
 
 
+def test_energy_in_no_region_is_told_with_its_share() -> None:
+    (use,) = analyse(steady(100)).devices
+    some = replace(use, unattributed_j=0.05 * 50_000.0, unattributed_half_width_j=9.0)
+    assert device_row(some, "0")[6] == "2.50 kJ (5.0 %)"
+    assert device_row(replace(some, unattributed_half_width_j=None), "0")[6] == "~2.50 kJ (5.0 %)"
+    assert device_row(replace(use, unattributed_j=None), "0")[6] == "–"
+
+
 def test_energy_that_samples_cover_too_little_of_is_not_told_and_coverage_is_told_by_quantity() -> None:
     recording = steady(100)
     held = recording.samples[GPU.uuid]

@@ -97,6 +97,9 @@ def _covered(use: DeviceUse) -> str:
 
 def device_row(use: DeviceUse, label: str) -> tuple[str, ...]:
     """One device, in the order of `DEVICE_COLUMNS`."""
+    rest = share(use.unattributed_j, use.unattributed_half_width_j, "J")
+    if use.unattributed_j is not None and use.energy_j:
+        rest += f" ({percent(use.unattributed_j / use.energy_j)})"
     return (
         label or UNKNOWN,
         use.device.name or UNKNOWN,
@@ -104,7 +107,7 @@ def device_row(use: DeviceUse, label: str) -> tuple[str, ...]:
         _covered(use),
         quantity(use.energy_j, "J"),
         quantity(use.power_w, "W"),
-        share(use.unattributed_j, use.unattributed_half_width_j, "J"),
+        rest,
         use.device.uuid,
     )
 
