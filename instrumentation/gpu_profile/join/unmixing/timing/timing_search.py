@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from gpu_profile.catalogue import Kind
+from gpu_profile.catalogue.signals import POWER_AVERAGE
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.solving.design import Windows, design_effect
 from gpu_profile.join.unmixing.solving.shrinkage import CERTAIN
@@ -275,8 +276,10 @@ class Search(Likelihood):
             if step < IN_STEP:
                 # In a loop, many lags fit equally well: the lag that renewals alone explain is always tried.
                 tried += ranked(renewing([self._usual(near[0]), *near], self.lead))
+            if self.lead.kind is Kind.COUNTER or self.lead is POWER_AVERAGE:
+                tried += ranked(self._drifting(near[0]))
             if self.lead.kind is Kind.COUNTER:
-                tried += ranked([*self._drifting(near[0]), *locked(near[0], self.lead, self._pieces)])
+                tried += ranked(locked(near[0], self.lead, self._pieces))
                 tried += self._parting(tried, ranked)
         tried += ranked(self._expected.starts() if self._expected is not None else [])
         whole, parts = ([one for one in tried if self._in_parts(one[2]) is part] for part in (False, True))
@@ -303,7 +306,7 @@ class Search(Likelihood):
         alone, step = self._alone, STEP_NS
         count = min(_PERIODS, int(np.count_nonzero(alone.ends[-1] - alone.ends <= _PERIODS_NS)))
         # `near` may count a part of each period only because its period is wrong.
-        shaped = dict.fromkeys((near, near._replace(window_ns=0)))
+        shaped = dict.fromkeys((near, near._replace(window_ns=0, smooth=False)))
         sensors = [each for one in shaped for each in drifting(one, self.lead, alone.ends[-count:])]
         while sensors:
             newest = Windows(alone.starts[-count:], alone.ends[-count:], alone.masses[-count:])

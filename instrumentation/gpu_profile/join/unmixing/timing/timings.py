@@ -174,8 +174,10 @@ def drifting(near: Sensor, signal: Signal, stamps: Ints) -> list[Sensor]:
     sensor without renewals, minus the part that renewals explain.
 
     If the new readings at `stamps` come at another pace, also sensors with periods near that. A reader may be as slow,
-    or the sensor.
+    or the sensor. None with fewer than two readings.
     """
+    if len(stamps) < 2:
+        return []
     shown, span = shown_period_ns(stamps), max(1, int(stamps[-1] - stamps[0]))
     origin = int(stamps[len(stamps) // 2])
     sensors = []
