@@ -46,11 +46,14 @@ class LateEnds:
 
     @property
     def certain_ns(self) -> int:
-        """The largest difference that the windows of all sensors do not rule out; 0 if there may be none."""
+        """The largest difference that the windows of all sensors do not rule out; 0 if there may be none.
+
+        It is also 0 if the largest one compared is not ruled out: then executions contain pauses, and no stamp is late.
+        """
         losses = {
             difference: sum(each.get(difference, math.inf) for each in self._losses.values())
             for difference in (0, *_DIFFERENCES_NS)
         }
         most = min(losses.values()) + _STRONG
         possible = [difference for difference, each in losses.items() if each < most]
-        return max(possible) if possible[0] else 0
+        return possible[-1] if possible[0] and possible[-1] < _DIFFERENCES_NS[-1] else 0
