@@ -130,6 +130,21 @@ def test_few_levels_of_power_may_be_those_of_the_coarsest_sensor() -> None:
         assert family.step(rows.POWER_AVERAGE) == pytest.approx(step)
 
 
+@pytest.mark.parametrize(("spread_w", "alike"), [(0.0, True), (2.0, True), (3.0, True), (8.0, False), (20.0, False)])
+def test_readings_are_alike_if_few_differ_by_more_than_a_step(spread_w: float, alike: bool) -> None:
+    watts = np.random.default_rng(0).normal(303.0, spread_w, 300)
+    # The program starts and ends: its first and last readings are far off.
+    readings = [60, 180, *(int(round(each, -1)) for each in watts), 120, 60]
+    family = SignalFamily(averaged([each * 1000 for each in readings]), (rows.POWER_AVERAGE,), T0)
+    fetched(family, [30_400])
+    assert family.step(rows.POWER_AVERAGE) == pytest.approx(10.0)
+    assert family.alike is alike
+
+
+def test_without_readings_none_are_alike() -> None:
+    assert not SignalFamily(averaged([]), (rows.POWER_AVERAGE,), T0).alike
+
+
 def test_the_steps_of_other_signals_are_the_drivers() -> None:
     family = SignalFamily(averaged([60_000]), (rows.POWER_AVERAGE,), T0)
     assert family.step(rows.UTILIZATION) == pytest.approx(0.01)

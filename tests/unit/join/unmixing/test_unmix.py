@@ -502,6 +502,24 @@ def test_what_readings_are_rounded_by_in_one_direction_is_in_the_interval(seed: 
         assert rate.reason == ROUNDED or abs(rate.value - value) <= rate.half_width
 
 
+def test_a_few_windows_far_off_do_not_show_that_rounding_averages_out() -> None:
+    """Nearly every reading is 180 W, and idle windows at both ends of the program leave a large residual."""
+    rng = np.random.default_rng(0)
+    first = 0.4 + rng.uniform(-0.01, 0.01, 200)
+    shares = np.column_stack((np.zeros(200), first, 1 - first))
+    shares[:6] = (0.4, 0.3, 0.3)
+    true = np.array([60.0, 140.0, 205.0])
+    readings = np.round(shares @ true / 10.0) * 10.0
+    readings[:6] += (-60.0, 60.0, -40.0, 40.0, -20.0, 20.0)
+    equations = of(shares, readings)
+    for one, other in zip(
+        solve(equations, most=900.0, step=10.0)[1:],
+        solve(equations, most=900.0, step=10.0, alike=True)[1:],
+        strict=True,
+    ):
+        assert other.reason == ROUNDED or other.half_width > one.half_width + 5.0
+
+
 def test_rounding_evens_out_where_readings_differ() -> None:
     trial = experiment(1)
     rounded = of(trial.shares, np.round(trial.values / 10.0) * 10.0)

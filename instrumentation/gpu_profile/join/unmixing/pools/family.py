@@ -51,6 +51,9 @@ _SEVERAL: Final = 5
 #: Readings that repeat the one before are ignored if at most this share does. A larger share means that they are read
 #: more often than they are renewed, or that the device is steady.
 _FEW_REPEATED: Final = 0.3
+#: Rounding averages out if more than this share of readings differ from the one before by more than a step. Programs
+#: that begin, end or pause cause fewer such differences.
+_FEW_FAR: Final = 0.03
 #: No sensor of a board's power has larger steps.
 _COARSEST_W: Final = 10.0
 
@@ -78,8 +81,8 @@ class SignalFamily:
         self._grown, self._took_ns = 0, 0
         #: The time since which it has not grown; None if that is uncertain.
         self._still_ns: int | None = None
-        #: Readings; how many of them equal the one before, and how many differ by a step; and the last reading.
-        self._read, self._repeated, self._next, self._last = 0, 0, 0, math.nan
+        #: Readings; how many of them equal the one before, differ by a step, and by more; and the last reading.
+        self._read, self._repeated, self._next, self._far, self._last = 0, 0, 0, 0, math.nan
         #: The largest step, in quanta, of which all differences are multiples.
         self._step = 0
         #: By signal: consecutive windows without a reading.
@@ -110,6 +113,11 @@ class SignalFamily:
         """
         step = float(signal.base(1))
         return 0.0 if signal.kind is Kind.COUNTER else max(step, min(self._step * step, _COARSEST_W))
+
+    @property
+    def alike(self) -> bool:
+        """Whether nearly all readings are within a step of the one before, so that rounding does not average out."""
+        return self._far < _FEW_FAR * self._read
 
     @property
     def length_ns(self) -> int:
@@ -219,7 +227,7 @@ class SignalFamily:
         step = int(np.gcd.reduce(changes, initial=self._step))
         if step != self._step:
             self._step, self._next = step, 0
-        self._next += int((changes == step).sum())
+        self._next, self._far = self._next + int((changes == step).sum()), self._far + int((changes > step).sum())
         if len(quanta):
             self._last = float(quanta[-1])
         # By chance, readings equal the one before half as often as they differ by a step.

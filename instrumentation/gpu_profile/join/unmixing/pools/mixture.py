@@ -344,7 +344,7 @@ class Mixture:
             fit = self._fits[output] = self._solved(
                 output=output, errors=self._errors(), others=[rates[output] for rates in self.others],
                 start=self._watch.variances, effect=self._effect, idle="steady" if signal in POWER_SOURCES else "none",
-                step=self.family.step(signal),
+                step=self.family.step(signal), alike=self.family.alike,
             )  # fmt: skip
         return fit
 

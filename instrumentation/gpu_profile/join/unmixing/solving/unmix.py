@@ -83,13 +83,13 @@ class Fit:
     `start` gives the variances at which the search for the groups' variances begins. `effect` windows carry as much
     information as one independent window. With `idle` "steady", intervals include the rates under a steady rate outside
     regions; with "none", also the rates under none; each unless the windows rule it out. Readings are multiples of
-    `step`. `prior` is the prior of the sensor's timing.
+    `step`, and nearly all are `alike`. `prior` is the prior of the sensor's timing.
     """
 
     def __init__(
         self, equations: Equations, output: int = 0, *, errors: StampErrors | None = None,
         others: Sequence[Floats] = (), most: float = np.inf, start: Variances | None = None,
-        effect: float = 1.0, idle: Idle = "varies", step: float = 0.0, prior: Prior | None = None,
+        effect: float = 1.0, idle: Idle = "varies", step: float = 0.0, alike: bool = False, prior: Prior | None = None,
     ) -> None:  # fmt: skip
         self.n, self.most = equations.n, most
         self._first = p = len(equations.probes)
@@ -103,19 +103,18 @@ class Fit:
         self._moment = equations.moment[p:, output].copy() if self.n else np.zeros(columns)
         self._unseen, self._followed = np.diag(self._gram) <= 0, equations.followed
         self.solution, self.noise, self._scores = np.zeros(size), np.inf, np.zeros((0, size))
-        self._left_out = np.zeros(columns)
         #: The rates before the correction for stamp errors, and the covariance of their errors.
         self.posterior = Posterior(self.solution, np.zeros((size, size)), np.inf, {}, 0.0)
         self.highest = most  #: the highest possible rate outside regions: the busiest window's
         #: By column: its rate alone.
         self._alone: dict[int, Rate] = {}
-        self._offsets = np.zeros((0, 2, columns))
+        self._offsets, self._left_out = np.zeros((0, 2, columns)), np.zeros(columns)
         #: The changes of the rates by each simpler rate outside regions that is not ruled out, and without each kind of
         #: the probes `BESIDE`.
         self._simpler, self._cut, self._means = np.zeros((0, columns)), np.zeros((1, columns)), equations.averages
         self.mean, self._groups = 0.0, groups_of(self._probes)
         self._after = self._groups.pop(ProbeGroup.AFTER, np.zeros(0, np.int64))
-        self._step, self._shares = step, equations.total[p:] / max(1, self.n)
+        self._step, self._alike, self._shares = step, alike, equations.total[p:] / max(1, self.n)
         #: The rates by column if they do not vary, and their change if work continues after regions' ends.
         self.steady, self._continued = np.zeros(columns), np.zeros(columns)
         #: The prior precision of each unknown, in units of a window's variance, and the least variance of a window.
@@ -328,7 +327,7 @@ class Fit:
         # Where the common factor followed the mix of regions, the one may pass for the other.
         besides = abs(float(self._followed @ weights)) + abs(float(self._left_out @ weights))
         widths[UNSTEADY] = max(0.0, blocks - sum(widths.values())) + besides
-        if self.noise < _EVEN * self._step**2 / 12:
+        if self._uneven:
             widths[ROUNDED] = self._rounded(weights, variance)
         widths[LOCK_STEP] = self._open.unsure(weights) + opened
         widths[STAMPED] = self._errors.moved(weights, self.rates, self._shares)
@@ -349,13 +348,18 @@ class Fit:
             TIMING: ways_of(self._offsets[:, 0] @ weights, self._open.unsure(weights)),
         }
 
+    @property
+    def _uneven(self) -> float:
+        """The step of readings if their rounding does not average out, else 0."""
+        return self._step if self._alike or self.noise < _EVEN * self._step**2 / 12 else 0.0
+
     def _rounded(self, weights: Floats, variance: float) -> float:
         """The largest change of the rate, within physics, if every reading is rounded in the worst direction."""
         used = weights > 0
         share = float((self._shares[used] / weights[used]).min())
         moved = math.sqrt(self.n * variance / self.noise) if self.noise > 0 else math.inf
         value, mean = float(weights @ self.rates), min(self.mean, self.most)
-        return rounded(value, self._step / 2, moved, mean, share, self.most)
+        return rounded(value, self._uneven / 2, moved, mean, share, self.most)
 
     def _reason(self, weights: Floats, widths: Mapping[str, float], value: float, half_width: float, n: int) -> str:
         """Why a rate is not given; empty if it is."""
@@ -391,7 +395,6 @@ class Fit:
         moved = self._errors.moved(weights, self.rates, self._shares)
         for changes in (self._offsets[:, 1], self._unmarked, self._continued):
             moved += float(np.max(np.abs(changes @ weights), initial=0.0))
-        step = self._step if self.noise < _EVEN * self._step**2 / 12 else 0.0
-        moved += (high - low) / 2 + step / 2 * (1 / filled - 1)
+        moved += (high - low) / 2 + self._uneven / 2 * (1 / filled - 1)
         half_width = max(biased(noise, moved), _LEAST_WIDTH * rate)
         return None if self._too_wide(rate, half_width) else Rate(rate, half_width, n, "", "overlap")
