@@ -36,9 +36,12 @@ T = TypeVar("T")
 
 #: Most concurrent requests of a connection. Others wait.
 _MOST_AT_ONCE: Final = 64
-#: Most requests that have arrived in part, of `MOST_BYTES` each. For a further one, the oldest of them is refused, so
-#: that clients that send slowly or not at all delay no other.
+#: Most requests that have arrived in part for longer than `_SOON_S`, of `MOST_BYTES` each. For a further one, the
+#: oldest of them is refused, so that clients that send slowly or not at all delay no other.
 _MOST_PARTIAL: Final = 16
+#: Most of all requests that have arrived in part. On a busy machine, many complete ones are read at once.
+_MOST_AT_FIRST: Final = 64
+_SOON_S: Final = 0.25
 #: The times that the HTTP listener allows.
 _LIMITS: Final = Limits()
 _MOMENT_S: Final = 0.5
@@ -62,7 +65,8 @@ class GrpcReceiver:
         except ImportError as error:
             raise UsageError("--receive-grpc: needs gRPC: pip install 'gpu-profile[grpc]'") from error
         self._module, self._counts = grpc, counts
-        self._partial: dict[asyncio.Future[bytes], None] = {}
+        #: Requests that have arrived in part, oldest first, and whether for longer than `_SOON_S`.
+        self._partial: dict[asyncio.Future[bytes], bool] = {}
         self.address = address
         credentials = None if web_config_file is None else _credentials(grpc, web_config_file)
         self._loop = asyncio.new_event_loop()
@@ -121,14 +125,18 @@ class GrpcReceiver:
         # A task that is never cancelled: gRPC writes the message to its memory even after the request's end.
         reading = self._loop.create_task(context.read())
         reading.add_done_callback(_retrieve)
-        if len(self._partial) >= _MOST_PARTIAL:
-            oldest = next(iter(self._partial))
-            del self._partial[oldest]
-            oldest.set_result(b"")
+        if len(self._partial) >= _MOST_AT_FIRST:
+            self._refuse_oldest()
         given_up: asyncio.Future[bytes] = self._loop.create_future()
-        self._partial[given_up] = None
+        self._partial[given_up] = False
+        either, soon_s = (reading, given_up), min(_SOON_S, _LIMITS.body_s)
         try:
-            await asyncio.wait((reading, given_up), timeout=_LIMITS.body_s, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(either, timeout=soon_s, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                self._partial[given_up] = True
+                if sum(self._partial.values()) > _MOST_PARTIAL:
+                    self._refuse_oldest()
+                await asyncio.wait(either, timeout=_LIMITS.body_s - soon_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._partial.pop(given_up, None)
         if not reading.done():
@@ -141,6 +149,11 @@ class GrpcReceiver:
             await asyncio.sleep(_MOMENT_S)
             raise Refused(400, "undecodable", "a request without a message")
         return bytes(message)
+
+    def _refuse_oldest(self) -> None:
+        oldest = next(iter(self._partial))
+        del self._partial[oldest]
+        oldest.set_result(b"")
 
     def start(self) -> None:
         """Answer requests."""

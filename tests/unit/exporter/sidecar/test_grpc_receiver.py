@@ -146,12 +146,28 @@ def test_requests_that_never_arrive_delay_no_other_and_the_oldest_give_way(world
         until(lambda: world.counts.rejected["evicted"] >= 4, "four are refused")
         for _ in range(3):
             assert world.send(REQUEST) == "OK b''"
-        assert world.counts.rejected["evicted"] == 5
+        assert world.counts.rejected["evicted"] == 4
         codes = [call.code().name for call in stalled.calls if call.done()]
         assert set(codes) == {"UNAVAILABLE"}
-        assert world.counts.requests[METHOD, 503] == 5
-        assert len(world.receiver._partial) == most - 1
+        assert world.counts.requests[METHOD, 503] == 4
+        assert len(world.receiver._partial) == most
     until(lambda: not world.receiver._partial, "the others end with their connection")
+
+
+def test_many_requests_that_begin_at_once_have_a_moment_to_arrive(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine, 40 complete requests began before the first of them was read, and some were refused."""
+    monkeypatch.setattr(grpc_receiver, "_SOON_S", 60.0)
+    most = grpc_receiver._MOST_AT_FIRST
+    # A connection has at most `_MOST_AT_ONCE`.
+    apart = grpc.insecure_channel(str(world.receiver.address), options=[("grpc.use_local_subchannel_pool", 1)])
+    with Stalled(world, most):
+        until(lambda: len(world.receiver._partial) == most, "all have begun")
+        assert not world.counts.rejected["evicted"]
+        assert world.send(REQUEST, apart) == "OK b''"
+        until(lambda: world.counts.rejected["evicted"], "the oldest is refused")
+        assert sum(world.counts.rejected.values()) == 1
 
 
 def test_a_request_that_does_not_arrive_in_time_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
