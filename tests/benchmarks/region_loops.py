@@ -27,12 +27,10 @@ from support.hardware import H100
 from benchmarks.frameworks import stub
 from gpu_profile import GpuSpanProcessor, configure, region
 from gpu_profile.analysis import analyse
-from gpu_profile.catalogue.attributes import UNJOINED
 from gpu_profile.catalogue.samples import DeviceKind
 from gpu_profile.clock import SYSTEM_CLOCK
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.join.unmixing.pools.mixture import Mixture
-from gpu_profile.join.unmixing.solving.rate import STAMPED
 from gpu_profile.recording import read_recording
 from gpu_profile.regions import running
 from gpu_profile.regions.frameworks.events import EventStream
@@ -110,18 +108,12 @@ def bare() -> dict[str, float]:
 
 
 class Nowhere(SpanExporter):
-    """Takes spans, keeps the last, and counts those that no samples were joined to.
-
-    A region of 8 µs is too short for a host's stamps: its spans say so, and are joined all the same.
-    """
+    """Takes spans and keeps the last."""
 
     last: ReadableSpan | None = None
-    unjoined = 0
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         Nowhere.last = spans[-1]
-        reasons = (str((span.attributes or {}).get(UNJOINED.name, STAMPED)) for span in spans)
-        Nowhere.unjoined += sum(not reason.startswith("not identifiable") for reason in reasons)
         return SpanExportResult.SUCCESS
 
     def shutdown(self) -> None:
@@ -288,7 +280,7 @@ def joined() -> dict[str, float]:
         with tracer.start_as_current_span("step"):
             pass
 
-    before = Nowhere.unjoined
+    before = _unjoined(own)
     turns = []
     for turn in range(5):
         _stay()  # one that was not looked for long enough can be refuted, and is then looked for again
@@ -297,10 +289,15 @@ def joined() -> dict[str, float]:
     region_, span = (median(column) for column in zip(*turns, strict=True))
     # Within a turn the machine is as fast for both.
     ratio = median(ours_us / theirs_us for ours_us, theirs_us in turns)
-    unjoined = Nowhere.unjoined - before
+    unjoined = _unjoined(own) - before
     process.stop()
     found = {"span": span, "region": region_, "bare": bare_, "ratio": ratio, "attributes": len(attributes)}
-    return found | {"warm_s": warm_s, "unjoined": unjoined}
+    return found | {"warm_s": warm_s, "unjoined": unjoined, "joined": float("gpu_profile.scope" in attributes)}
+
+
+def _unjoined(provider: TracerProvider) -> int:
+    processors = provider._active_span_processor._span_processors
+    return sum(each.unjoined for each in processors if isinstance(each, GpuSpanProcessor))
 
 
 def _mixtures() -> list[Mixture]:
