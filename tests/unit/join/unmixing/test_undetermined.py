@@ -27,8 +27,8 @@ def _undetermined(
 ) -> Undetermined:
     columns = shares.shape[1]
     wrong = StampErrors(np.zeros((columns, columns)) if errors is None else errors, allowed=allowed)
-    ceilings = np.full(columns, CEILING)
-    return Undetermined(shares.T @ shares, shares.T @ values, float(values @ values), wrong, ceilings, CEILING)
+    ceilings, none = np.full(columns, CEILING), np.zeros(columns, bool)
+    return Undetermined(shares.T @ shares, shares.T @ values, float(values @ values), wrong, ceilings, CEILING, none)
 
 
 def _unit(column: int, columns: int = len(RATES)) -> Floats:

@@ -563,6 +563,27 @@ def test_no_mean_of_windows_is_more_certain_than_programs_and_sensors_are_steady
     assert rate.half_width >= 0.003 * rate.value
 
 
+def test_of_columns_in_step_with_the_windows_only_the_total_is_known() -> None:
+    rng = np.random.default_rng(5)
+    idle, second = rng.uniform(0, 0.2, 300), rng.uniform(0, 0.02, 300)
+    shares = np.column_stack((idle, 1 - idle - second, second))
+    equations = of(shares, shares @ [50.0, 300.0, 280.0] + rng.normal(0, 0.5, 300))
+    plain = Fit(equations, most=700.0)
+    alone = Fit(equations, most=700.0, in_step=np.array([True, True, False]))
+    both = Fit(equations, most=700.0, in_step=np.array([True, True, True]))
+    assert [rate.reason for rate in solve(equations, most=700.0)] == ["", "", ""]
+    # Pauses draw from 0 to the most of any window, 300 W, for a ninth of the region's time.
+    moved = float(max(equations.highest[0] - plain.rates[0], plain.rates[0]) * idle.mean() / shares[:, 1].mean())
+    _, region, other = np.eye(3)
+    assert alone.rate(region).half_width == pytest.approx(plain.rate(region).half_width + moved, rel=0.1)
+    assert alone.rate(region).value == plain.rate(region).value
+    assert alone.rate(other) == plain.rate(other)
+    assert both.rate(other).reason == LOCK_STEP
+    together = 1 - np.array([1.0, 0.0, 0.0])
+    mixed = together * shares.mean(axis=0) / shares[:, 1:].mean(axis=0).sum()
+    assert both.rate(mixed).half_width < 1.3 * alone.rate(region).half_width
+
+
 def test_rates_are_refused_if_pauses_draw_more_than_the_busiest_window() -> None:
     """A wrong timing took the work of regions for work in pauses, of 1.13 kW beside windows of 540 W at most."""
     rng = np.random.default_rng(6)

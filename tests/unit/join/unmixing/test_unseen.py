@@ -104,14 +104,6 @@ def test_a_sensor_that_measures_all_of_the_time_leaves_nothing_unseen_and_nothin
         assert not parts._shown.any()
 
 
-def locked(parts: UnseenParts, columns: int) -> np.ndarray:
-    """By column: whether its executions are in step with the windows; for the time outside, whether any are."""
-    result = np.zeros(columns, bool)
-    result[: len(parts._in_step)] = parts._in_step[:columns]
-    result[0] = result.any()
-    return result
-
-
 #: Drifts by 0.09 ms in each turn, which is by 9 ms in 30 s.
 DRIFTING_MS = 300.09
 
@@ -126,7 +118,7 @@ DRIFTING_MS = 300.09
 def test_executions_are_in_step_if_no_window_ends_in_a_part_of_each_turn(length_ms: float, in_step: bool) -> None:
     parts = UnseenParts()
     parts.renew(ENERGY, (COUNTER,), read(STAMPS), loop(length_ms), 2)
-    assert locked(parts, 3).tolist() == [in_step, in_step, False]
+    assert parts.in_step(3).tolist() == [in_step, in_step, False]
 
 
 def test_executions_of_varying_lengths_and_few_ones_are_not_in_step() -> None:
@@ -137,7 +129,7 @@ def test_executions_of_varying_lengths_and_few_ones_are_not_in_step() -> None:
         some = Pieces(np.arange(count), edges[:-1], edges[1:])
         parts = UnseenParts()
         parts.renew(ENERGY, (COUNTER,), read(STAMPS), ActiveTime.of(some, column[:count], column[:count]), 2)
-        assert not locked(parts, 2).any()
+        assert not parts.in_step(2).any()
 
 
 def test_a_loop_that_drifts_is_in_step_until_windows_have_ended_in_all_parts_of_its_turns() -> None:
@@ -146,18 +138,18 @@ def test_a_loop_that_drifts_is_in_step_until_windows_have_ended_in_all_parts_of_
     parts.renew(ENERGY, (COUNTER,), read(stamps[:300]), active, 2)
     parts.settle()
     parts.add(read(stamps[300:600]), active, 2)
-    assert locked(parts, 2).all()
+    assert parts.in_step(2).all()
     for start in range(600, 3500, 50):
         parts.add(read(stamps[start : start + 50]), active, 2)
-    assert not locked(parts, 2).any()
+    assert not parts.in_step(2).any()
     parts.merge(1, 2)
-    assert not locked(parts, 3).any()
+    assert not parts.in_step(3).any()
     timed = UnseenParts(expected=True)
     timed.renew(ENERGY, (COUNTER,), read(stamps[:300]), active, 2)
-    assert not locked(timed, 2).any()
+    assert not timed.in_step(2).any()
     # Before the settled windows ended, it was in step.
     parts.renew(ENERGY, (COUNTER,), read(stamps[:2]), active, 2)
-    assert locked(parts, 3).tolist() == [True, False, True]
+    assert parts.in_step(3).tolist() == [True, False, True]
 
 
 def counted(active: ActiveTime, *timings: Sensor, stamps: np.ndarray = STAMPS, whole: bool = False) -> float:

@@ -276,7 +276,7 @@ class Mixture:
         self._schedule.restart()
 
     def _settle(self, fit: Fit) -> None:
-        """Keep the current equations beyond the next search."""
+        """Keep the current equations, whatever the next search finds."""
         self._settled = self._equations.without_probes(fit.precision)
         self._unseen.settle()
 
@@ -344,7 +344,7 @@ class Mixture:
             fit = self._fits[output] = self._solved(
                 output=output, errors=self._errors(), others=[rates[output] for rates in self.others],
                 start=self._watch.variances, effect=self._effect, idle="steady" if signal in POWER_SOURCES else "none",
-                step=self.family.step(signal), alike=self.family.alike,
+                step=self.family.step(signal), alike=self.family.alike, in_step=self._unseen.in_step(self.columns),
             )  # fmt: skip
         return fit
 

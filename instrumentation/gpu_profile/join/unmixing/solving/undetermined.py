@@ -32,13 +32,15 @@ class Undetermined:
     The squares of the values add up to `square`.
 
     `errors` is the contribution of stamp errors to the equations. `moved` is the resulting error of each rate. No rate
-    is above its ceiling, and none above `most`.
+    is above its ceiling, and none above `most`. With columns `in_step`, windows show a total and no rates.
     """
 
     def __init__(
-        self, gram: Floats, moment: Floats, square: float, errors: StampErrors, ceilings: Floats, most: float
+        self, gram: Floats, moment: Floats, square: float, errors: StampErrors, ceilings: Floats, most: float,
+        in_step: Bools | None,
     ) -> None:  # fmt: skip
-        self._ceilings, self._most = ceilings, most
+        self._ceilings, self._most, self._gram = ceilings, most, gram
+        self._in_step = np.zeros(len(gram), bool) if in_step is None else in_step
         # Shares of a window add up to 1.
         self._mean = float(moment.sum() / max(1.0, gram.sum()))
         diagonal = np.diag(gram)
@@ -76,7 +78,22 @@ class Undetermined:
     def farthest(self, weights: Floats, rates: Floats) -> float:
         """The largest possible error of a mixture's rate within physics. `rates` are the estimated rates, of which the
         undetermined parts are arbitrary."""
-        return max(self._along(weights, rates, axes) for axes in self._hidden)
+        along = max(self._along(weights, rates, axes) for axes in self._hidden)
+        return max(along, self.by_exchange(weights, np.clip(rates, 0.0, self._most)))
+
+    def by_exchange(self, weights: Floats, rates: Floats) -> float:
+        """The largest change of the rate, within physics, if columns in step with the windows exchange power.
+
+        Their total in the windows around the mixture stays the same.
+        """
+        if not (self._in_step & (weights > 0)).any():
+            return 0.0
+        shares = np.where(self._in_step, self._gram[weights > 0].sum(axis=0), 0.0)
+        used = np.flatnonzero(shares > 0)
+        share, rates = shares[used], rates[used]
+        value = weights[used] / share
+        more, less = share * np.maximum(0.0, self._ceilings[used] - rates), share * rates
+        return max(_exchanged(value, more, less), _exchanged(-value, more, less))
 
     def determined(self, weights: Floats) -> Floats:
         """The part of a mixture of columns outside the directions that only physics bounds."""
@@ -122,6 +139,19 @@ def _farthest(basis: Floats, weights: Floats, more: Floats, less: Floats) -> tup
         dual = free * (np.linalg.solve(reached, wanted[:, :, None])[:, :, 0] @ basis.T)
         dual += (wanted - dual @ basis) @ basis.T
     return float(best[0]), float(best[1])
+
+
+def _exchanged(values: Floats, more: Floats, less: Floats) -> float:
+    """The largest gain of moving amounts between places of these values: at most `less` from each, and `more` to it."""
+    gain, order, more, less = 0.0, np.argsort(values).tolist(), more.copy(), less.copy()
+    low, high = 0, len(order) - 1
+    while low < high:
+        source, sink = order[low], order[high]
+        moved = min(less[source], more[sink])
+        gain += moved * (values[sink] - values[source])
+        less[source], more[sink] = less[source] - moved, more[sink] - moved
+        low, high = (low + 1, high) if less[source] <= more[sink] else (low, high - 1)
+    return float(gain)
 
 
 class _Axes(NamedTuple):

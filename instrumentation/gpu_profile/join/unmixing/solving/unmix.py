@@ -19,7 +19,6 @@ from functools import cached_property
 from typing import Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.solving.equations import Equations
@@ -42,7 +41,7 @@ from gpu_profile.join.unmixing.solving.shrinkage import CERTAIN, Posterior, chan
 from gpu_profile.join.unmixing.solving.stamps import StampErrors
 from gpu_profile.join.unmixing.solving.undetermined import Undetermined, changed
 from gpu_profile.join.unmixing.solving.unmarked import steady_rates
-from gpu_profile.join.unmixing.windows.probes import BESIDE, Prior, ProbeGroup, ProbeKind, groups_of
+from gpu_profile.join.unmixing.windows.probes import BESIDE, Bools, Prior, ProbeGroup, ProbeKind, groups_of
 
 _LEAST_WIDTH: Final = 0.003  #: no half-width is below this share of its rate
 _NOTHING: Final = 0.005  #: half-widths are judged against at least this share of the highest possible rate
@@ -83,18 +82,18 @@ class Fit:
     `start` gives the variances at which the search for the groups' variances begins. `effect` windows carry as much
     information as one independent window. With `idle` "steady", intervals include the rates under a steady rate outside
     regions; with "none", also the rates under none; each unless the windows rule it out. Readings are multiples of
-    `step`, and nearly all are `alike`. `prior` is the prior of the sensor's timing.
+    `step`, and nearly all are `alike`. `prior` is that of the timing. Of columns `in_step`, windows show the total.
     """
 
     def __init__(
         self, equations: Equations, output: int = 0, *, errors: StampErrors | None = None,
         others: Sequence[Floats] = (), most: float = np.inf, start: Variances | None = None,
-        effect: float = 1.0, idle: Idle = "varies", step: float = 0.0, alike: bool = False, prior: Prior | None = None,
+        effect: float = 1.0, idle: Idle = "varies", step: float = 0.0, alike: bool = False,
+        prior: Prior | None = None, in_step: Bools | None = None,
     ) -> None:  # fmt: skip
         self.n, self.most = equations.n, most
         self._first = p = len(equations.probes)
-        self._probes = equations.probes
-        self._seen = equations.seen.copy()
+        self._probes, self._seen = equations.probes, equations.seen.copy()
         gram, columns = equations.gram, equations.columns
         #: The mean square of each unknown's column over the windows that contain its region.
         self.squares = np.diag(gram) / equations.windows
@@ -112,9 +111,9 @@ class Fit:
         #: The changes of the rates by each simpler rate outside regions that is not ruled out, and without each kind of
         #: the probes `BESIDE`.
         self._simpler, self._cut, self._means = np.zeros((0, columns)), np.zeros((1, columns)), equations.averages
-        self.mean, self._groups = 0.0, groups_of(self._probes)
+        self.mean, self._groups, self._shares = 0.0, groups_of(self._probes), equations.total[p:] / max(1, self.n)
         self._after = self._groups.pop(ProbeGroup.AFTER, np.zeros(0, np.int64))
-        self._step, self._alike, self._shares = step, alike, equations.total[p:] / max(1, self.n)
+        self._step, self._alike, self._in_step = step, alike, in_step
         #: The rates by column if they do not vary, and their change if work continues after regions' ends.
         self.steady, self._continued = np.zeros(columns), np.zeros(columns)
         #: The prior precision of each unknown, in units of a window's variance, and the least variance of a window.
@@ -143,7 +142,7 @@ class Fit:
         if explained > _TOO_MUCH:
             errors, explained = errors._replace(least=0.0, likely=0.5), 0.0
         self.highest = float(ceilings[0])
-        self._open = Undetermined(*constant, errors, ceilings, self.most)
+        self._open = Undetermined(*constant, errors, ceilings, self.most, self._in_step)
         unmarked = errors.unmarked * errors.possible(steady, Z95 * doubt)
         self._unmarked = changed(*constant, steady, unmarked)
         called_for = gram
@@ -208,7 +207,7 @@ class Fit:
             self._scores = apart @ self.posterior.covariance * scale
 
     @property
-    def seen(self) -> npt.NDArray[np.bool_]:
+    def seen(self) -> Bools:
         """The columns that were active in at least one window."""
         return ~self._unseen
 
@@ -392,7 +391,7 @@ class Fit:
         low, high, windows, filled = bounds
         rate, noise = (low + high) / 2, Z95 * math.sqrt(self.noise / windows)
         # Other timings change how much windows overlap. The windows' rest magnifies rounding.
-        moved = self._errors.moved(weights, self.rates, self._shares)
+        moved = self._open.by_exchange(weights, self.rates) + self._errors.moved(weights, self.rates, self._shares)
         for changes in (self._offsets[:, 1], self._unmarked, self._continued):
             moved += float(np.max(np.abs(changes @ weights), initial=0.0))
         moved += (high - low) / 2 + self._uneven / 2 * (1 / filled - 1)

@@ -119,6 +119,13 @@ class UnseenParts:
             self._ended = np.minimum(ended, _ENOUGH).astype(np.uint16)
         self._in_step = _in_step(self._ended)
 
+    def in_step(self, columns: int) -> Bools:
+        """By column: whether its executions are in step with the windows; for the time outside, whether any are."""
+        result = np.zeros(columns, bool)
+        result[: len(self._in_step)] = self._in_step[:columns]
+        result[0] = result.any()
+        return result
+
     def _show(self, windows: Windows, active: ActiveTime, columns: int) -> None:
         if self._sensor is None or not len(windows.ends):
             return
