@@ -2,7 +2,7 @@
 
 import math
 import tracemalloc
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pytest
@@ -125,24 +125,40 @@ def test_a_counter_that_takes_a_part_of_each_period_for_all_of_it_is_found(part_
     assert np.abs(rates_in(world, windows, found) / world.truth - 1).mean() < 0.08
 
 
+class Renewed(NamedTuple):
+    """The first poll after each renewal of a sensor that has this period. The polls are 100 ms apart."""
+
+    renewals: Ints
+    means: Floats
+    polls: Ints
+    place: Ints
+
+    @classmethod
+    def of(cls, world: World, period: int, noise: float) -> Self:
+        rng = np.random.default_rng(world.seed)
+        renewals = np.arange(2, world.seconds * NS_PER_S // period) * period
+        means = world.response(*world._pieces, renewals.astype(np.float64)) + rng.normal(0, noise, len(renewals))
+        polls = np.arange(500 * MS, renewals[-1], 100 * MS)
+        polls = polls + rng.integers(0, MS, len(polls))
+        place = np.searchsorted(renewals, polls, side="right") - 1
+        new = np.append(True, np.diff(place) > 0)
+        return cls(renewals, means, polls[new], place[new])
+
+    def windows(self, masses: Floats) -> Windows:
+        return Windows(self.polls[:-1] + ORIGIN_NS, self.polls[1:] + ORIGIN_NS, masses[:, None])
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("period_ms", [102.0, 97.3])
 def test_a_period_that_is_not_the_nominal_one_is_found_over_any_time(period_ms: float, seed: int) -> None:
     period = round(period_ms * MS)
     world = World(seed, seconds=60, signal=ENERGY, window_ns=period)
-    rng = np.random.default_rng(seed)
-    renewals = np.arange(2, 60_000 * MS // period) * period
-    means = world.response(*world._pieces, renewals.astype(np.float64)) + rng.normal(0, 3.0, len(renewals))
-    polls = np.arange(500 * MS, renewals[-1], 100 * MS)
-    polls = polls + rng.integers(0, MS, len(polls))
-    place = np.searchsorted(renewals, polls, side="right") - 1
-    new = np.append(True, np.diff(place) > 0)
-    polls, place = polls[new], place[new]
-    total = np.cumsum(means) * period / NS_PER_S
-    windows = Windows(polls[:-1] + ORIGIN_NS, polls[1:] + ORIGIN_NS, np.diff(total[place])[:, None])
+    renewed = Renewed.of(world, period, 3.0)
+    total = np.cumsum(renewed.means) * period / NS_PER_S
+    windows = renewed.windows(np.diff(total[renewed.place]))
     found = search_of(world, windows).run()
     clear = found.sensor.clear(windows.ends)
-    missed = np.abs(found.sensor.moments(windows.ends) - ORIGIN_NS - renewals[place[1:]])[clear]
+    missed = np.abs(found.sensor.moments(windows.ends) - ORIGIN_NS - renewed.renewals[renewed.place[1:]])[clear]
     assert clear.mean() > 0.7
     assert np.quantile(missed, 0.95) < 3 * MS
     assert np.abs(rates_in(world, windows, found) / world.truth - 1).mean() < 0.03
@@ -153,14 +169,8 @@ def test_the_period_of_mean_power_that_is_not_the_nominal_one_is_found(seed: int
     """Only counters had other periods. A renewal that moves by 60 ms in a run fitted no timing."""
     period = 100_150_000
     world = World(seed, seconds=40, order="fixed", jitter=0.05)
-    rng = np.random.default_rng(seed)
-    renewals = np.arange(2, 40_000 * MS // period) * period
-    means = world.response(*world._pieces, renewals.astype(np.float64)) + rng.normal(0, 1.0, len(renewals))
-    polls = np.arange(500 * MS, renewals[-1], 100 * MS)
-    polls = polls + rng.integers(0, MS, len(polls))
-    place = np.searchsorted(renewals, polls, side="right") - 1
-    lengths = np.diff(polls)[:, None] / NS_PER_S
-    windows = Windows(polls[:-1] + ORIGIN_NS, polls[1:] + ORIGIN_NS, means[place[1:], None] * lengths)
+    renewed = Renewed.of(world, period, 1.0)
+    windows = renewed.windows(renewed.means[renewed.place[1:]] * np.diff(renewed.polls) / NS_PER_S)
     search = search_of(world, windows)
     true = Sensor(period_ns=period, phase_ns=ORIGIN_NS % period, window_ns=100 * MS)
     assert search.run().residual < 1.2 * search.residual(true)
