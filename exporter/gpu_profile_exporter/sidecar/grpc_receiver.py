@@ -41,7 +41,7 @@ _MOST_AT_ONCE: Final = 64
 _MOST_PARTIAL: Final = 16
 #: Most of all requests that have arrived in part. On a busy machine, many complete ones are read at once.
 _MOST_AT_FIRST: Final = 64
-_SOON_S: Final = 0.25
+_SOON_S: Final = 0.1
 #: The times that the HTTP listener allows.
 _LIMITS: Final = Limits()
 _MOMENT_S: Final = 0.5

@@ -119,7 +119,13 @@ class GpuSpanProcessor(SpanProcessor):
             self.overflowed += 1
             self._pass_unjoined(span, execution, "the queue is full")
         else:
-            self._held.append(_HeldSpan(JoinedSpan(span), execution, session, session.clock.now_ns()))
+            try:
+                copy = JoinedSpan(span)
+            except Exception as error:  # noqa: BLE001 - a span of another class must not fail the program, nor be lost
+                self._failed(session, error)
+                self.inner.on_end(span)
+            else:
+                self._held.append(_HeldSpan(copy, execution, session, session.clock.now_ns()))
 
     def _pass_unjoined(self, span: ReadableSpan, execution: Execution, why: str) -> None:
         self.unjoined += 1
@@ -197,6 +203,12 @@ class GpuSpanProcessor(SpanProcessor):
     def _due(self, held: _HeldSpan) -> bool:
         return held.session.joiner.covered(held.execution) or not held.in_time(self._deadline_ns)
 
+    @staticmethod
+    def _failed(session: Session, error: Exception) -> None:
+        if not session.counts["join errors"]:
+            _log.error("gpu-profile: a span could not be joined", exc_info=error)
+        session.counts["join errors"] += 1
+
     def _joined(self, held: _HeldSpan) -> ReadableSpan:
         try:
             enricher = self._enricher
@@ -204,9 +216,7 @@ class GpuSpanProcessor(SpanProcessor):
                 enricher = Enricher(held.session.joiner)  # its session ended while the span waited
             added = enricher.attributes(held.execution)
         except Exception as error:  # noqa: BLE001 - an internal error must not lose a span
-            if not held.session.counts["join errors"]:
-                _log.exception("gpu-profile: a span could not be joined")
-            held.session.counts["join errors"] += 1
+            self._failed(held.session, error)
             added = _unjoined(held.execution, f"the join failed: {type(error).__name__}")
         self.unjoined += names.UNJOINED.name in added
         return held.span.joined(added, held.execution)

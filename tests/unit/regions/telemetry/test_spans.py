@@ -3,7 +3,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from pathlib import Path
 from typing import Any
@@ -484,6 +484,35 @@ def test_copy_keeps_everything_that_the_span_had(staged: Staged, monkeypatch: py
     assert (before.attributes or {}).items() <= (after.attributes or {}).items()
     assert len(after.attributes or {}) > 3
     provider.shutdown()
+
+
+class Uncopied(Mapping[str, int]):
+    """Attributes of another library: a mapping without `copy`."""
+
+    def __getitem__(self, name: str) -> int:
+        return {"user": 1}[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("user",))
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_a_span_that_cannot_be_copied_is_passed_on_as_it_is(on_host: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    strange = ReadableSpan("strange", attributes=Uncopied())
+    for _ in range(2):
+        step = region.start("step")
+        assert step.span is not None
+        inner = Recorder()
+        on_host.processor.inner, before = inner, on_host.processor.inner
+        strange._context = step.span.get_span_context()
+        on_host.processor.on_end(strange)
+        on_host.processor.inner = before
+        assert inner.log == ["end strange"]
+        step.end()
+    assert process.session().counts["join errors"] == 2
+    assert [record.message for record in caplog.records].count("gpu-profile: a span could not be joined") == 1
 
 
 def test_waiting_spans_hold_none_of_the_containers_that_the_sdk_makes_for_each(on_host: Stage) -> None:

@@ -53,7 +53,7 @@ class Mixture:
     """One family of signals of one device. The pool numbers the columns; column 0 is the time outside regions.
 
     `active_s` returns the exclusive active time of every column. `regions`, `joint`, `shared` and `centres` are methods
-    of `RegionColumns`. `prior` is what is assumed about the device's sensors before any reading.
+    of `RegionColumns`. `prior` has the assumptions about the device's sensors before any reading.
     """
 
     def __init__(
@@ -276,7 +276,7 @@ class Mixture:
         self._schedule.restart()
 
     def _settle(self, fit: Fit) -> None:
-        """Keep the current equations, whatever the next search finds."""
+        """Keep the current equations, also if the next search finds another timing."""
         self._settled = self._equations.without_probes(fit.precision)
         self._unseen.settle()
 
