@@ -84,7 +84,7 @@ def main(way, method):
             print("ready", flush=True)
             came.wait(60)
             signal.signal(signal.SIGTERM, ours)
-            time.sleep(2)  # longer than a stuck main thread is given
+            time.sleep(3)  # longer than a stuck main thread is given
             sys.exit(7)
         if way == "chained":
             before = signal.signal(signal.SIGTERM, lambda *given: before(*given))

@@ -25,8 +25,8 @@ from typing import Final
 FINISH_S: Final = 3.0
 #: `multiprocessing` runs finalisers in descending order. This one runs last: others may still run regions.
 _PRIORITY: Final = -100
-#: The main thread has this long to show that it runs handlers.
-GRACE_S: Final = 1.0
+#: The main thread has this long to show that it runs handlers. Another program may starve it for a second.
+GRACE_S: Final = 2.0
 #: Python writes this number into the pipe for a SIGTERM.
 _SIGTERM: Final = signal.SIGTERM
 #: Sent to the main thread to check whether it runs handlers. Ignored by default. Its number is higher than SIGTERM's,
