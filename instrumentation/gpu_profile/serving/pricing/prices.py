@@ -9,6 +9,7 @@ import numpy as np
 
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.solving.equations import Equations
+from gpu_profile.join.unmixing.solving.normal_equations import NormalEquations
 from gpu_profile.join.unmixing.solving.rate import Z95, t95
 from gpu_profile.join.unmixing.solving.shrinkage import shrink, shrink_without
 from gpu_profile.join.unmixing.solving.unmix import WINDOWS_PER_RATE
@@ -45,14 +46,13 @@ def enough(equations: Equations) -> bool:
 
 def solution_of(equations: Equations) -> Floats:
     """The prices of the equations as in `Prices`, without their intervals."""
-    sums, mean = _sums(equations)
-    return shrink(*sums, _PLACES, mean).solution
+    return shrink(_sums(equations), _PLACES).solution
 
 
-def _sums(equations: Equations) -> tuple[tuple[Floats, Floats, float, int], float]:
-    """Sums over windows: of products, of products with the energy, of its squares, and their number; and its mean."""
-    mean = abs(float(equations.sum[0])) / max(1, equations.n)
-    return (equations.gram, equations.moment[:, 0], float(equations.square[0]), equations.n), mean
+def _sums(equations: Equations) -> NormalEquations:
+    """The normal equations of the energy."""
+    square, moment = float(equations.square[0]), equations.moment[:, 0]
+    return NormalEquations(equations.gram, moment, square, equations.n, equations.mean(0))
 
 
 class Prices:
@@ -65,11 +65,11 @@ class Prices:
     def __init__(self, equations: Equations, lag_offsets: Floats) -> None:
         #: Whether there are enough windows for any price.
         self.enough = enough(equations)
-        sums, mean = _sums(equations)
-        posterior = shrink(*sums, _PLACES, mean)
+        sums = _sums(equations)
+        posterior = shrink(sums, _PLACES)
         self.solution, self.covariance, self.noise = posterior.solution, posterior.covariance, posterior.noise
         self.variances = posterior.variances
-        simpler = [shrink_without(places, posterior, *sums, _PLACES, mean) for places in _PLACES.values()]
+        simpler = [shrink_without(places, posterior, sums, _PLACES) for places in _PLACES.values()]
         self.offsets: Floats = np.concatenate((
             lag_offsets, np.array([other.solution - self.solution for other in simpler]).reshape(-1, len(self.solution))
         ))  # fmt: skip

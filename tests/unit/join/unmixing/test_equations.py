@@ -146,7 +146,7 @@ def test_steady_rates_leave_no_power_of_the_regions_beside() -> None:
     shares, probes = rng.dirichlet((1, 1), 200), rng.normal(size=(200, 1))
     equations = Equations((Probe(ProbeKind.OPEN, 1),), 2)
     equations.add(shares, shares @ [100.0, 300.0] + 50 * probes[:, 0], probes)
-    gram, moment, square = equations.steady()
+    gram, moment, square, *_ = equations.steady()
     assert np.linalg.solve(gram, moment) == pytest.approx([100, 300], rel=0.01)
     assert square - moment @ np.linalg.solve(gram, moment) < 0.01 * 50**2 * len(shares)
     whole = equations.gram[1:, 1:], equations.moment[1:, 0]

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_profile.join.unmixing.solving.normal_equations import NormalEquations
 from gpu_profile.join.unmixing.solving.shrinkage import shrink
 from gpu_profile.join.unmixing.windows.probes import ProbeGroup
 
 COLUMNS = 8
 GROUPS = {ProbeGroup.PHASE: np.arange(3), ProbeGroup.TIMING: np.arange(3, 5)}
+
+
+def sums_of(rows: npt.NDArray[np.float64], values: npt.NDArray[np.float64]) -> NormalEquations:
+    mean = float(np.abs(values).mean())
+    return NormalEquations(rows.T @ rows, rows.T @ values, float(values @ values), len(values), mean)
 
 
 @given(
@@ -28,9 +35,7 @@ def test_there_is_a_finite_solution_whatever_the_equations_are(
     rows = rng.normal(size=(n, rank)) @ rng.normal(size=(rank, COLUMNS))
     values = size * (rows @ rng.normal(size=COLUMNS) + noise * rng.normal(size=n))
     start = None if started is None else dict.fromkeys(GROUPS, started)
-    found = shrink(
-        rows.T @ rows, rows.T @ values, float(values @ values), n, GROUPS, float(np.abs(values).mean()), start
-    )
+    found = shrink(sums_of(rows, values), GROUPS, start)
     assert np.isfinite(found.solution).all()
     assert np.isfinite(found.covariance).all()
     assert (np.diag(found.covariance) >= 0).all()
@@ -40,6 +45,6 @@ def test_there_is_a_finite_solution_whatever_the_equations_are(
 def test_two_columns_that_are_alike_in_exact_readings_are_no_singular_matrix() -> None:
     rows = np.repeat(np.random.default_rng(0).uniform(size=(50, 1)), COLUMNS, axis=1)
     values = rows[:, 0]
-    found = shrink(rows.T @ rows, rows.T @ values, float(values @ values), 50, GROUPS, 0.5, {ProbeGroup.TIMING: 1e40})
+    found = shrink(sums_of(rows, values), GROUPS, {ProbeGroup.TIMING: 1e40})
     # Columns that are alike are told apart by rounding alone, 1e-11, and eps is 2e-16.
     assert abs(rows[0] @ found.solution - values[0]) < 1e-4

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gpu_profile.history.timeline import Floats
+from gpu_profile.join.unmixing.solving.normal_equations import NormalEquations
 from gpu_profile.join.unmixing.solving.stamps import StampErrors
 from gpu_profile.join.unmixing.solving.undetermined import Undetermined
 
@@ -28,7 +29,8 @@ def _undetermined(
     columns = shares.shape[1]
     wrong = StampErrors(np.zeros((columns, columns)) if errors is None else errors, allowed=allowed)
     ceilings, none = np.full(columns, CEILING), np.zeros(columns, bool)
-    return Undetermined(shares.T @ shares, shares.T @ values, float(values @ values), wrong, ceilings, CEILING, none)
+    sums = NormalEquations(shares.T @ shares, shares.T @ values, float(values @ values), len(values), values.mean())
+    return Undetermined(sums, wrong, ceilings, CEILING, none)
 
 
 def _unit(column: int, columns: int = len(RATES)) -> Floats:

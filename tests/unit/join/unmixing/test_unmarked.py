@@ -13,6 +13,7 @@ from laboratory.recordings import Case, analysed
 from gpu_profile.catalogue.signals import ENERGY, UTILIZATION
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.solving.equations import Equations
+from gpu_profile.join.unmixing.solving.normal_equations import NormalEquations
 from gpu_profile.join.unmixing.solving.stamps import StampErrors
 from gpu_profile.join.unmixing.solving.undetermined import changed
 from gpu_profile.join.unmixing.solving.unmarked import UnmarkedExecutions
@@ -164,13 +165,14 @@ def test_the_rates_may_be_as_far_off_as_unmarked_executions_make_them() -> None:
     share = 0.08
     shares, power = shares_of(4, share)
     # The time with work outside regions draws as much as they do, and idle time hardly occurs.
-    gram, moment, square = shares.T @ shares, shares.T @ power, float(power @ power)
-    rates = np.linalg.solve(gram, moment).astype(np.float64)
+    square, mean = float(power @ power), float(power.mean())
+    sums = NormalEquations(shares.T @ shares, shares.T @ power, square, len(power), mean)
+    rates = np.linalg.solve(sums.gram, sums.moment).astype(np.float64)
     squares = taken(4, share).squares * (len(shares) / (100 * MS))
-    change = changed(gram, moment, square, rates, squares)
+    change = changed(sums, rates, squares)
     assert 600 - rates[2] > 20
     assert change[2] > (600 - rates[2]) / 2
-    assert not changed(gram, moment, square, rates, 0 * squares).any()
+    assert not changed(sums, rates, 0 * squares).any()
 
 
 def test_the_errors_of_windows_follow_from_the_differences_of_rates() -> None:

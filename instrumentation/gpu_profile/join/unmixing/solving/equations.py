@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints, Singles
+from gpu_profile.join.unmixing.solving.normal_equations import NormalEquations
 from gpu_profile.join.unmixing.windows.probes import BESIDE, CENTRED, Probe
 
 #: Windows are summed in blocks of time. The differences between blocks show the correlation of neighbouring windows.
@@ -73,9 +74,9 @@ class Equations:
                 result[column, i] = self.total[i] / self.total[p + column]
         return result
 
-    def steady(self, output: int = 0, gram: Floats | None = None) -> tuple[Floats, Floats, float]:
-        """The equations of a signal's steady rates by column, without the probes: the sums of products of columns, of
-        columns and values, and of values. `gram` is that of all unknowns, if it is at hand.
+    def steady(self, output: int = 0, gram: Floats | None = None) -> NormalEquations:
+        """The equations of a signal's steady rates by column, without the probes. `gram` is that of all unknowns, if it
+        is at hand.
 
         Executions that run at once change no steady rate: the probes `BESIDE` are eliminated. Without noise, they could
         pass for columns that they hardly differ from, so their coefficients are within `_LARGEST` means of the signal.
@@ -91,7 +92,11 @@ class Equations:
             own -= across @ np.linalg.solve(inner, across.T)
             moment -= across @ (explained := np.linalg.solve(inner, along))
             square -= float(along @ explained)
-        return own, moment, square
+        return NormalEquations(own, moment, square, self.n, self.mean(output))
+
+    def mean(self, output: int) -> float:
+        """The magnitude of a signal's mean."""
+        return abs(float(self.sum[output])) / max(1, self.n)
 
     def without_probes(self, precision: Floats) -> Equations:
         """The equations of the columns' mean rates, with the probes' coefficients eliminated.

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.join.unmixing.solving.normal_equations import NormalEquations
 from gpu_profile.join.unmixing.windows.probes import ProbeGroup
 
 #: A group of unknowns: `ProbeGroup`, or another enumeration.
@@ -72,110 +73,156 @@ class Posterior:
 
 
 def shrink(
-    gram: Floats, moment: Floats, square: float, n: int, groups: Mapping[Group, Ints],
-    mean: float, start: Mapping[Group, float] | None = None, least: float = 0.0,
-) -> Posterior:  # fmt: skip
-    """Solve the normal equations of `n` rows whose values have this `mean` and whose squares add up to `square`.
+    sums: NormalEquations, groups: Mapping[Group, Ints], start: Mapping[Group, float] | None = None, least: float = 0.0
+) -> Posterior:
+    """Solve normal equations, with groups of unknowns shrunk.
 
     `groups` gives the places of the unknowns to shrink, and `start` the variances to begin with. The noise is at least
     `least`.
     """
-    used = np.diag(gram) > 0
-    own = {group: places[used[places]] for group, places in groups.items() if used[places].any()}
-    # The shrunk unknowns come first, group by group, and then the free ones.
-    shrunk = np.concatenate([*own.values(), np.zeros(0, np.int64)])
-    rest = used.copy()
-    rest[shrunk] = False
-    kept, m, free = np.concatenate((shrunk, np.flatnonzero(rest))), len(shrunk), int(rest.sum())
-    inner = gram[kept[:, None], kept]
-    scale = 1 / np.sqrt(inner.diagonal())
-    inner *= scale[:, None]
-    inner *= scale
-    right = moment[kept] * scale
-    sizes = np.array([len(each) for each in own.values()], np.int64)
-    starts = np.cumsum(sizes) - sizes
-    floor = max(_TINY, 1e-12 * square / max(n, 1), least)
-    noise = max(floor, _left(inner[m:, m:], right[m:], square) / max(1, n - free))
-
-    # The unknowns of a group are rates of one kind and share one variance, however strongly the windows determine each.
+    ordered = _Ordered(sums, groups)
+    floor = max(_TINY, 1e-12 * sums.square / max(sums.n, 1), least)
+    noise = max(floor, ordered.left_by_free / max(1, sums.n - ordered.free))
     # The start value explains a tenth of the noise.
-    strength = 1 / scale[:m] ** 2
-    strengths = np.add.reduceat(strength, starts)
-    given = np.array([(start or {}).get(group, 0.0) for group in own])
-    most = np.array([1 / _TINY if group is ProbeGroup.TIMING else max(_TINY, (_LARGEST * mean) ** 2) for group in own])
-    variances = _within(np.where(given > 0, given, 0.1 * noise * n / strengths), _TINY, most)
-    precision = np.full(len(kept), _ROUNDING)
-    step, stride = np.zeros(len(own)), np.ones(len(own))
-    whole = np.empty_like(inner)
-    diagonal = whole.reshape(-1)[:: len(kept) + 1]
-    for _ in range(_ROUNDS if own else 2):
-        # Never below rounding: without noise, two equal columns would make the equations singular.
-        each = np.maximum(np.repeat(variances, sizes) * strength, _TINY)
-        precision[:m] = _within(noise / each, _ROUNDING, _HELD)
-        whole[...] = inner
-        diagonal += precision
-        inverse = np.linalg.inv(whole).astype(np.float64, copy=False)
-        solution = inverse @ right
-        determined = sizes - np.add.reduceat(precision[:m] * inverse.diagonal()[:m], starts)
-        squares = np.add.reduceat(solution[:m] ** 2 / strength, starts)
-        new = _within(squares / np.maximum(determined, 1e-6), _TINY, most)
-        matters = determined * squares * strengths > 1e-6 * noise * sizes
+    given = np.array([(start or {}).get(group, 0.0) for group in ordered.groups])
+    variances = ordered.possible(np.where(given > 0, given, 0.1 * noise * sums.n / ordered.strengths))
+    pace = _Pace(len(variances))
+    for _ in range(_ROUNDS if ordered.groups else 2):
+        solved = ordered.solved(variances, noise)
+        new = ordered.possible(solved.squares / np.maximum(solved.determined, 1e-6))
+        matters = solved.determined * solved.squares * ordered.strengths > 1e-6 * noise * ordered.sizes
         moved = float(np.abs(new / variances - 1).max(where=matters, initial=0.0))
-        step, before = _within(np.log(new) - np.log(variances), -_FARTHEST, _FARTHEST), step
-        stride = np.where(step * before > 0, np.minimum(stride * _LONGER, _LONGEST), 1.0)
-        variances = _within(new * np.exp((stride - 1) * step), _TINY, most)
-        left = float(square - 2 * solution @ right + solution @ inner @ solution)
-        old, noise = noise, max(floor, left / max(1.0, n - free - float(np.maximum(determined, 0.0).sum())))
+        variances = ordered.possible(pace.further(variances, new))
+        determined = float(np.maximum(solved.determined, 0.0).sum())
+        old, noise = noise, max(floor, solved.left / max(1.0, sums.n - ordered.free - determined))
         if max(moved, abs(noise / old - 1)) < _STEADY:
             break
-    penalty = float(precision @ solution**2)
-    evidence = n * np.log(noise) + (left + penalty) / noise - float(np.linalg.slogdet(inverse)[1])
-    evidence -= float(np.log(precision[:m]).sum())
-    covariance = np.zeros((len(gram), len(gram)))
-    covariance[kept[:, None], kept] = noise * inverse * scale[:, None] * scale
-    result = np.zeros(len(gram))
-    result[kept] = solution * scale
-    return Posterior(result, covariance, noise, dict(zip(own, variances.tolist(), strict=True)), float(evidence))
+    return ordered.posterior(solved, noise, variances)
+
+
+class _Solved(NamedTuple):
+    """A solution of `_Ordered` equations for given variances: the prior precision of each unknown, the inverse of the
+    matrix, the sum of squared residuals. By group: how many unknowns the data determine, and the sum of squares."""
+
+    solution: Floats
+    precision: Floats
+    inverse: Floats
+    left: float
+    determined: Floats
+    squares: Floats
+
+
+class _Ordered:
+    """Normal equations of the unknowns that occur in a row: the shrunk ones first, group by group, then the `free`
+    ones. Their columns are scaled to length 1.
+
+    By group: its `sizes`, and the `strengths` of its unknowns, which are the squares of the columns' lengths.
+    """
+
+    def __init__(self, sums: NormalEquations, groups: Mapping[Any, Ints]) -> None:
+        self._sums = sums
+        used = np.diag(sums.gram) > 0
+        self.groups = {group: places[used[places]] for group, places in groups.items() if used[places].any()}
+        shrunk = np.concatenate([*self.groups.values(), np.zeros(0, np.int64)])
+        rest = used.copy()
+        rest[shrunk] = False
+        self._shrunk, self.free = len(shrunk), int(rest.sum())
+        self._places = np.concatenate((shrunk, np.flatnonzero(rest)))
+        self._gram = sums.gram[self._places[:, None], self._places]
+        self._scale = scale = 1 / np.sqrt(self._gram.diagonal())
+        self._gram *= scale[:, None]
+        self._gram *= scale
+        self._moment = sums.moment[self._places] * scale
+        self.sizes = np.array([len(each) for each in self.groups.values()], np.int64)
+        self._starts = np.cumsum(self.sizes) - self.sizes
+        self._strength = 1 / scale[: self._shrunk] ** 2
+        self.strengths: Floats = np.add.reduceat(self._strength, self._starts)
+        largest = max(_TINY, (_LARGEST * sums.mean) ** 2)
+        self._most = np.array([1 / _TINY if group is ProbeGroup.TIMING else largest for group in self.groups])
+        self._matrix = np.empty_like(self._gram)
+
+    @property
+    def left_by_free(self) -> float:
+        """The sum of squared residuals without the shrunk unknowns."""
+        gram, moment = self._gram[self._shrunk :, self._shrunk :], self._moment[self._shrunk :]
+        if not len(gram):
+            return self._sums.square
+        return float(self._sums.square - np.linalg.solve(gram + _ROUNDING * np.eye(len(gram)), moment) @ moment)
+
+    def possible(self, variances: Floats) -> Floats:
+        """Variances by group, from almost 0 to the largest that rates have."""
+        return _within(variances, _TINY, self._most)
+
+    def solved(self, variances: Floats, noise: float) -> _Solved:
+        """The solution with these variances by group, and with this variance of a row's error.
+
+        The unknowns of a group are rates of one kind and share one variance, however strongly the windows determine
+        each."""
+        # Never below rounding: without noise, two equal columns would make the equations singular.
+        explained = np.maximum(np.repeat(variances, self.sizes) * self._strength, _TINY)
+        precision = np.full(len(self._places), _ROUNDING)
+        precision[: self._shrunk] = _within(noise / explained, _ROUNDING, _HELD)
+        self._matrix[...] = self._gram
+        diagonal = self._matrix.reshape(-1)[:: len(precision) + 1]
+        diagonal += precision
+        inverse = np.linalg.inv(self._matrix).astype(np.float64, copy=False)
+        solution, m = inverse @ self._moment, self._shrunk
+        left = float(self._sums.square - 2 * solution @ self._moment + solution @ self._gram @ solution)
+        determined: Floats = self.sizes - np.add.reduceat(precision[:m] * inverse.diagonal()[:m], self._starts)
+        squares = np.add.reduceat(solution[:m] ** 2 / self._strength, self._starts)
+        return _Solved(solution, precision, inverse, left, determined, squares)
+
+    def posterior(self, solved: _Solved, noise: float, variances: Floats) -> Posterior:
+        """The result in the units and the order of the unknowns."""
+        solution, precision, inverse, left, *_ = solved
+        evidence = self._sums.n * np.log(noise) + (left + float(precision @ solution**2)) / noise
+        evidence -= float(np.linalg.slogdet(inverse)[1])
+        evidence -= float(np.log(precision[: self._shrunk]).sum())
+        result, covariance = np.zeros(len(self._sums.moment)), np.zeros_like(self._sums.gram)
+        result[self._places] = solution * self._scale
+        covariance[self._places[:, None], self._places] = noise * inverse * self._scale[:, None] * self._scale
+        of = dict(zip(self.groups, variances.tolist(), strict=True))
+        return Posterior(result, covariance, noise, of, float(evidence))
+
+
+class _Pace:
+    """Lengthens the steps, in their logarithm, of variances that keep rising or falling."""
+
+    def __init__(self, size: int) -> None:
+        self._step, self._stride = np.zeros(size), np.ones(size)
+
+    def further(self, old: Floats, new: Floats) -> Floats:
+        """Values beyond `new`, the next ones of the fixed point after `old`."""
+        step, before = _within(np.log(new) - np.log(old), -_FARTHEST, _FARTHEST), self._step
+        self._stride = np.where(step * before > 0, np.minimum(self._stride * _LONGER, _LONGEST), 1.0)
+        self._step = step
+        further: Floats = new * np.exp((self._stride - 1) * step)
+        return further
 
 
 def shrink_without(
-    places: Ints, full: Posterior, gram: Floats, moment: Floats, square: float, n: int,
-    groups: Mapping[Group, Ints], mean: float, certain: float = CERTAIN, least: float = 0.0,
+    places: Ints, full: Posterior, sums: NormalEquations, groups: Mapping[Group, Ints],
+    certain: float = CERTAIN, least: float = 0.0,
 ) -> Posterior:  # fmt: skip
     """The result of `shrink` with the unknowns at `places` fixed at 0, or `full`, its result with them free: if they
     are 0 there too, or if the evidence of `full` is better by `certain`. The other arguments are passed to `shrink`."""
     if not full.solution[places].any():
         return full
-    other = shrink(omitted(places, gram), moment, square, n, groups, mean, full.variances, least)
+    other = shrink(sums.without(places), groups, full.variances, least)
     return other if other.evidence - full.evidence < certain else full
 
 
 def changes_without(
-    some: Sequence[tuple[Ints, float]], full: Posterior, gram: Floats, moment: Floats, square: float, n: int,
-    groups: Mapping[Group, Ints], mean: float, least: float = 0.0,
+    some: Sequence[tuple[Ints, float]], full: Posterior, sums: NormalEquations, groups: Mapping[Group, Ints],
+    least: float = 0.0,
 ) -> Floats:  # fmt: skip
     """The changes of the solution without the unknowns at some places, each pair `(places, certain)` as in
     `shrink_without`: `[pairs, unknowns]`."""
-    rest = gram, moment, square, n, groups, mean
-    others = [shrink_without(places, full, *rest, certain, least) for places, certain in some]
-    return np.array([other.solution - full.solution for other in others]).reshape(-1, len(gram))
-
-
-def omitted(places: Ints, gram: Floats) -> Floats:
-    """The sums of products without some unknowns."""
-    gram = gram.copy()
-    gram[places], gram[:, places] = 0.0, 0.0
-    return gram
+    others = [shrink_without(places, full, sums, groups, certain, least) for places, certain in some]
+    return np.array([other.solution - full.solution for other in others]).reshape(-1, len(sums.moment))
 
 
 def _within(values: Floats, low: float, high: float | Floats) -> Floats:
     """Equals `np.clip`, at a fraction of its cost for few values."""
     result: Floats = np.minimum(np.maximum(values, low), high)
     return result
-
-
-def _left(gram: Floats, moment: Floats, square: float) -> float:
-    """The least sum of squared residuals of any solution."""
-    if not len(gram):
-        return square
-    return float(square - np.linalg.solve(gram + _ROUNDING * np.eye(len(gram)), moment) @ moment)

@@ -26,6 +26,7 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.history.timeline import Floats, Ints, Singles
 from gpu_profile.join.unmixing.solving.equations import Equations, sized
 from gpu_profile.join.unmixing.solving.lateness import LateEnds
+from gpu_profile.join.unmixing.solving.normal_equations import NormalEquations
 from gpu_profile.join.unmixing.solving.stamp_edges import BEST_NS, FEWEST, HOST_NS, StampEdges
 from gpu_profile.join.unmixing.solving.unmarked import UnmarkedExecutions, share_outside
 from gpu_profile.join.unmixing.windows.activities import Activities, Pieces
@@ -191,7 +192,7 @@ class Stamps:
             return
         variance, steady = self.variance, equations.steady()
         most = self.errors(equations.columns, n, kernel).most
-        share = largest(*steady, most) if equations.square[0] > 0 else 1.0
+        share = largest(steady, most) if equations.square[0] > 0 else 1.0
         # The fitted rates absorb a part of the residual, and its sum of squares has an error of its own.
         expected = math.inf if share >= 1 else share * variance * n / spare
         self._allowed[lead] = n, expected * (1 + _SURE * math.sqrt(2 / spare)), expected
@@ -302,11 +303,9 @@ def _mutual(counts: Singles, columns: int) -> Floats:
     return both
 
 
-def largest(gram: Floats, moment: Floats, square: float, errors: Floats) -> float:
-    """The largest share of `errors` that the equations may contain: from 0 to 1.
-
-    `gram`, `moment` and `square` are sums of products of shares, of shares and values, and of values.
-    """
+def largest(sums: NormalEquations, errors: Floats) -> float:
+    """The largest share of `errors`, `[columns, columns]`, that the equations of rates may contain: from 0 to 1."""
+    gram, moment, square, *_ = sums
     diagonal = np.diag(gram)
     used = np.flatnonzero(diagonal > 0)
     if not len(used) or square <= 0 or not errors.any():

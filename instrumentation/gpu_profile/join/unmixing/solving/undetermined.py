@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats
+from gpu_profile.join.unmixing.solving.normal_equations import NormalEquations
 from gpu_profile.join.unmixing.solving.stamps import StampErrors, largest
 
 #: A direction of the scaled equations that is weaker than the strongest one by this factor is rounding.
@@ -28,17 +29,16 @@ Bools = npt.NDArray[np.bool_]
 
 
 class Undetermined:
-    """The undetermined part of the normal equations of steady rates, `gram[columns, columns]` and `moment[columns]`.
-    The squares of the values add up to `square`.
+    """The undetermined part of the normal equations of steady rates by column.
 
     `errors` is the contribution of stamp errors to the equations. `moved` is the resulting error of each rate. No rate
     is above its ceiling, and none above `most`. With columns `in_step`, windows show a total and no rates.
     """
 
     def __init__(
-        self, gram: Floats, moment: Floats, square: float, errors: StampErrors, ceilings: Floats, most: float,
-        in_step: Bools | None,
-    ) -> None:  # fmt: skip
+        self, sums: NormalEquations, errors: StampErrors, ceilings: Floats, most: float, in_step: Bools | None
+    ) -> None:
+        gram, moment, *_ = sums
         self._ceilings, self._most, self._gram = ceilings, most, gram
         self._in_step = np.zeros(len(gram), bool) if in_step is None else in_step
         # Shares of a window add up to 1.
@@ -58,7 +58,7 @@ class Undetermined:
             self.moved: Floats = np.zeros(len(scale))
             self._shifts = np.zeros((0, len(scale)))
             return
-        most_error = min(errors.allowed, largest(gram, moment, square, errors.most))
+        most_error = min(errors.allowed, largest(sums, errors.most))
         steady = axes @ ((axes.T @ (moment * scale)) / np.where(weak, np.inf, strengths))
         _, other_axes, hidden = directions(_CAUTION * most_error)
         self._hidden.append(_Axes.of(other_axes[:, hidden], scale))
@@ -170,14 +170,14 @@ class _Axes(NamedTuple):
         return cls(axes, basis[:, lengths > _LIGHT * lengths.max(initial=0.0)])
 
 
-def changed(gram: Floats, moment: Floats, square: float, rates: Floats, unmarked: Floats) -> Floats:
-    """By how much executions without a mark change the `rates` that solve the equations at most. `unmarked` as in
-    `StampErrors`, the other arguments as in `largest`."""
-    result, used = np.zeros(len(rates)), np.flatnonzero(np.diag(gram) > 0)
+def changed(sums: NormalEquations, rates: Floats, unmarked: Floats) -> Floats:
+    """By how much executions without a mark, `unmarked` as in `StampErrors`, change the `rates` that solve the
+    equations at most."""
+    result, used = np.zeros(len(rates)), np.flatnonzero(np.diag(sums.gram) > 0)
     if not unmarked.any():
         return result
     # A pause shows that there was an execution. Each region has the shares of its own instead of the mean of all.
     errors = np.diag(unmarked) - np.outer(unmarked, unmarked / unmarked.sum())
-    wrong = largest(gram, moment, square, errors) * errors[np.ix_(used, used)]
-    result[used] = np.linalg.lstsq(gram[np.ix_(used, used)] - wrong, wrong @ rates[used], rcond=None)[0]
+    wrong = largest(sums, errors) * errors[np.ix_(used, used)]
+    result[used] = np.linalg.lstsq(sums.gram[np.ix_(used, used)] - wrong, wrong @ rates[used], rcond=None)[0]
     return result

@@ -18,6 +18,7 @@ import numpy as np
 from gpu_profile.catalogue import Signal
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.solving.equations import Equations
+from gpu_profile.join.unmixing.solving.normal_equations import NormalEquations
 from gpu_profile.join.unmixing.solving.rate import Z95
 
 #: Pauses are counted by length in this many classes per factor of two, from the resolution of clocks to 16 s.
@@ -139,7 +140,7 @@ class UnmarkedExecutions:
         enough = n >= _WINDOWS_PER_UNKNOWN * equations.columns
         if not enough or (before <= n < _GROWTH * before and len(timings) == 1 + len(others)):
             return
-        rates, doubt = steady_rates(*equations.steady(), n)
+        rates, doubt = steady_rates(equations.steady())
         self._outside[lead] = n, [(each, Z95 * doubt + cut_off) for each in (rates, *others)]
 
     @property
@@ -159,8 +160,9 @@ class UnmarkedExecutions:
             self._executions[:, column] = 0.0
 
 
-def steady_rates(gram: Floats, moment: Floats, square: float, n: int) -> tuple[Floats, float]:
-    """The steady rates by column that solve the equations of `n` windows, and the standard error of the first one."""
+def steady_rates(sums: NormalEquations) -> tuple[Floats, float]:
+    """The steady rates by column that solve the equations, and the standard error of the first one."""
+    gram, moment, square, n, _ = sums
     rates = np.linalg.lstsq(gram, moment, rcond=None)[0].astype(np.float64)
     left = max(square - float(rates @ moment), 1e-300)
     # The variance is negative by rounding if all windows have the same shares.

@@ -22,6 +22,7 @@ import numpy as np
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.solving.equations import Equations
+from gpu_profile.join.unmixing.solving.normal_equations import NormalEquations
 from gpu_profile.join.unmixing.solving.overlap import overlapping
 from gpu_profile.join.unmixing.solving.rate import (
     STAMPED,
@@ -37,7 +38,7 @@ from gpu_profile.join.unmixing.solving.rate import (
     ways_of,
     within,
 )
-from gpu_profile.join.unmixing.solving.shrinkage import CERTAIN, Posterior, changes_without, omitted, shrink
+from gpu_profile.join.unmixing.solving.shrinkage import CERTAIN, Posterior, changes_without, shrink
 from gpu_profile.join.unmixing.solving.stamps import StampErrors
 from gpu_profile.join.unmixing.solving.undetermined import Undetermined, changed
 from gpu_profile.join.unmixing.solving.unmarked import steady_rates
@@ -130,21 +131,20 @@ class Fit:
         start: Variances | None, effect: float, idle: Idle, prior: Prior | None,
     ) -> None:  # fmt: skip
         p, columns, size = self._first, equations.columns, len(gram)
-        square = float(equations.square[output])
-        self.mean = abs(float(equations.sum[output])) / self.n
+        self.mean = equations.mean(output)
         ceilings = np.full(columns, self.most)
         # Work outside regions draws no more than regions do in the busiest window.
         ceilings[0] = min(self.most, float(equations.highest[output]))
         errors, constant = self._errors, equations.steady(output, gram)
-        steady, doubt = steady_rates(*constant, self.n)
-        self.steady, left = steady, max(constant[2] - float(steady @ constant[1]), 1e-300)
+        steady, doubt = steady_rates(constant)
+        self.steady, left = steady, max(constant.square - float(steady @ constant.moment), 1e-300)
         explained = errors.least * float(steady @ errors.most @ steady) / left
         if explained > _TOO_MUCH:
             errors, explained = errors._replace(least=0.0, likely=0.5), 0.0
         self.highest = float(ceilings[0])
-        self._open = Undetermined(*constant, errors, ceilings, self.most, self._in_step)
+        self._open = Undetermined(constant, errors, ceilings, self.most, self._in_step)
         unmarked = errors.unmarked * errors.possible(steady, Z95 * doubt)
-        self._unmarked = changed(*constant, steady, unmarked)
+        self._unmarked = changed(constant, steady, unmarked)
         called_for = gram
         if explained > _MOSTLY:
             # Errors of stamps are no evidence that rates vary.
@@ -153,17 +153,18 @@ class Fit:
                 called_for[places], called_for[:, places] = 0.0, 0.0
         # If windows repeat each other, two per unknown still count as different: otherwise no noise would be left.
         effect = min(effect * self.n / equations.distinct, max(1.0, self.n / (2 * size)))
-        moment, n = equations.moment[:, output], max(1, round(self.n / effect))
-        sums = omitted(self._after, called_for) / effect, moment / effect, square / effect, n
+        moment, square = equations.moment[:, output], float(equations.square[output])
+        n = max(1, round(self.n / effect))
+        evidence = NormalEquations(called_for / effect, moment / effect, square / effect, n, self.mean)
         if prior is not None:
-            self._set_prior(prior, sums, start)
-            added = np.diag(self._prior_precision)
-            sums, called_for, gram = (sums[0] + added, *sums[1:]), called_for + effect * added, gram + effect * added
-        self.posterior = posterior = shrink(*sums, self._groups, self.mean, start, self._least)
+            self._set_prior(prior, evidence.without(self._after), start)
+            evidence = evidence._replace(gram=evidence.gram + np.diag(self._prior_precision))
+        sums = evidence.without(self._after)
+        self.posterior = posterior = shrink(sums, self._groups, start, self._least)
         self.solution = posterior.solution
         if idle != "varies" and len(self._after):
-            self._continued = self._change_if_continued(posterior, called_for / effect, sums)
-        rest, kinds = (posterior, *sums, self._groups, self.mean, self._least), [probe.kind for probe in self._probes]
+            self._continued = self._change_if_continued(posterior, evidence)
+        rest, kinds = (posterior, sums, self._groups, self._least), [probe.kind for probe in self._probes]
         cut = [(np.array([i for i, each in enumerate(kinds) if each is kind], np.int64), math.inf) for kind in BESIDE]
         simpler = self._simpler_rates(idle, posterior, n)
         self._simpler, self._cut = (changes_without(each, *rest) @ self._means.T for each in (simpler, cut))
@@ -172,17 +173,17 @@ class Fit:
             self.noise = posterior.noise
         self._cluster(equations, output)
 
-    def _set_prior(self, prior: Prior, sums: tuple[Floats, Floats, float, int], start: Variances | None) -> None:
+    def _set_prior(self, prior: Prior, sums: NormalEquations, start: Variances | None) -> None:
         """Set the prior precision of the timing: it counts as windows that show the prior's values."""
-        self._least = prior.misfit**2 * max(0.0, sums[2] / sums[3] - self.mean**2)
-        noise = shrink(*sums, self._groups, self.mean, start, self._least).noise
+        self._least = prior.misfit**2 * max(0.0, sums.square / sums.n - self.mean**2)
+        noise = shrink(sums, self._groups, start, self._least).noise
         spreads = np.array([prior.spreads_ms.get(probe.kind, np.inf) for probe in self._probes])
         self._prior_precision[: self._first] = noise / spreads**2
 
-    def _change_if_continued(self, fit: Posterior, gram: Floats, sums: tuple[Floats, Floats, float, int]) -> Floats:
+    def _change_if_continued(self, fit: Posterior, sums: NormalEquations) -> Floats:
         """By how much work after regions' ends changes the rates, as far as the windows support it."""
         groups = {**self._groups, ProbeGroup.AFTER: self._after}
-        continued = shrink(gram, *sums[1:], groups, self.mean, fit.variances, self._least)
+        continued = shrink(sums, groups, fit.variances, self._least)
         return self._means @ (continued.solution - fit.solution)
 
     def _simpler_rates(self, idle: Idle, fit: Posterior, n: int) -> list[tuple[Ints, float]]:

@@ -27,6 +27,7 @@ from gpu_profile.join.unmixing.solving.design import (
     totals,
 )
 from gpu_profile.join.unmixing.solving.equations import Equations
+from gpu_profile.join.unmixing.solving.normal_equations import NormalEquations
 from gpu_profile.join.unmixing.solving.shrinkage import CERTAIN, shrink
 from gpu_profile.join.unmixing.solving.stamps import StampErrors
 from gpu_profile.join.unmixing.solving.sums import Sums, rates_of_each
@@ -329,11 +330,11 @@ class Likelihood:
         chosen = tuple(probe for probe in every if probe.kind not in {ProbeKind.START, ProbeKind.TAIL})
         groups, lag = groups_of(chosen), chosen.index(Probe(ProbeKind.LAG))
         some = self._observed(windows, *sensors)
-        sums, n = totals(some), len(windows.ends)
-        steady, origin_ns = np.array(rates_of_each(sums, self.most)), int(windows.starts[0])
+        of_sensors, n = totals(some), len(windows.ends)
+        steady, origin_ns = np.array(rates_of_each(of_sensors, self.most)), int(windows.starts[0])
         probes = [one.design.probes(self._pieces, chosen, one.shares, steady, origin_ns) for one in some]
         for sensor, fitted, rates, rows in zip(
-            sensors, sums, steady, zip(*(one.design.rows for one in some), strict=True), strict=True
+            sensors, of_sensors, steady, zip(*(one.design.rows for one in some), strict=True), strict=True
         ):
             yield_to_program()
             chunks = [
@@ -345,9 +346,9 @@ class Likelihood:
                 for shares, values, each, _ in chunks:
                     equations.add(shares, values[:, None], each)
                 square = fitted.alike * float(equations.square[0]) + self._out(fitted, rates, n)
-                mean = abs(float(equations.sum[0])) / max(1, equations.n)
                 gram, moment = fitted.alike * equations.gram, fitted.alike * equations.moment[:, 0]
-                fit = shrink(gram, moment, square, n, groups, mean, least=self._least)
+                sums = NormalEquations(gram, moment, square, n, equations.mean(0))
+                fit = shrink(sums, groups, least=self._least)
                 if not again:
                     break
                 chunks = [
