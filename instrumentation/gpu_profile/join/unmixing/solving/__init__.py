@@ -2,7 +2,8 @@
 
 Read in this order:
 
-- `region_columns`: the columns of the equations, one or two per region; `concurrent_time`: which of them run at once.
+- `region_columns`: the columns of the equations, one or two per region; `nesting`: their time inside each region;
+  `concurrent_time`: which of them run at once.
 - `stamp_edges`, `stamps`: bounds on the errors of host stamps; `lateness`: ends that are always later than starts;
   `unmarked`: executions without a mark, by the pauses.
 - `design`: the equations of windows under a timing; `sums`, `equations`: their sums, without and with probes.

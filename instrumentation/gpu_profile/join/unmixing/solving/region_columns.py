@@ -7,7 +7,7 @@ second column once it has shared time with others.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
+from collections.abc import Iterable, KeysView, Sequence
 from typing import Final
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.solving.concurrent_time import ConcurrentTime
+from gpu_profile.join.unmixing.solving.nesting import time_inside
 from gpu_profile.join.unmixing.solving.stamps import Stamps
 from gpu_profile.join.unmixing.windows.active_time import ActiveTime
 from gpu_profile.join.unmixing.windows.activities import Activities, NamedActivities, Pieces, pieces
@@ -154,7 +155,7 @@ class RegionColumns:
         if overlap or (activities.parents >= 0).any():
             active_ns = active_ns + np.bincount(shared, shared_ns, columns)
             lasted_ns = np.bincount(activities.columns, np.maximum(activities.ends - activities.starts, 0), columns)
-            self._nest(activities, innermost.owners, time)
+            self._inside += time_inside(activities, innermost.owners, time, self._shared)
             if overlap:
                 self._together.add(innermost, shared, self.columns)
         else:
@@ -166,48 +167,6 @@ class RegionColumns:
             if between is not None:
                 self._edges.append(between[0])
                 self.stamps.take(present, innermost, alone, columns, between)
-
-    def _nest(self, activities: Activities, owners: Ints, time: ActiveTime) -> None:
-        """Add up the time of columns inside regions, while both ran. A region inside itself counts once."""
-        count, columns = len(activities.starts), self.columns
-        by_alone, by_shared = (np.bincount(owners, each, count).astype(np.float64) for each in time.lengths())
-        cells, times = [], []
-
-        def add(region: Ints, own: Ints, alone_ns: Floats, shared_ns: Floats) -> None:
-            cells.append(region * columns + own)
-            times.append(alone_ns)
-            if len(time.times):
-                cells.append(region * columns + self._shared[own])
-                times.append(shared_ns)
-
-        add(activities.columns, activities.columns, by_alone, by_shared)
-        met: dict[int, set[int]] = {}
-        #: For activities that ran partly inside a region, the parts inside.
-        parts: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for of, at in activities.ancestors():
-            region = activities.columns[at]
-            starts = np.maximum(activities.starts[of], activities.starts[at])
-            ends = np.minimum(activities.ends[of], activities.ends[at])
-            whole = (starts == activities.starts[of]) & (ends == activities.ends[of])
-            fresh = np.ones(len(of), bool)
-            for i, (activity, name, all_) in enumerate(zip(of.tolist(), region.tolist(), whole.tolist(), strict=True)):
-                names = met.setdefault(activity, {int(activities.columns[activity])})
-                fresh[i] = all_ and name not in names
-                if fresh[i]:
-                    names.add(name)
-                elif name not in names:
-                    parts.setdefault((activity, name), []).append((int(starts[i]), int(ends[i])))
-            inner = of[fresh]
-            add(region[fresh], activities.columns[inner], by_alone[inner], by_shared[inner])
-        apart = list(_apart({both: some for both, some in parts.items() if both[1] not in met[both[0]]}))
-        if apart:
-            of, region, starts, ends = np.array(apart, np.int64).T
-            which, mine = _matches(of, owners)
-            starts, ends = np.maximum(time.starts[mine], starts[which]), np.minimum(time.ends[mine], ends[which])
-            both_run = starts < ends
-            which, starts, ends = which[both_run], starts[both_run], ends[both_run]
-            add(region[which], activities.columns[of[which]], *time.within(starts, ends))
-        self._inside += np.bincount(np.concatenate(cells), np.concatenate(times), columns**2).reshape(columns, columns)
 
     @property
     def fresh(self) -> int:
@@ -316,26 +275,6 @@ class RegionColumns:
         total = self._active_ns / NS_PER_S
         total[0] = max(0.0, elapsed_ns / NS_PER_S - float(total[1:].sum()))
         return total
-
-
-def _apart(parts: Mapping[tuple[int, int], list[tuple[int, int]]]) -> Iterator[tuple[int, int, int, int]]:
-    """Stretches of time by key, without overlaps between stretches of one key."""
-    for (activity, region), stretches in parts.items():
-        reached = None
-        for start, end in sorted(stretches):
-            since = start if reached is None else max(start, reached)
-            if since < end:
-                yield activity, region, since, end
-                reached = end
-
-
-def _matches(wanted: Ints, values: Ints) -> tuple[Ints, Ints]:
-    """Every pair of indices of equal values."""
-    order = np.argsort(values, kind="stable")
-    first, last = (np.searchsorted(values[order], wanted, side=side) for side in ("left", "right"))
-    counts = last - first
-    which = np.repeat(np.arange(len(wanted)), counts)
-    return which, order[np.arange(len(which)) + (first + counts - np.cumsum(counts))[which]]
 
 
 def _joined(

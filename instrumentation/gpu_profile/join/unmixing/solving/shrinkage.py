@@ -168,9 +168,9 @@ class _Ordered:
         inverse = np.linalg.inv(self._matrix).astype(np.float64, copy=False)
         solution, m = inverse @ self._moment, self._shrunk
         left = float(self._sums.square - 2 * solution @ self._moment + solution @ self._gram @ solution)
-        determined: Floats = self.sizes - np.add.reduceat(precision[:m] * inverse.diagonal()[:m], self._starts)
+        open_ = np.add.reduceat(precision[:m] * inverse.diagonal()[:m], self._starts)
         squares = np.add.reduceat(solution[:m] ** 2 / self._strength, self._starts)
-        return _Solved(solution, precision, inverse, left, determined, squares)
+        return _Solved(solution, precision, inverse, left, np.subtract(self.sizes, open_), squares)
 
     def posterior(self, solved: _Solved, noise: float, variances: Floats) -> Posterior:
         """The result in the units and the order of the unknowns."""
