@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.catalogue import signals as rows
-from gpu_profile.history.timeline import Floats, Ints, Timeline
+from gpu_profile.history.timeline import Column, Floats, Ints, Timeline
 from gpu_profile.join.unmixing.pools.unmeasured import Unmeasured
 from gpu_profile.join.unmixing.solving.design import Windows
 from gpu_profile.join.unmixing.solving.equations import sized
@@ -136,49 +136,56 @@ class SignalFamily:
         """The windows that ended by `until_ns` and were not fetched yet, and the indices of signals without readings.
         These signals have left the family."""
         columns = [c for s in self.signals if (c := self._timeline.column(s)) is not None]
-        starts, ends, masses = columns[0].edges(self.seen_ns, until_ns)
-        if self.lead.kind is Kind.COUNTER and self.lead not in IMMEDIATE:
-            starts, ends, masses = self._joined(starts, ends, masses)
-        since_ns, silent_ns = self.seen_ns, until_ns - _LONGEST_SILENCE_NS
-        self.seen_ns = int(ends[-1]) if len(ends) else max(since_ns, silent_ns)
-        self.unmeasured.note(since_ns, ends if len(ends) else np.array([silent_ns]), self.usual_ns)
+        starts, ends, lead = self._of_lead(columns[0], until_ns)
         keep = (starts >= self.start_ns) & (ends > starts)
-        taken = np.zeros((len(ends), len(columns)))
-        taken[:, 0] = masses
-        absent = []
+        masses, absent = np.zeros((len(ends), len(columns))), []
+        masses[:, 0] = lead
         for i, column in enumerate(columns[1:], start=1):
             if not keep.any():
                 break
-            place, fits = _places(column.edges(int(starts[0]), until_ns), starts, ends)
+            own, fits = _places(column.edges(int(starts[0]), until_ns), starts, ends)
             self._silent[i] = 0 if fits.any() else self._silent[i] + len(ends)
             if not fits.any() and (column.watermark_ns is None or self._silent[i] >= _SILENT):
                 absent.append(i)
             else:
                 keep &= fits
-                taken[:, i] = place
-        if absent:
-            # A signal without readings must not silence the others of its family: it leaves.
-            columns = [column for i, column in enumerate(columns) if i not in absent]
-            taken = np.delete(taken, absent, axis=1)
-            self.signals = tuple(signal for i, signal in enumerate(self.signals) if i not in absent)
-            self.measured = np.delete(self.measured, absent)
-            self._silent = [0] * len(self.signals)
+                masses[:, i] = own
         unit = 1 if self.lead.kind is Kind.COUNTER else NS_PER_S
-        scale = np.array([column.signal.quantum / unit for column in columns])
-        windows = Windows(starts[keep], ends[keep], taken[keep] * scale)
-        self.n += len(windows.ends)
-        if len(windows.ends) >= _SEVERAL:
-            self.usual_ns = int(np.median(windows.ends - windows.starts))
-        self.covered_s += float((windows.ends - windows.starts).sum()) / NS_PER_S
-        if len(windows.ends):
-            apart = windows.starts[1:] != windows.ends[:-1]
-            edges = windows.starts[np.append(True, apart)], windows.ends[np.append(apart, True)]
-            self._uncounted.append(edges)
+        masses = masses[keep] * np.array([column.signal.quantum / unit for column in columns])
+        if absent:
+            self._leave(absent)
+            masses = np.delete(masses, absent, axis=1)
+        windows = Windows(starts[keep], ends[keep], masses)
+        self._measure(windows)
+        return windows.where(self._fresh(windows)), absent
+
+    def _of_lead(self, column: Column, until_ns: int) -> tuple[Ints, Ints, Ints]:
+        """The starts, ends and masses of the first signal's rows by `until_ns`. They are seen from then on."""
+        starts, ends, masses = column.edges(self.seen_ns, until_ns)
+        if self.lead.kind is Kind.COUNTER and self.lead not in IMMEDIATE:
+            starts, ends, masses = self._joined(starts, ends, masses)
+        silent_ns = until_ns - _LONGEST_SILENCE_NS
+        self.unmeasured.note(self.seen_ns, ends if len(ends) else np.array([silent_ns]), self.usual_ns)
+        self.seen_ns = int(ends[-1]) if len(ends) else max(self.seen_ns, silent_ns)
+        return starts, ends, masses
+
+    def _leave(self, absent: list[int]) -> None:
+        """Drop signals without readings: they must not silence the others of the family."""
+        self.signals = tuple(signal for i, signal in enumerate(self.signals) if i not in absent)
+        self.measured = np.delete(self.measured, absent)
+        self._silent = [0] * len(self.signals)
+
+    def _measure(self, windows: Windows) -> None:
+        """Add windows to the measured totals and to the time that they cover."""
+        starts, ends = windows.starts, windows.ends
+        self.n += len(ends)
+        if len(ends) >= _SEVERAL:
+            self.usual_ns = int(np.median(ends - starts))
+        self.covered_s += float((ends - starts).sum()) / NS_PER_S
+        if len(ends):
+            apart = starts[1:] != ends[:-1]
+            self._uncounted.append((starts[np.append(True, apart)], ends[np.append(apart, True)]))
         self.measured = self.measured + windows.masses.sum(axis=0)
-        if self.lead is rows.POWER:
-            # Power differs from reading to reading by at least a milliwatt, unless the sensor is stuck.
-            windows = windows.where(np.diff(windows.masses[:, 0], prepend=np.nan) != 0)
-        return windows.where(self._fresh(windows)) if self.lead is rows.POWER_AVERAGE else windows, absent
 
     @property
     def needs_ns(self) -> int:
@@ -219,6 +226,11 @@ class SignalFamily:
 
     def _fresh(self, windows: Windows) -> npt.NDArray[np.bool_]:
         """Which windows have a reading that was renewed since the one before, judged by its value."""
+        if self.lead is rows.POWER:
+            # Power differs from reading to reading by at least a milliwatt, unless the sensor is stuck.
+            return np.asarray(np.diff(windows.masses[:, 0], prepend=np.nan) != 0)
+        if self.lead is not rows.POWER_AVERAGE:
+            return np.ones(len(windows.ends), bool)
         quanta = np.rint(windows.masses[:, 0] * NS_PER_S / self.lead.quantum / (windows.ends - windows.starts))
         steps = np.abs(np.diff(quanta, prepend=self._last))
         repeats = steps == 0
