@@ -187,46 +187,54 @@ class Equations:
         if not len(values):
             return
         probes = np.zeros((len(values), len(self.probes))) if probes is None else probes
+        rows, values = np.concatenate((probes, shares), axis=1), values.reshape(len(values), -1)
         self.distinct += len(values) if near is None else int(near.sum())
         if times is not None and times.max() > 1:
-            shares, values, probes = (each.repeat(times, axis=0) for each in (shares, values, probes))
+            rows, values = rows.repeat(times, axis=0), values.repeat(times, axis=0)
             near = near if near is None else near.repeat(times)
-        values = values[:, None] if values.ndim == 1 else values
-        outputs = values.shape[1]
         if self.n == 0:
-            self.moment = np.zeros((len(self.total), outputs))
-            self.sum, self.square, self.highest = np.zeros(outputs), np.zeros(outputs), np.zeros(outputs)
-            if self.reference.shape[1] != outputs:
-                self.reference = np.zeros((len(self.total), outputs), np.float32)
+            self._begin(values.shape[1])
         self._grow(shares.shape[1])
-        rows = np.concatenate((probes, shares), axis=1)
-        size = rows.shape[1]
         if near is not None and not near.all():
-            self._left_out = self._left_out or [np.zeros_like(self.reference)]
-            self._left_out[0][:size] += rows[~near].T @ (values[~near] - rows[~near] @ self.reference[:size])
-            rows, shares, values = rows[near], shares[near], values[near]
-            if not len(values):
-                return
-        products = _products(rows)
+            self._leave_out(rows[~near], values[~near])
+            rows, values = rows[near], values[near]
+        if len(values):
+            self._sum(rows, values)
+            self._add_blocks(rows, values)
+
+    def _begin(self, outputs: int) -> None:
+        """Make the sums of products with values for this number of signals."""
+        self.moment = np.zeros((len(self.total), outputs))
+        self.sum, self.square, self.highest = np.zeros(outputs), np.zeros(outputs), np.zeros(outputs)
+        if self.reference.shape[1] != outputs:
+            self.reference = np.zeros((len(self.total), outputs), np.float32)
+
+    def _leave_out(self, rows: Floats, values: Floats) -> None:
+        size = rows.shape[1]
+        self._left_out = self._left_out or [np.zeros_like(self.reference)]
+        self._left_out[0][:size] += rows.T @ (values - rows @ self.reference[:size])
+
+    def _sum(self, rows: Floats, values: Floats) -> None:
+        size, products = rows.shape[1], _products(rows)
         if size < len(self.total):
             products = np.pad(products, (0, len(self.total) - size))
         self._upper += packed(products)
         self.moment[:size] += rows.T @ values
         self.total[:size] += rows.sum(axis=0)
-        self.seen[: shares.shape[1]] += (shares > 0).sum(axis=0)
+        self.seen[: size - len(self.probes)] += (rows[:, len(self.probes) :] > 0).sum(axis=0)
         self.sum += values.sum(axis=0)
         self.square += (values**2).sum(axis=0)
         self.highest = np.maximum(self.highest, values.max(axis=0))
         self.n += len(values)
-        if self.covered.any():
-            errors, covered = values - rows @ self.reference[:size], self.covered[:size]
-            if not covered.all():
-                usable = ~(rows[:, ~covered] != 0).any(axis=1)
-                rows, errors = rows[usable], errors[usable]
-            self._add_blocks(rows, errors)
 
-    def _add_blocks(self, rows: Floats, errors: Floats) -> None:
+    def _add_blocks(self, rows: Floats, values: Floats) -> None:
+        if not self.covered.any():
+            return
         size, at = rows.shape[1], 0
+        errors, covered = values - rows @ self.reference[:size], self.covered[:size]
+        if not covered.all():
+            usable = ~(rows[:, ~covered] != 0).any(axis=1)
+            rows, errors = rows[usable], errors[usable]
         while at < len(rows):
             if not self._blocks or self._blocks[-1][0] >= self._block:
                 if len(self._blocks) == _MOST_BLOCKS:

@@ -21,7 +21,7 @@ def time_inside(activities: Activities, owners: Ints, time: ActiveTime, shared: 
     within, region, starts, ends = np.array([*_inside_others(activities)], np.int64).reshape(-1, 4).T
     which, piece = _matches(within, owners)
     starts, ends = np.maximum(time.starts[piece], starts[which]), np.minimum(time.ends[piece], ends[which])
-    # Each piece in its own region, and then in those around it.
+    # Each piece in its own region, and then in the regions around it.
     row, column = np.append(alone, region[which]) * columns, np.append(alone, alone[piece])
     both_run = np.append(time.starts, starts), np.append(time.ends, np.maximum(starts, ends))
     alone_ns, shared_ns = time.within(*both_run)
@@ -30,8 +30,8 @@ def time_inside(activities: Activities, owners: Ints, time: ActiveTime, shared: 
 
 
 def _inside_others(activities: Activities) -> Iterator[tuple[int, int, int, int]]:
-    """The stretches of activities inside other regions than their own, without overlaps between those of one activity
-    in one region: the activity, the region's column, start and end in ns."""
+    """Stretches of activities inside other regions than their own: the activity, the region's column, start and end in
+    ns. Stretches of one activity in one region do not overlap."""
     stretches: list[tuple[int, int, int, int]] = []
     for of, at in activities.ancestors():
         region = activities.columns[at]

@@ -146,7 +146,7 @@ class RegionColumns:
         alone_ns, shared_ns = time.lengths()
         overlap = len(time.times) > 0
         if overlap:
-            # In order of appearance, whatever the number of slices.
+            # In order of appearance: the number of slices changes nothing.
             for column in dict.fromkeys(alone[shared_ns > 0].tolist()):
                 if not self._shared[column]:
                     self._shared[column] = self._grow(shared=True)
@@ -280,7 +280,7 @@ class RegionColumns:
 def _joined(
     starts: Ints, ends: Ints, alone: Columns, shared: Columns, edges: Sequence[int]
 ) -> tuple[Ints, Ints, Columns, Columns]:
-    """The pieces, in order of start, with those of one execution joined where `edges` of slices, in order, cut it.
+    """The pieces, in order of start. Pieces of one execution are joined if one of the sorted `edges` of slices cut it.
 
     Power may vary over an execution, so its pieces are no executions.
     """
