@@ -13,6 +13,7 @@ from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, POWER_AVERAGE, UTILI
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.solving.design import Design, Windows
 from gpu_profile.join.unmixing.solving.shrinkage import CERTAIN
+from gpu_profile.join.unmixing.solving.stamps import StampErrors
 from gpu_profile.join.unmixing.timing import likelihood
 from gpu_profile.join.unmixing.timing.expected import SensorPrior
 from gpu_profile.join.unmixing.timing.scan import Scan
@@ -526,6 +527,21 @@ def test_an_error_below_that_of_rounding_is_no_evidence_against_a_timing() -> No
     other = best._replace(noise=rounding, left=rounding, score=best.score + 100.0)
     gain = best.n * math.log(rounding / below)
     assert search._beside_if_rates_vary(other, best) == pytest.approx(other.score - gain)
+
+
+def test_errors_of_stamps_excuse_no_more_than_the_best_timing_leaves() -> None:
+    """The largest errors that stamps allow would leave ten times as much under the best timing too."""
+    world, sensor, columns = World(1, seconds=20), Sensor(lag_ns=20 * MS), 1 + World(1).regions
+    errors = StampErrors(MS * (np.eye(columns) - 1 / columns), least=1.0)
+    search = Search(world.signal, windows_of(world), active_of(world), columns, np.inf, errors=errors)
+    best = search._explained(sensor, search.rates(sensor)) / 10
+    less, more = (search._beside(sensor, left * best, (sensor, best)) for left in (2.0, 5.0))
+    assert less == pytest.approx(search._score(sensor, best))
+    assert more == pytest.approx(search._score(sensor, 4 * best))
+    trial = search._trial(sensor)._replace(noise=best, left=best)
+    others = [trial._replace(noise=left * best, left=left * best) for left in (2.0, 5.0)]
+    gains = [one.score - search._beside_if_rates_vary(one, trial) for one in others]
+    assert gains == pytest.approx([trial.n * math.log(2.0), trial.n * math.log(5.0 / 4.0)])
 
 
 def test_rounding_alone_makes_no_outliers() -> None:
