@@ -11,7 +11,7 @@ from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.solving.equations import Equations
 from gpu_profile.join.unmixing.solving.normal_equations import NormalEquations
 from gpu_profile.join.unmixing.solving.rate import Z95, t95
-from gpu_profile.join.unmixing.solving.shrinkage import shrink, shrink_without
+from gpu_profile.join.unmixing.solving.shrinkage import CERTAIN, changes_without, shrink
 from gpu_profile.join.unmixing.solving.unmix import WINDOWS_PER_RATE
 from gpu_profile.serving.pricing.seen_work import SeenWork
 from gpu_profile.serving.pricing.terms import DURATION, GROUPS, TERMS
@@ -69,10 +69,8 @@ class Prices:
         posterior = shrink(sums, _PLACES)
         self.solution, self.covariance, self.noise = posterior.solution, posterior.covariance, posterior.noise
         self.variances = posterior.variances
-        simpler = [shrink_without(places, posterior, sums, _PLACES) for places in _PLACES.values()]
-        self.offsets: Floats = np.concatenate((
-            lag_offsets, np.array([other.solution - self.solution for other in simpler]).reshape(-1, len(self.solution))
-        ))  # fmt: skip
+        simpler = changes_without([(places, CERTAIN) for places in _PLACES.values()], posterior, sums, _PLACES)
+        self.offsets: Floats = np.concatenate((lag_offsets, simpler))
         # Of the terms alone, without the power outside iterations.
         self._scores = self._clustered(equations)[:, 1:]
         self._covariance, self._offsets = self.covariance[1:, 1:], self.offsets[:, 1:]

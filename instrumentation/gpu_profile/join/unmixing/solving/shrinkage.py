@@ -200,26 +200,20 @@ class _Pace:
         return further
 
 
-def shrink_without(
-    places: Ints, full: Posterior, sums: NormalEquations, groups: Mapping[Group, Ints],
-    certain: float = CERTAIN, least: float = 0.0,
-) -> Posterior:  # fmt: skip
-    """The result of `shrink` with the unknowns at `places` fixed at 0, or `full`, its result with them free: if they
-    are 0 there too, or if the evidence of `full` is better by `certain`. The other arguments are passed to `shrink`."""
-    if not full.solution[places].any():
-        return full
-    other = shrink(sums.without(places), groups, full.variances, least)
-    return other if other.evidence - full.evidence < certain else full
-
-
 def changes_without(
     some: Sequence[tuple[Ints, float]], full: Posterior, sums: NormalEquations, groups: Mapping[Group, Ints],
     least: float = 0.0,
 ) -> Floats:  # fmt: skip
-    """The changes of the solution without the unknowns at some places, each pair `(places, certain)` as in
-    `shrink_without`: `[pairs, unknowns]`."""
-    others = [shrink_without(places, full, sums, groups, certain, least) for places, certain in some]
-    return np.array([other.solution - full.solution for other in others]).reshape(-1, len(sums.moment))
+    """The changes of the solution if the unknowns at some places are 0: `[pairs, unknowns]`, by pair `(places,
+    certain)`. There is none if `full`, the result of `shrink` with them, has an evidence that is better by `certain`.
+    The other arguments are those of `shrink`."""
+    changes = np.zeros((len(some), len(sums.moment)))
+    for i, (places, certain) in enumerate(some):
+        if full.solution[places].any():
+            other = shrink(sums.without(places), groups, full.variances, least)
+            if other.evidence - full.evidence < certain:
+                changes[i] = other.solution - full.solution
+    return changes
 
 
 def _within(values: Floats, low: float, high: float | Floats) -> Floats:
