@@ -40,8 +40,8 @@ from gpu_profile.join.unmixing.windows.probes import Probe, ProbeKind, choose, g
 from gpu_profile.join.unmixing.windows.sensor import FINE_STEPS_NS, GUARD_NS, Sensor, renews_faster
 from gpu_profile.units import NS_PER_S
 
-#: A difference of this share of the variance does not separate two distant timings, up to `LIKE_BEST` times the best
-#: one's error: programs and sensors differ from the model by as much, and no number of windows averages that out.
+#: A difference of this share of the variance does not separate two distant timings, up to `Trial.most_excused`:
+#: programs and sensors differ from the model by as much, and no number of windows averages that out.
 _DISCREPANCY: Final = 0.002
 #: The initial penalty of a sensor with renewals that also has a lag, or a period other than the nominal one. A counter
 #: that measures a part of each period has it too.
@@ -277,10 +277,10 @@ class Likelihood:
 
     def _beside_if_rates_vary(self, one: Trial, best: Trial, allowed: float = 0.0) -> float:
         """The same for timings with varying rates."""
-        allowed = min(allowed, LIKE_BEST * best.left) + max(0.0, self._rounding - best.noise)
-        allowed += self._excused(one.sensor, one.steady, best.sensor, best.steady, best.noise)
+        by_stamps = self._excused(one.sensor, one.steady, best.sensor, best.steady, best.noise)
         share = self._unmarked(best.sensor, best.steady, best.noise, steady=False)
-        return one.beside(best, allowed + share * self._by_pauses(one.sensor, one.steady, steady=False))
+        by_pauses = share * self._by_pauses(one.sensor, one.steady, steady=False)
+        return one.beside(best, allowed, max(0.0, self._rounding - best.noise) + by_stamps + by_pauses)
 
     def _errors(self, sensor: Sensor) -> tuple[Floats, Ints]:
         """The windows' residuals from steady rates under a timing, and the group of similar windows of each."""

@@ -74,7 +74,6 @@ _FOLLOWING: Final = (
 _LAGS_NS: Final = range(-30_000_000, 60_000_001, STEP_NS)
 #: Two timings are neighbours if their windows differ by less than this share, and the moments of most readings agree.
 _ALIKE: Final = 0.2
-
 #: A timing with its score, and its index among others.
 Ranked = tuple[float, int, Sensor]
 
@@ -120,7 +119,8 @@ class Search(Likelihood):
             better = [each for each in between if self._rank(each) < certainly]
             best, left = min(better or [(best, left)], key=self._rank)
             reference = Best(self._score(best, left), is_late(best), effect)
-            scores = ((self._beside(*each, (best, left), self._discrepancy), each[0]) for each in [*tried, *between])
+            allowed = min(self._discrepancy, trial.most_excused)
+            scores = ((self._beside(*each, (best, left), allowed), each[0]) for each in [*tried, *between])
             likely = [sensor for score, sensor in scores if reference.near(score, late=is_late(sensor))]
             alternatives = self._others(best, likely, partial(self._if_steady, (best, left)), reference)
         whole = [sensor for sensor in alternatives if not self._in_parts(sensor)]
