@@ -455,7 +455,7 @@ def test_a_timing_that_leaves_far_more_than_the_best_one_is_ruled_out_however_mu
     assert scores[2] > scores[0] + CERTAIN
     trial = search._trial(sensor)
     others = [trial._replace(noise=left * best, left=left * best) for left in (4.9, 10.0)]
-    varying, steady = (trial._replace(noise=best, left=left * best) for left in (2.0, 1.0))
+    varying, steady = (trial._replace(noise=best, left=left * best) for left in (5.0, 1.0))
     gains = [one.score - search._beside_if_rates_vary(one, varying, search._discrepancy) for one in others]
     assert gains == pytest.approx([trial.n * math.log(4.9), trial.n * math.log(10.0 / 6.0)])
     # Where rates are steady under the best timing, the windows show no difference from the model.
@@ -463,13 +463,12 @@ def test_a_timing_that_leaves_far_more_than_the_best_one_is_ruled_out_however_mu
     assert gains == [0.0, 0.0]
 
 
-def test_a_loop_with_pauses_and_steady_rates_has_one_timing() -> None:
-    """Pauses make most of the variance, a share of which was excused: 6 of 7 busy shares were refused."""
-    answered = [
-        each for each in mixes.draw(1023).outcomes() if each.quantity == "busy" and each.answer.value is not None
-    ]
-    assert len(answered) >= 5
-    assert not any(each.confidently_wrong for each in answered)
+@pytest.mark.parametrize(("number", "least"), [(992, 3), (1023, 5)])
+def test_a_loop_with_steady_rates_and_few_other_windows_has_one_timing(number: int, least: int) -> None:
+    """Pauses and ends make most of the variance, a share of which was excused: 8 of 8 and 6 of 7 were refused."""
+    busy = [each for each in mixes.draw(number).outcomes() if each.quantity == "busy"]
+    assert sum(each.answer.value is not None for each in busy) >= least
+    assert not any(each.confidently_wrong for each in busy)
 
 
 def test_a_lag_that_is_sure_has_no_rivals_near_it() -> None:

@@ -33,16 +33,18 @@ from gpu_profile.join.unmixing.solving.stamps import StampErrors
 from gpu_profile.join.unmixing.solving.sums import Sums, rates_of_each
 from gpu_profile.join.unmixing.timing.expected import SensorPrior
 from gpu_profile.join.unmixing.timing.timings import LONGEST_LAG_NS, shapes
-from gpu_profile.join.unmixing.timing.trials import LIKE_BEST, Trial, is_late
+from gpu_profile.join.unmixing.timing.trials import Trial, is_late
 from gpu_profile.join.unmixing.windows.active_time import ActiveTime
 from gpu_profile.join.unmixing.windows.pauses import yield_to_program
 from gpu_profile.join.unmixing.windows.probes import Probe, ProbeKind, choose, groups_of
 from gpu_profile.join.unmixing.windows.sensor import FINE_STEPS_NS, GUARD_NS, Sensor, renews_faster
 from gpu_profile.units import NS_PER_S
 
-#: A difference of this share of the variance does not separate two distant timings, up to `Trial.most_excused`:
-#: programs and sensors differ from the model by as much, and no number of windows averages that out.
+#: A difference of this share of the variance does not separate two distant timings, up to `Trial.varied` under the best
+#: one and this multiple of its error: programs and sensors differ from the model by as much, and no number of windows
+#: averages that out.
 _DISCREPANCY: Final = 0.002
+_LIKE_BEST: Final = 4.0
 #: The initial penalty of a sensor with renewals that also has a lag, or a period other than the nominal one. A counter
 #: that measures a part of each period has it too.
 _STRANGE: Final = 20.0
@@ -272,7 +274,7 @@ class Likelihood:
         rates, of_best = self.rates(sensor), self.rates(best[0])
         by_pauses = self._unmarked(best[0], of_best, best[1]) * self._by_pauses(sensor, rates)
         by_stamps = self._excused(sensor, rates, best[0], of_best, best[1])
-        excused = left - min(allowed, LIKE_BEST * best[1]) - by_stamps - by_pauses
+        excused = left - min(allowed, _LIKE_BEST * best[1]) - by_stamps - by_pauses
         return self._score(sensor, min(left, max(best[1], excused - max(0.0, self._rounding - best[1]))))
 
     def _beside_if_rates_vary(self, one: Trial, best: Trial, allowed: float = 0.0) -> float:

@@ -119,7 +119,7 @@ class Search(Likelihood):
             better = [each for each in between if self._rank(each) < certainly]
             best, left = min(better or [(best, left)], key=self._rank)
             reference = Best(self._score(best, left), is_late(best), effect)
-            allowed = min(self._discrepancy, trial.most_excused)
+            allowed = min(self._discrepancy, trial.varied)
             scores = ((self._beside(*each, (best, left), allowed), each[0]) for each in [*tried, *between])
             likely = [sensor for score, sensor in scores if reference.near(score, late=is_late(sensor))]
             alternatives = self._others(best, likely, partial(self._if_steady, (best, left)), reference)

@@ -14,9 +14,6 @@ from gpu_profile.join.unmixing.windows.sensor import Sensor
 #: part that varying rates explain is excused: the model of variation is approximate, and no number of windows averages
 #: out its error.
 _MISFIT: Final = 0.05
-#: ... and up to this multiple of the part that they explain under the best timing: where rates are steady, there is
-#: nothing to approximate. No wrong timing explains nearly all of the model's error by chance.
-LIKE_BEST: Final = 4.0
 #: No board is known to give older readings.
 _LATE_NS: Final = 200_000_000
 
@@ -36,14 +33,15 @@ class Trial(NamedTuple):
     lag_ms: float
 
     @property
-    def most_excused(self) -> float:
-        """The largest error of a rival beyond this timing's own that may be the model's."""
-        return LIKE_BEST * max(0.0, self.left - self.noise)
+    def varied(self) -> float:
+        """The part of the error with steady rates that varying ones explain."""
+        return max(0.0, self.left - self.noise)
 
     def beside(self, best: Trial, allowed: float = 0.0, besides: float = 0.0) -> float:
         """The score relative to the best trial's. The model of varying rates counts as approximate: its own error and
-        `allowed` besides it are excused, up to `best.most_excused`. So is an error of `besides` by other causes."""
-        misfit = min(_MISFIT * (self.left - self.noise) + allowed, best.most_excused)
+        `allowed` besides it are excused, up to the part that it explains under the best timing. Where rates are steady,
+        there is nothing to approximate. An error of `besides` by other causes is excused too."""
+        misfit = min(_MISFIT * self.varied + allowed, best.varied)
         approximate = max(best.noise, self.noise - misfit - besides)
         return self.score - self.n * max(0.0, math.log(self.noise / approximate))
 
