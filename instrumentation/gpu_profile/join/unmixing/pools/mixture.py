@@ -155,8 +155,7 @@ class Mixture:
         if not self._search(active, columns, final=final) and fresh:
             self._add(Windows.joined(fresh), active, columns)
         if self.timed and self.lead not in IMMEDIATE:
-            if not self.others:
-                self._stamps.bound_by(self.lead, self._equations, 1 / self._length_ns(self.sensor))
+            self._stamps.bound_by(self.lead, self._equations, 1 / self._length_ns(self.sensor))
             others = [rates[0][1] for rates in self.others]
             self._stamps.unmarked.bound_by(self.lead, self._equations, others, self.family.cut_off)
 
