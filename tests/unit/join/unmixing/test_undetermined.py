@@ -30,7 +30,7 @@ def _undetermined(
     wrong = StampErrors(np.zeros((columns, columns)) if errors is None else errors, allowed=allowed)
     ceilings, none = np.full(columns, CEILING), np.zeros(columns, bool)
     sums = NormalEquations(shares.T @ shares, shares.T @ values, float(values @ values), len(values), values.mean())
-    return Undetermined(sums, wrong, ceilings, CEILING, none)
+    return Undetermined(sums, len(values), wrong, ceilings, CEILING, none)
 
 
 def _unit(column: int, columns: int = len(RATES)) -> Floats:
@@ -82,3 +82,25 @@ def test_errors_of_stamps_move_no_rate_along_what_they_leave_open() -> None:
     assert opened.farthest(_unit(0, 3), rates) > 50
     assert opened.unsure(_unit(0, 3)) < 1
     assert opened.farthest(_unit(1, 3), rates) + opened.unsure(_unit(1, 3)) < 20
+
+
+def _short_pauses(noise: float) -> Undetermined:
+    """Shares of 2 % outside regions that vary as little as stamps err, and readings with this noise."""
+    rng = np.random.default_rng(4)
+    pauses, first = 0.02 + rng.normal(0, 1e-3, 400), rng.uniform(0.2, 0.7, 400)
+    shares = np.stack([pauses, first, 1 - first - pauses], axis=1)
+    values = shares @ [100.0, 500.0, 300.0] + rng.normal(0, noise, 400)
+    errors = 400 * 1e-6 * np.array([[2.0, -1, -1], [-1, 1, 0], [-1, 0, 1]]) / 2
+    return _undetermined(shares, values, errors)
+
+
+def test_errors_of_stamps_draw_rates_towards_the_mean_and_never_away_from_it() -> None:
+    rates = np.array([100.0, 500, 300])
+    # Pauses draw less than the mean, so they may draw still less, but not as much as the ceiling.
+    assert 99 < _short_pauses(0.5).farthest(_unit(0, 3), rates) < 101
+    # That may be chance if readings are less exact.
+    assert _short_pauses(20.0).farthest(_unit(0, 3), rates) > 500
+
+
+def test_rates_beyond_physics_are_no_evidence_on_which_side_the_true_ones_are() -> None:
+    assert _short_pauses(0.5).farthest(_unit(0, 3), np.array([-200.0, 500, 300])) > 500

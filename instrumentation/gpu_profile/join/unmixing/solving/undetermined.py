@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.solving.normal_equations import NormalEquations
+from gpu_profile.join.unmixing.solving.rate import Z95
 from gpu_profile.join.unmixing.solving.stamps import StampErrors, largest
 
 #: A direction of the scaled equations that is weaker than the strongest one by this factor is rounding.
@@ -29,16 +30,16 @@ Bools = npt.NDArray[np.bool_]
 
 
 class Undetermined:
-    """The undetermined part of the normal equations of steady rates by column.
+    """The undetermined part of the normal equations of steady rates by column, of which `n` windows are independent.
 
     `errors` is the contribution of stamp errors to the equations. `moved` is the resulting error of each rate. No rate
     is above its ceiling, and none above `most`. With columns `in_step`, windows show a total and no rates.
     """
 
     def __init__(
-        self, sums: NormalEquations, errors: StampErrors, ceilings: Floats, most: float, in_step: Bools | None
+        self, sums: NormalEquations, n: int, errors: StampErrors, ceilings: Floats, most: float, in_step: Bools | None
     ) -> None:
-        gram, moment, *_ = sums
+        gram, moment, square, *_ = sums
         self._ceilings, self._most, self._gram = ceilings, most, gram
         self._in_step = np.zeros(len(gram), bool) if in_step is None else in_step
         # Shares of a window add up to 1.
@@ -46,29 +47,27 @@ class Undetermined:
         diagonal = np.diag(gram)
         self._seen = diagonal > 0
         self._scale = scale = np.where(self._seen, 1 / np.sqrt(np.where(self._seen, diagonal, 1.0)), 0.0)
-        scaled, wrong = (matrix * scale[:, None] * scale for matrix in (gram, errors.most))
-
-        def directions(share: float) -> tuple[Floats, Floats, Bools]:
-            strengths, axes = np.linalg.eigh(scaled - share * wrong)
-            return strengths, axes, strengths < max(float(strengths.max(initial=0.0)), 1e-300) / _WORST_CONDITION
-
-        strengths, axes, weak = directions(0.0)
-        self._hidden = [_Axes.of(axes[:, weak], scale)]
+        self._scaled, wrong = (matrix * scale[:, None] * scale for matrix in (gram, errors.most))
+        strengths, axes = np.linalg.eigh(self._scaled)
+        weak = strengths < max(float(strengths.max(initial=0.0)), 1e-300) / _WORST_CONDITION
+        self._hidden = [_Hidden.of(axes[:, weak], axes[:, :0], scale, np.zeros(0), 0.0)]
+        #: Axes along which the sum of squared shares is 1.
+        self._bound = modes = axes[:, ~weak] / np.sqrt(strengths[~weak])
         if not errors.most.any():
             self.moved: Floats = np.zeros(len(scale))
             self._shifts = np.zeros((0, len(scale)))
             return
         most_error = min(errors.allowed, largest(sums, errors.most))
-        steady = axes @ ((axes.T @ (moment * scale)) / np.where(weak, np.inf, strengths))
-        _, other_axes, hidden = directions(_CAUTION * most_error)
-        self._hidden.append(_Axes.of(other_axes[:, hidden], scale))
+        # Axes along which the errors have no covariance: errors hide those with a large sum of squares.
+        parts, turned = np.linalg.eigh(modes.T @ wrong @ modes)
+        modes = modes @ turned
+        along, hidden = modes.T @ (moment * scale), _CAUTION * most_error * parts > 1
+        doubt = Z95 * math.sqrt(max(0.0, square - float(along @ along)) / max(1, n - len(along)))
+        self._hidden.append(_Hidden.of(axes[:, weak], modes[:, hidden], scale, along[hidden], doubt))
         # If only physics bounds a rate, its position between the bounds is arbitrary. Stamp errors move the others.
-        bound = other_axes[:, ~hidden]
-        within, by_errors, moved = bound.T @ scaled @ bound, bound.T @ wrong @ bound, bound.T @ wrong @ steady
-        shares = [min(share, most_error) for share in (errors.least, errors.likely, 1.0)]
-        first, self.moved, last = (
-            scale * (bound @ np.linalg.solve(within - share * by_errors, share * moved)) for share in shares
-        )
+        self._bound, parts, along = modes[:, ~hidden], parts[~hidden], along[~hidden]
+        shares = np.array([[min(share, most_error)] for share in (errors.least, errors.likely, 1.0)])
+        first, self.moved, last = scale * ((shares * parts / (1 - shares * parts) * along) @ self._bound.T)
         self._shifts = np.stack((last - self.moved, first - self.moved, _UNSURE * self.moved))
 
     def unsure(self, weights: Floats) -> float:
@@ -97,11 +96,10 @@ class Undetermined:
 
     def determined(self, weights: Floats) -> Floats:
         """The part of a mixture of columns outside the directions that only physics bounds."""
-        axes, part = self._hidden[-1].axes, self._scale * weights
-        rest = part - axes @ (axes.T @ part)
+        rest = self._scaled @ self._bound @ (self._bound.T @ (self._scale * weights))
         return np.where(self._seen, rest / np.where(self._seen, self._scale, 1.0), 0.0)
 
-    def _along(self, weights: Floats, rates: Floats, hidden: _Axes) -> float:
+    def _along(self, weights: Floats, rates: Floats, hidden: _Hidden) -> float:
         """The largest change of the rate if rates move along some axes of the scaled equations within physics."""
         part = self._scale * weights
         size, along = float(part @ part), part @ hidden.axes
@@ -111,11 +109,15 @@ class Undetermined:
             return 0.0
         if not np.isfinite(self._most):
             return math.inf if float(along @ along) > _LEAK * size else 0.0
+        basis, free = hidden.basis, hidden.open
+        low, high = np.maximum(0.0, rates - hidden.below), np.minimum(self._ceilings, rates + hidden.above)
+        if (low > high).any():
+            # More than stamp errors and chance is wrong, so the rates may move either way.
+            low, high, free = np.zeros(len(rates)), self._ceilings, basis
         # Of all rates that the windows do not distinguish from these, those that differ least.
-        basis, moved = hidden.basis, hidden.basis @ (hidden.basis.T @ (self._mean - rates))
-        less = np.clip(rates + moved, 0.0, self._ceilings)
-        more, shift = self._ceilings - less, float(weights @ moved)
-        up, down = _farthest(basis, weights, more, less)
+        moved = free @ (free.T @ (self._mean - rates))
+        base, shift = np.clip(rates + moved, low, high), float(weights @ moved)
+        up, down = _farthest(basis, weights, high - base, base - low)
         return max(up + shift, down - shift)
 
 
@@ -154,20 +156,41 @@ def _exchanged(values: Floats, more: Floats, less: Floats) -> float:
     return float(gain)
 
 
-class _Axes(NamedTuple):
-    """Axes of the scaled equations, `[columns, axes]`, and an orthonormal basis of the rates that they move."""
+class _Hidden(NamedTuple):
+    """Axes of the scaled equations, `[columns, axes]`, and an orthonormal basis of the rates that they move. `open` is
+    that of the axes along which rates may move either way. By column, a rate is at most `below` its estimate, and at
+    most `above` it."""
 
     axes: Floats
     basis: Floats
+    open: Floats
+    below: Floats
+    above: Floats
 
     @classmethod
-    def of(cls, axes: Floats, scale: Floats) -> _Axes:
-        """Axes of equations whose columns were scaled by `scale`."""
-        if not axes.size:
-            return cls(axes, axes)
-        basis, lengths, _ = np.linalg.svd(axes * scale[:, None], full_matrices=False)
-        # Axes of columns in no window move no rate.
-        return cls(axes, basis[:, lengths > _LIGHT * lengths.max(initial=0.0)])
+    def of(cls, weak: Floats, hidden: Floats, scale: Floats, along: Floats, doubt: float) -> _Hidden:
+        """`weak` axes of equations whose columns were scaled by `scale`, and those that stamp errors hide.
+
+        The windows move the rates by `along` the latter, give or take `doubt`. Errors only draw rates towards the mean.
+        """
+        axes, found = np.hstack((weak, hidden)), np.append(np.zeros(weak.shape[1]), along)
+        rates, sure = axes * scale[:, None], np.abs(found) > doubt
+        apart = np.abs(rates) <= _LEAK * np.abs(rates).max(axis=0, initial=0.0)
+        below, above = (
+            np.where((apart | sure & (rates * found * side > 0)).all(axis=1), doubt * np.abs(rates).sum(axis=1), np.inf)
+            for side in (1, -1)
+        )
+        return cls(np.linalg.qr(axes)[0], _spanned(rates), _spanned(rates[:, ~sure]), below, above)
+
+
+def _spanned(moved: Floats) -> Floats:
+    """An orthonormal basis of what some changes of rates span."""
+    if not moved.size:
+        return moved
+    basis, lengths, _ = np.linalg.svd(moved, full_matrices=False)
+    # Axes of columns in no window move no rate.
+    result: Floats = basis[:, lengths > _LIGHT * lengths.max(initial=0.0)]
+    return result
 
 
 def changed(sums: NormalEquations, rates: Floats, unmarked: Floats) -> Floats:

@@ -142,7 +142,10 @@ class Fit:
         if explained > _TOO_MUCH:
             errors, explained = errors._replace(least=0.0, likely=0.5), 0.0
         self.highest = float(ceilings[0])
-        self._open = Undetermined(constant, errors, ceilings, self.most, self._in_step)
+        # If windows repeat each other, two per unknown still count as different: otherwise no noise would be left.
+        effect = min(effect * self.n / equations.distinct, max(1.0, self.n / (2 * size)))
+        n = max(1, round(self.n / effect))
+        self._open = Undetermined(constant, n, errors, ceilings, self.most, self._in_step)
         unmarked = errors.unmarked * errors.possible(steady, Z95 * doubt)
         self._unmarked = changed(constant, steady, unmarked)
         called_for = gram
@@ -151,10 +154,7 @@ class Fit:
             called_for = gram.copy()
             for places in self._groups.values():
                 called_for[places], called_for[:, places] = 0.0, 0.0
-        # If windows repeat each other, two per unknown still count as different: otherwise no noise would be left.
-        effect = min(effect * self.n / equations.distinct, max(1.0, self.n / (2 * size)))
         moment, square = equations.moment[:, output], float(equations.square[output])
-        n = max(1, round(self.n / effect))
         evidence = NormalEquations(called_for / effect, moment / effect, square / effect, n, self.mean)
         if prior is not None:
             self._set_prior(prior, evidence.without(self._after), start)
