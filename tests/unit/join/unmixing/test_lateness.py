@@ -64,11 +64,12 @@ def loss(difference_us: int, weight: float, time: ActiveTime) -> float:
     return weight * (100_000 - int((time.ends - time.starts)[0]) / US - difference_us) ** 2
 
 
-def compared(*sensors: tuple[int, float], effect: float = 1.0) -> int:
+def compared(*sensors: tuple[int, float], effect: float = 1.0, by_stamps_us: int = 0) -> int:
+    """The largest possible difference, in us, if the scatter of stamps allows one of `by_stamps_us`."""
     lateness = LateEnds()
     for lead, (difference_us, weight) in zip((ENERGY, GRAPHICS), sensors, strict=False):
         lateness.compare(lead, effect, active((1, 0, 100_000 * US)), partial(loss, difference_us, weight))
-    return lateness.certain_ns // US
+    return round(float(lateness.possible_ns(np.array([by_stamps_us * US]))[0]) / US)
 
 
 def test_a_difference_counts_only_if_the_evidence_against_none_is_very_strong() -> None:
@@ -90,6 +91,17 @@ def test_executions_that_work_for_much_less_than_their_length_have_pauses_and_no
 def test_the_evidence_of_all_sensors_adds_up() -> None:
     assert compared((500, 9 / 500**2), (500, 9 / 500**2)) == 800
     assert compared((500, 40 / 500**2), (0, 160 / 500**2)) == 0
+
+
+def test_windows_rule_out_differences_that_the_scatter_of_stamps_allows() -> None:
+    assert compared(by_stamps_us=700) == 700
+    # A region's own may be three times the largest mean, which is 1.96 standard deviations, here of 40 and 120 us.
+    assert compared((0, 1 / 40**2), by_stamps_us=700) == pytest.approx(3 * 1.96 * 40, abs=1)
+    assert compared((0, 1 / 120**2), by_stamps_us=700) == 700
+    assert compared((0, 1 / 120**2), by_stamps_us=100) == 100
+    # The likeliest difference, 100 us, is between two that are compared.
+    assert 3 * (100 + 1.96 * 40) <= compared((100, 1 / 40**2), by_stamps_us=800) < 780
+    assert compared((0, 1 / 2000**2), by_stamps_us=700) == 700
 
 
 def test_windows_that_repeat_each_other_are_weaker_evidence() -> None:

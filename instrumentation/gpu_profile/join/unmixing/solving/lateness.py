@@ -12,7 +12,11 @@ import math
 from collections.abc import Callable
 from typing import Final
 
+import numpy as np
+
 from gpu_profile.catalogue import Signal
+from gpu_profile.history.timeline import Floats
+from gpu_profile.join.unmixing.solving.rate import Z95
 from gpu_profile.join.unmixing.solving.shrinkage import CERTAIN
 from gpu_profile.join.unmixing.windows.active_time import ActiveTime
 from gpu_profile.join.unmixing.windows.shortened import shortened
@@ -21,6 +25,8 @@ from gpu_profile.join.unmixing.windows.shortened import shortened
 _DIFFERENCES_NS: Final = (200_000, 400_000, 800_000, 1_600_000)
 #: Evidence is very strong from this difference of twice a log likelihood on.
 _STRONG: Final = 10.0
+#: Regions' differences may vary, and windows show their mean. If they are exponential, 95 % are below three times that.
+_ONE_REGION: Final = 3.0
 
 
 class LateEnds:
@@ -44,16 +50,22 @@ class LateEnds:
                 break
         self._losses[lead] = {difference: each / effect for difference, each in losses.items()}
 
-    @property
-    def certain_ns(self) -> int:
-        """The largest difference that the windows of all sensors do not rule out; 0 if there may be none.
+    def possible_ns(self, by_stamps: Floats) -> Floats:
+        """By column: the largest difference that the windows of all sensors do not rule out. The scatter of stamps
+        allows those `by_stamps`.
 
-        It is also 0 if the largest one compared is not ruled out: then executions contain pauses, and no stamp is late.
+        If the evidence against none is very strong, differences are at least the largest one not ruled out. That is 0
+        if no compared one is ruled out: then executions contain pauses, and no stamp is late.
         """
-        losses = {
-            difference: sum(each.get(difference, math.inf) for each in self._losses.values())
-            for difference in (0, *_DIFFERENCES_NS)
-        }
-        most = min(losses.values()) + _STRONG
-        possible = [difference for difference, each in losses.items() if each < most]
-        return possible[-1] if possible[0] and possible[-1] < _DIFFERENCES_NS[-1] else 0
+        differences = np.array((0, *_DIFFERENCES_NS))
+        losses = np.array([sum(each.get(one, math.inf) for each in self._losses.values()) for one in differences])
+        far, end = np.sqrt(losses - losses.min()), len(_DIFFERENCES_NS)
+        if far[0] ** 2 >= _STRONG:
+            last = int(np.flatnonzero(far**2 < _STRONG)[-1])
+            return np.maximum(by_stamps, differences[last] if last < end else 0)
+        last = int(np.flatnonzero(far < Z95)[-1])
+        if last == end:
+            return by_stamps
+        # The distance from the likeliest difference is nearly proportional to the root of the loss.
+        beyond = (Z95 - far[last]) / (far[last + 1] - far[last]) * (differences[last + 1] - differences[last])
+        return np.minimum(by_stamps, _ONE_REGION * (differences[last] + beyond))

@@ -258,7 +258,7 @@ class Stamps:
         scatter[: len(varied)] = np.minimum(scatter[: len(varied)], varied)
         scatter = np.maximum(float(BEST_NS) ** 2, scatter)
         # The device's own stamps have no lateness in common. Half of the difference lies at each of a region's edges.
-        late_ns = np.maximum(self.lateness.certain_ns, np.minimum(_SHARED_NS, _SHARED * np.sqrt(scatter)))
+        late_ns = self.lateness.possible_ns(np.minimum(_SHARED_NS, _SHARED * np.sqrt(scatter)))
         late_ns *= not self.exact
         # No stamp is taken before the one before it: where regions follow each other, one's lateness is the other's.
         late_ns[0] = 0.0
