@@ -57,15 +57,16 @@ class LateEnds:
         If the evidence against none is very strong, differences are at least the largest one not ruled out. That is 0
         if no compared one is ruled out: then executions contain pauses, and no stamp is late.
         """
-        differences = np.array((0, *_DIFFERENCES_NS))
+        differences = np.array((0.0, *_DIFFERENCES_NS))
         losses = np.array([sum(each.get(one, math.inf) for each in self._losses.values()) for one in differences])
         far, end = np.sqrt(losses - losses.min()), len(_DIFFERENCES_NS)
         if far[0] ** 2 >= _STRONG:
             last = int(np.flatnonzero(far**2 < _STRONG)[-1])
-            return np.maximum(by_stamps, differences[last] if last < end else 0)
+            return by_stamps if last == end else np.maximum(by_stamps, differences[last])
         last = int(np.flatnonzero(far < Z95)[-1])
         if last == end:
             return by_stamps
         # The distance from the likeliest difference is nearly proportional to the root of the loss.
         beyond = (Z95 - far[last]) / (far[last + 1] - far[last]) * (differences[last + 1] - differences[last])
-        return np.minimum(by_stamps, _ONE_REGION * (differences[last] + beyond))
+        result: Floats = np.minimum(by_stamps, _ONE_REGION * (differences[last] + beyond))
+        return result
