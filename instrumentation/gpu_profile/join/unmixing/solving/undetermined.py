@@ -58,7 +58,7 @@ class Undetermined:
             self._shifts = np.zeros((0, len(scale)))
             return
         most_error = min(errors.allowed, largest(sums, errors.most))
-        # Axes along which the errors have no covariance: errors hide those with a large sum of squares.
+        # The errors have no covariance along these axes. They hide the axes along which their sum of squares is large.
         parts, turned = np.linalg.eigh(modes.T @ wrong @ modes)
         modes = modes @ turned
         along, hidden = modes.T @ (moment * scale), _CAUTION * most_error * parts > 1
@@ -169,15 +169,15 @@ class _Hidden(NamedTuple):
 
     @classmethod
     def of(cls, weak: Floats, hidden: Floats, scale: Floats, along: Floats, doubt: float) -> _Hidden:
-        """`weak` axes of equations whose columns were scaled by `scale`, and those that stamp errors hide.
+        """`weak` axes of equations with columns scaled by `scale`, and the axes that stamp errors hide.
 
         The windows move the rates by `along` the latter, give or take `doubt`. Errors only draw rates towards the mean.
         """
-        axes, found = np.hstack((weak, hidden)), np.append(np.zeros(weak.shape[1]), along)
-        rates, sure = axes * scale[:, None], np.abs(found) > doubt
+        axes, moves = np.hstack((weak, hidden)), np.append(np.zeros(weak.shape[1]), along)
+        rates, sure = axes * scale[:, None], np.abs(moves) > doubt
         apart = np.abs(rates) <= _LEAK * np.abs(rates).max(axis=0, initial=0.0)
         below, above = (
-            np.where((apart | sure & (rates * found * side > 0)).all(axis=1), doubt * np.abs(rates).sum(axis=1), np.inf)
+            np.where((apart | sure & (rates * moves * side > 0)).all(axis=1), doubt * np.abs(rates).sum(axis=1), np.inf)
             for side in (1, -1)
         )
         return cls(np.linalg.qr(axes)[0], _spanned(rates), _spanned(rates[:, ~sure]), below, above)
