@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 import pytest
+from benchmarks.unmixing import estimate
+from benchmarks.unmixing_worlds import World
 from laboratory.kinds import KIND_ROWS
 from laboratory.rows import ROWS
 
@@ -379,3 +381,10 @@ def test_intervals_cover_what_stamps_that_are_late_by_region_hide() -> None:
 def test_stamps_that_are_late_by_region_leave_no_confident_error() -> None:
     row = next(row for row in KIND_ROWS if row.name == "kind: stamps late by region and load")
     assert [outcome for outcome in row.outcomes(0) if outcome.confidently_wrong] == []
+
+
+def test_windows_bound_the_errors_of_stamps_also_while_several_timings_fit() -> None:
+    """The scatter of 0.45 ms that the stamps allow refused a region of 2.2 ms."""
+    shortest = estimate(World(2, signal=ENERGY)).regions[4]
+    assert shortest.reason == ""
+    assert shortest.covers_all_gpus
