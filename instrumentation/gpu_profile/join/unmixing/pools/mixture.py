@@ -222,21 +222,21 @@ class Mixture:
         sound = windows.where(windows.starts - best.sensor.reach_ns >= self.family.start_ns)
         windows = sound if len(sound.ends) >= columns else windows
 
-        def fitted(sensor: Sensor, reference: Floats, active: ActiveTime) -> Corrected:
-            rows_of = partial(self._rows, windows, active, columns, self._equations.probes)
+        def fitted(sensor: Sensor, rates: Floats, active: ActiveTime) -> Corrected:
             return corrected(
-                sensor, reference, self._equations, rows_of, lead=self.lead, fit_of=self._solved,
-                given=self._prior is not None, length_ns=self._length_ns(best.sensor),
-                now_ns=int(windows.ends[len(windows.ends) // 2]), origin_ns=self._origin_ns,
+                sensor, rates, self._equations, partial(self._rows, windows, active, columns, self._equations.probes),
+                fit_of=self._solved, given=self._prior is not None, length_ns=self._length_ns(best.sensor),
+                lead=self.lead, now_ns=int(windows.ends[len(windows.ends) // 2]), origin_ns=self._origin_ns,
             )  # fmt: skip
 
-        self.sensor, self._reference, rows, first, fit = fitted(best.sensor, search.rates(best.sensor), active)
+        right = fitted(best.sensor, search.rates(best.sensor), active).without_outliers(self._equations, self._solved)
+        self.sensor, self._reference, rows, first, fit, near = right
         self._equations.refer(self._solutions(first, fit), first.seen)
         if not self._stamps.exact:
             self._stamps.lateness.compare(self.lead, self._effect, active, lambda other: fitted(
                 self.sensor, self._reference, other.tabled(columns)).fit.posterior.evidence)  # fmt: skip
         for each in rows:
-            self._equations.add(*each)
+            self._equations.add(*each, near)
         self._unseen.renew(self.lead, (self.sensor, *self._candidates), windows, active, columns)
         self.others = [r for r in (self._rates(rival, windows, active, columns) for rival in best.alternatives) if r]
         if self._expected is not None:
