@@ -542,19 +542,30 @@ def test_an_error_below_that_of_rounding_is_no_evidence_against_a_timing() -> No
     assert search._beside_if_rates_vary(other, best) == pytest.approx(other.score - gain)
 
 
-def test_errors_of_stamps_excuse_no_more_than_the_best_timing_leaves() -> None:
-    """The largest errors that stamps allow would leave ten times as much under the best timing too."""
-    world, sensor, columns = World(1, seconds=20), Sensor(lag_ns=20 * MS), 1 + World(1).regions
-    errors = StampErrors(MS * (np.eye(columns) - 1 / columns), least=1.0)
-    search = Search(world.signal, windows_of(world), active_of(world), columns, np.inf, errors=errors)
-    best = search._explained(sensor, search.rates(sensor)) / 10
-    less, more = (search._beside(sensor, left * best, (sensor, best)) for left in (2.0, 5.0))
-    assert less == pytest.approx(search._score(sensor, best))
-    assert more == pytest.approx(search._score(sensor, 4 * best))
-    trial = search._trial(sensor)._replace(noise=best, left=best)
-    others = [trial._replace(noise=left * best, left=left * best) for left in (2.0, 5.0)]
-    gains = [one.score - search._beside_if_rates_vary(one, trial) for one in others]
-    assert gains == pytest.approx([trial.n * math.log(2.0), trial.n * math.log(5.0 / 4.0)])
+def test_stamp_errors_excuse_a_timing_only_by_their_larger_effect_than_under_the_best_one() -> None:
+    """Errors of 0.1 ms excused timings that the windows rule out: the best timing's error contains them as well."""
+    world = World(1, seconds=20)
+    errors = StampErrors(1e8 * np.diag([0.0, *[1.0] * world.regions]), least=1.0)
+    windows = windows_of(world)
+    search = Search(world.signal, windows, active_of(world), world.regions + 1, np.inf, errors=errors)
+    best, other = Sensor(), Sensor(lag_ns=20 * MS)
+    rates = np.linspace(90.0, 500.0, world.regions + 1)
+    for sensor, some in ((best, rates), (other, rates), (other._replace(lag_ns=30 * MS), 1.2 * rates)):
+        search._steady[sensor, math.inf] = some
+    by_stamps = search._explained(best, rates)
+    left = 2 * by_stamps
+    assert search._beside(other, 1.5 * left, (best, left)) == search._score(other, 1.5 * left)
+    other = other._replace(lag_ns=30 * MS)
+    # A fifth more in all rates is 1.44 times the effect.
+    assert search._beside(other, 1.5 * left, (best, left)) == pytest.approx(search._score(other, 1.28 * left))
+    trial = search._trial(best)._replace(steady=rates, left=left, noise=left)
+    worse = trial._replace(sensor=other, left=1.5 * left, noise=1.5 * left)
+    scores = [search._beside_if_rates_vary(worse._replace(steady=some), trial) for some in (rates, 1.2 * rates)]
+    assert scores == pytest.approx([trial.score, trial.score - trial.n * math.log(1.5 / 1.28)])
+    # The largest errors that stamps allow would leave ten times as much under the best timing too.
+    assert search._beside(other, left, (best, by_stamps / 10)) == pytest.approx(
+        search._score(other, left - by_stamps * 0.044)
+    )
 
 
 def test_rounding_alone_makes_no_outliers() -> None:

@@ -257,29 +257,31 @@ class Likelihood:
         part = self.lead.kind is Kind.COUNTER or (self.lead is UTILIZATION and sensor.window_ns < self.lead.refresh_ns)
         return part and sensor.window_ns > 0
 
-    def _excused(self, one: Sensor, rates: Floats, best: Sensor, of_best: Floats, left: float) -> float:
-        """The error of a timing with these rates that stamp errors excuse. `of_best` are the best timing's rates, and
-        `left` is its error: stamp errors explain no more than that.
+    def _excused(self, one: tuple[Sensor, Floats], best: tuple[Sensor, Floats], left: float) -> float:
+        """The mean squared error by stamp errors under a timing with its rates, beyond that under the best one.
+
+        The best timing's error `left` contains the latter, so it bounds stamp errors.
 
         In a loop, a part of a counter's period gives the readings of all of it with smaller differences between rates,
         and a smaller effect of stamp errors. Then the largest errors excuse, otherwise only the observed ones.
         """
-        largest = self._in_parts(best) and not self._in_parts(one)
+        largest = self._in_parts(best[0]) and not self._in_parts(one[0])
         share = 1.0 if largest else self._stamp_errors.least / max(self._stamp_errors.allowed, 1e-300)
-        return min(1.0, share, left / max(self._explained(best, of_best), 1e-300)) * self._explained(one, rates)
+        by_stamps, included = self._explained(*one), self._explained(*best)
+        return max(0.0, min(1.0, share, left / max(included, 1e-300)) * (by_stamps - included))
 
     def _beside(self, sensor: Sensor, left: float, best: tuple[Sensor, float], allowed: float = 0.0) -> float:
-        """The score of a timing with error `left` relative to `best`, a timing with its error. `allowed` and the effect
-        of stamp errors are excused."""
+        """The score of a timing with error `left` relative to `best`, a timing with its error. `allowed` and a larger
+        effect of stamp errors are excused."""
         rates, of_best = self.rates(sensor), self.rates(best[0])
         by_pauses = self._unmarked(best[0], of_best, best[1]) * self._by_pauses(sensor, rates)
-        by_stamps = self._excused(sensor, rates, best[0], of_best, best[1])
+        by_stamps = self._excused((sensor, rates), (best[0], of_best), best[1])
         excused = left - min(allowed, _LIKE_BEST * best[1]) - by_stamps - by_pauses
         return self._score(sensor, min(left, max(best[1], excused - max(0.0, self._rounding - best[1]))))
 
     def _beside_if_rates_vary(self, one: Trial, best: Trial, allowed: float = 0.0) -> float:
         """The same for timings with varying rates."""
-        by_stamps = self._excused(one.sensor, one.steady, best.sensor, best.steady, best.noise)
+        by_stamps = self._excused((one.sensor, one.steady), (best.sensor, best.steady), best.noise)
         share = self._unmarked(best.sensor, best.steady, best.noise, steady=False)
         by_pauses = share * self._by_pauses(one.sensor, one.steady, steady=False)
         return one.beside(best, allowed, max(0.0, self._rounding - best.noise) + by_stamps + by_pauses)
