@@ -520,6 +520,16 @@ def test_a_few_windows_far_off_do_not_show_that_rounding_averages_out() -> None:
         assert other.reason == ROUNDED or other.half_width > one.half_width + 5.0
 
 
+def test_readings_that_are_alike_show_their_mean_only() -> None:
+    """Any timing fits them with equal rates. Under a wrong one shares may vary, as if they told the regions apart."""
+    first = 0.4 + np.random.default_rng(0).uniform(-0.3, 0.3, 200)
+    equations = of(np.column_stack((np.zeros(200), first, 1 - first)), np.full(200, 180.0))
+    for rate in solve(equations, most=900.0, step=10.0, alike=True)[1:]:
+        assert rate.reason == ROUNDED
+    filling = of(np.column_stack((np.zeros(200), np.ones(200))), np.full(200, 180.0))
+    assert solve(filling, most=900.0, step=10.0, alike=True)[1].half_width <= 6.0
+
+
 def test_rounding_evens_out_where_readings_differ() -> None:
     trial = experiment(1)
     rounded = of(trial.shares, np.round(trial.values / 10.0) * 10.0)

@@ -354,10 +354,10 @@ class Fit:
         return self._step if self._alike or self.noise < _EVEN * self._step**2 / 12 else 0.0
 
     def _rounded(self, weights: Floats, variance: float) -> float:
-        """The largest change of the rate, within physics, if every reading is rounded in the worst direction."""
+        """The largest change of the rate by rounding, within physics. Any timing fits readings that are alike."""
         used = weights > 0
         share = float((self._shares[used] / weights[used]).min())
-        moved = math.sqrt(self.n * variance / self.noise) if self.noise > 0 else math.inf
+        moved = math.sqrt(self.n * variance / self.noise) if self.noise > 0 and not self._alike else math.inf
         value, mean = float(weights @ self.rates), min(self.mean, self.most)
         return rounded(value, self._uneven / 2, moved, mean, share, self.most)
 
