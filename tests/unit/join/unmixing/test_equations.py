@@ -126,6 +126,24 @@ def test_windows_that_are_left_out_change_no_rate_and_show_by_how_much_the_means
     assert equations.left_out(0) == pytest.approx([0.0, -1000 / own, 0.0], abs=1e-3)
 
 
+def test_the_error_of_a_prediction_that_was_uncertain_is_no_error_of_a_block() -> None:
+    """The pause after a program's last execution was longer than all before. Its windows, 400 W off their prediction,
+    made most of the half-widths."""
+    shares, _, _ = windows(2, 64)
+    rates, last = np.array([90.0, 300.0, 200.0]), np.arange(64) >= 56
+    shares[last], long = np.eye(3)[0], last[:, None].astype(np.float64)
+    values = shares @ rates + np.random.default_rng(1).normal(0, 3, 64)
+    largest = []
+    for predicted in (None, ~last):
+        equations = Equations((Probe(ProbeKind.GAP),), 3)
+        equations.add(shares[:5], values[:5], long[:5])
+        equations.refer(np.append(400.0, rates)[:, None], equations.seen)
+        equations.add(shares[5:], values[5:], long[5:], predicted=predicted if predicted is None else predicted[5:])
+        assert equations.n == 64
+        largest.append(np.abs(equations.blocks()).max())
+    assert largest[1] < largest[0] / 10
+
+
 def test_a_block_that_is_not_full_has_a_smaller_share_of_the_sum_of_all() -> None:
     shares, values, _ = windows(3, 28)
     equations = Equations(columns=3)

@@ -45,3 +45,23 @@ def test_rates_of_regions_in_many_windows_take_no_memory_and_a_rare_regions_rate
     exact = np.einsum("nk,kl,nl->n", some, fit.posterior.covariance, some)
     assert variances == pytest.approx(exact, abs=0.01 * fit.noise)
     assert variances[0] > 0.2 * fit.noise
+
+
+def test_a_window_far_from_a_doubtful_prediction_is_near_but_not_predicted() -> None:
+    rng = np.random.default_rng(3)
+    shares = np.zeros((100, 3))
+    shares[:, 1] = rng.uniform(0.0, 0.8, 100)
+    shares[:2, 2] = 0.05
+    shares[:, 0] = 1.0 - shares.sum(axis=1)
+    equations = Equations(columns=3)
+    equations.add(shares, shares @ [90, 300, 200] + rng.normal(0, 3, 100))
+    fit = Fit(equations, most=700.0)
+    watch = ResidualWatch()
+    watch.set_baseline(fit.noise)
+    watch.expect(fit, fit.solution.astype(np.float32))
+    # Two windows had a twentieth of the last region each: its rate may be off by 100 W.
+    few = np.array([[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])
+    values = few @ fit.solution + np.array([0.0, 100.0, 100.0])
+    near, predicted = watch.near(np.zeros((3, 0)), few, values)
+    assert near.tolist() == [True, False, True]
+    assert predicted.tolist() == [True, False, False]

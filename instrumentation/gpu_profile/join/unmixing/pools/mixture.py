@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from gpu_profile.catalogue import POWER_SOURCES, Kind, Signal
 from gpu_profile.history.timeline import Floats, Ints, Timeline
@@ -179,8 +178,9 @@ class Mixture:
             self.period.add(shares, values, times)
             steady, factors = self._steadying.divided(shares, values, self.family.length_ns)
             # The value of a long window hardly depends on the moments of its ends.
-            near = self._near(probes, shares, steady[:, 0]) | (times > 1) if watched else times > 0
-            self._equations.add(shares, steady, probes, times, near)
+            some = self._near(probes, shares, steady[:, 0]) if watched else (times > 0, times > 0)
+            near, predicted = (each | (times > 1) for each in some)
+            self._equations.add(shares, steady, probes, times, near, predicted)
             self._equations.taking(self._steadying.taken_by(factors[near], (shares * times[:, None])[near]))
 
     def _rows(
@@ -301,8 +301,8 @@ class Mixture:
         self._contradicted = self.unexpected
         self._settle(self._solved(start=self._watch.variances))
 
-    def _near(self, probes: Floats, shares: Floats, values: Floats) -> npt.NDArray[np.bool_]:
-        """Which windows the rates predict well. If too few, the search for the timing begins again."""
+    def _near(self, probes: Floats, shares: Floats, values: Floats) -> tuple[Bools, Bools]:
+        """Which windows `ResidualWatch` finds near. If too few, the search for the timing begins again."""
         if self._watch.due(self.n):
             fit = self._solved(start=self._watch.variances)
             self._reference = fit.rates

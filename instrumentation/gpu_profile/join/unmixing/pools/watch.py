@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Singles
 from gpu_profile.join.unmixing.solving.equations import packed, unpacked
 from gpu_profile.join.unmixing.solving.unmix import Fit
-from gpu_profile.join.unmixing.windows.probes import ProbeGroup
+from gpu_profile.join.unmixing.windows.probes import Bools, ProbeGroup
 
 #: Residuals above this many standard deviations are outliers: late readings, or readings of another renewal.
 _OUTLIER: Final = 6.0
@@ -84,10 +83,10 @@ class ResidualWatch:
         """Renew the solution at the next windows: the columns have changed."""
         self._n = 0
 
-    def near(self, probes: Floats, shares: Floats, values: Floats) -> npt.NDArray[np.bool_]:
-        """Which windows are within the outlier limit of their predictions."""
+    def near(self, probes: Floats, shares: Floats, values: Floats) -> tuple[Bools, Bools]:
+        """Which windows are within the outlier limit of their predictions, with and without the predictions' doubt."""
         if not self._baseline_mse > 0:
-            return np.ones(len(values), bool)
+            return np.ones(len(values), bool), np.ones(len(values), bool)
         predicted, doubt = self.predict(probes, shares)
         missed = (values - predicted) ** 2
         # Only windows of a region with an uncertain rate can improve that rate, so they stay, however far off.
@@ -97,8 +96,7 @@ class ResidualWatch:
             latest = float(np.minimum(missed[informative], most).mean())
             self._recent_mse += min(1.0, informative.sum() / _DRIFT_WINDOWS) * (latest - self._recent_mse)
         self._informative_n += int(informative.sum())
-        near: npt.NDArray[np.bool_] = missed <= most + _OUTLIER**2 * doubt
-        return near
+        return missed <= most + _OUTLIER**2 * doubt, missed <= most
 
     def predict(self, probes: Floats, shares: Floats) -> tuple[Floats, Floats]:
         """Predictions of windows from their equations, and the variances of the predictions.

@@ -177,9 +177,10 @@ class Equations:
 
     def add(
         self, shares: Floats, values: Floats, probes: Floats | None = None, times: Ints | None = None,
-        near: npt.NDArray[np.bool_] | None = None,
+        near: npt.NDArray[np.bool_] | None = None, predicted: npt.NDArray[np.bool_] | None = None,
     ) -> None:  # fmt: skip
-        """Add windows, each as often as `times[n]` says, else once. Windows that are not `near[n]` are left out.
+        """Add windows, each as often as `times[n]` says, else once. Windows that are not `near[n]` are left out. The
+        residuals of those that are not `predicted[n]` are errors of the reference, so blocks have none of them.
 
         `shares[n, k]` is the share of each window in which each column was active, `values[n]` or `values[n, s]` are
         the readings, and `probes[n, p]` the windows' probes.
@@ -191,16 +192,17 @@ class Equations:
         self.distinct += len(values) if near is None else int(near.sum())
         if times is not None and times.max() > 1:
             rows, values = rows.repeat(times, axis=0), values.repeat(times, axis=0)
-            near = near if near is None else near.repeat(times)
+            near, predicted = (each if each is None else each.repeat(times) for each in (near, predicted))
         if self.n == 0:
             self._begin(values.shape[1])
         self._grow(shares.shape[1])
         if near is not None and not near.all():
             self._leave_out(rows[~near], values[~near])
             rows, values = rows[near], values[near]
+            predicted = predicted if predicted is None else predicted[near]
         if len(values):
             self._sum(rows, values)
-            self._add_blocks(rows, values)
+            self._add_blocks(rows, values, predicted)
 
     def _begin(self, outputs: int) -> None:
         """Make the sums of products with values for this number of signals."""
@@ -227,14 +229,13 @@ class Equations:
         self.highest = np.maximum(self.highest, values.max(axis=0))
         self.n += len(values)
 
-    def _add_blocks(self, rows: Floats, values: Floats) -> None:
+    def _add_blocks(self, rows: Floats, values: Floats, predicted: npt.NDArray[np.bool_] | None) -> None:
         if not self.covered.any():
             return
         size, at = rows.shape[1], 0
         errors, covered = values - rows @ self.reference[:size], self.covered[:size]
-        if not covered.all():
-            usable = ~(rows[:, ~covered] != 0).any(axis=1)
-            rows, errors = rows[usable], errors[usable]
+        usable = ~(rows[:, ~covered] != 0).any(axis=1) & (True if predicted is None else predicted)
+        rows, errors = rows[usable], errors[usable]
         while at < len(rows):
             if not self._blocks or self._blocks[-1][0] >= self._block:
                 if len(self._blocks) == _MOST_BLOCKS:
