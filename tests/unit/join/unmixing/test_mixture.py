@@ -292,6 +292,7 @@ def test_active_time_is_asked_for_as_far_back_as_any_timing_that_is_tried_may_lo
         lags = lagging(shapes(signal))
         tried = [*lags, *renewing(lags[::50], signal), *stepping(lags, signal, T0 + np.arange(50) * 100 * MS)]
         tried += [near for sensor in tried[::-20] for near in sensor.around(FINE_STEPS_NS[0])]
+        tried += [sensor._replace(jitter_ns=50 * MS) for sensor in tried]
         for i in range(200):
             a = T0 + i * 100 * MS
             timeline.append([Sample(signal, a, a + 100 * MS, 5000)])

@@ -46,7 +46,7 @@ def test_a_boxcar_of_25_ms_is_the_difference_of_two_moments() -> None:
 
 
 def test_without_a_window_of_its_own_a_reading_is_the_difference_between_the_ends_of_two_rows() -> None:
-    offsets, factors = Sensor(blur_ns=2 * MS).kernel()
+    offsets, factors = Sensor(jitter_ns=MS).kernel()
     assert offsets.tolist() == [-MS // 2, MS // 2, -MS // 2, MS // 2]
     assert factors.tolist() == [0.5, 0.5, -0.5, -0.5]
 
@@ -60,10 +60,12 @@ def test_an_exponential_answers_to_a_step_as_it_should(tau_ms: int) -> None:
         assert share == pytest.approx(1 - np.exp(-since / (tau_ms * MS)), abs=0.01)
 
 
-def test_a_coarse_grid_needs_two_moments_and_finer_ones_need_one() -> None:
+def test_errors_of_the_stamps_are_tried_evenly_and_finer_ones_need_fewer_moments() -> None:
     assert Sensor().spread().tolist() == [0]
     assert Sensor(blur_ns=2 * MS).spread().tolist() == [-MS // 2, MS // 2]
-    assert Sensor(blur_ns=2 * MS, smooth=True).spread().tolist() == [0]
+    assert Sensor(jitter_ns=MS).spread().tolist() == [-MS // 2, MS // 2]
+    assert len(Sensor(jitter_ns=50 * MS).spread()) == 16
+    assert len(Sensor(jitter_ns=50 * MS, period_ns=100 * MS).spread()) == 1
 
 
 # ---------------------------------------------------------------------- in step with the renewals

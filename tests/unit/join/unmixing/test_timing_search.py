@@ -251,11 +251,11 @@ def test_windows_too_near_a_renewal_to_tell_its_side_speak_neither_for_a_timing_
 
 
 def mixed(world: World) -> list[Sensor]:
-    """Timings of every form, and of several blurs."""
+    """Timings of every form, and of several blurs and errors of stamps."""
     framed = [Sensor(window_ns=100 * MS), Sensor(window_ns=71 * MS), Sensor(window_ns=30 * MS, smooth=True)]
     forms = [Sensor(), *framed, Sensor(follows=True), Sensor(period_ns=world.step_ns, in_step=True, follows=True)]
     forms += [each._replace(period_ns=100 * MS, phase_ns=37 * MS) for each in [Sensor(), *framed]]
-    forms += [each._replace(blur_ns=2 * MS) for each in forms]
+    forms += [each._replace(jitter_ns=5 * MS) for each in forms] + [each._replace(blur_ns=2 * MS) for each in forms]
     return [each._replace(lag_ns=lag * MS) for lag in (0, 13, 90, 0) for each in forms]
 
 

@@ -1,7 +1,7 @@
 """The windows of one signal family matched with the regions that were active in them. Pure.
 
-The sensor's timing is the one with the least residual on a grid of lags, phases and windows. Windows are kept during
-the search. Then the timing is locked, and only equations remain. If residuals grow, the search begins anew.
+The sensor's timing is the one with the least residual on a grid of lags, phases, windows and stamp errors. Windows are
+kept during the search. Then the timing is locked, and only equations remain. If residuals grow, the search begins anew.
 """
 
 from __future__ import annotations

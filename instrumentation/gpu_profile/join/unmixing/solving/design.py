@@ -166,7 +166,7 @@ class Design:
     def form(sensor: Sensor) -> tuple[int, ...]:
         """The properties that sensors of one design share."""
         framed, renewed = bool(sensor.window_ns), bool(sensor.period_ns)
-        return framed, sensor.smooth, renewed, sensor.follows, sensor.blur_ns
+        return framed, sensor.smooth, renewed, sensor.follows, sensor.blur_ns, sensor.jitter_ns
 
     def _weighted(self, integrals: Floats, factors: Floats | None = None) -> Floats:
         """By window: the weighted sum of integrals up to each moment, `[rows, moments]` to `[n, rows]`."""

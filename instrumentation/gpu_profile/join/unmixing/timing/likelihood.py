@@ -32,12 +32,12 @@ from gpu_profile.join.unmixing.solving.shrinkage import CERTAIN, shrink
 from gpu_profile.join.unmixing.solving.stamps import StampErrors
 from gpu_profile.join.unmixing.solving.sums import Sums, rates_of_each
 from gpu_profile.join.unmixing.timing.expected import SensorPrior
-from gpu_profile.join.unmixing.timing.timings import LONGEST_LAG_NS, shapes
+from gpu_profile.join.unmixing.timing.timings import JITTERS_NS, LONGEST_LAG_NS, shapes
 from gpu_profile.join.unmixing.timing.trials import Trial, is_late
 from gpu_profile.join.unmixing.windows.active_time import ActiveTime
 from gpu_profile.join.unmixing.windows.pauses import yield_to_program
 from gpu_profile.join.unmixing.windows.probes import Probe, ProbeKind, choose, groups_of
-from gpu_profile.join.unmixing.windows.sensor import FINE_STEPS_NS, GUARD_NS, Sensor, renews_faster
+from gpu_profile.join.unmixing.windows.sensor import FINE_STEPS_NS, GUARD_NS, Sensor, renews_faster, unsteadiness_ns
 from gpu_profile.units import NS_PER_S
 
 #: A difference of this share of the variance does not separate two distant timings, up to `Trial.varied` under the best
@@ -57,6 +57,8 @@ _COMPARED: Final = 64  #: two timings are compared at this number of readings
 #: Windows times timings that are tried at once, because of the memory they need, and with varying rates.
 _AT_ONCE: Final = 4096
 _TRIED: Final = 2048
+#: A stamp error is only accepted if it lowers the error below this share: chance alone gains a little.
+_BETTER: Final = 0.98
 #: Work outside all regions makes outliers: windows with residuals above `_FAR` medians, which noise (five standard
 #: deviations) does not reach. If they are at most the share `_FEW`, residuals are clipped to `_CLIP` medians (Huber,
 #: Annals of Mathematical Statistics 35 (1964), 73), in `_ROUNDS` rounds.
@@ -97,8 +99,12 @@ class Likelihood:
         #: By timing: the moments of `_some` readings, moved to the mean age of their contents.
         self._middle_moments: dict[Sensor, Ints] = {}
         self._alone = windows._replace(masses=windows.masses[:, :1])
+        self._unsteadiness_ns = unsteadiness_ns(windows.ends)
         # The catalogue's period is only nominal: the period in the readings takes precedence.
         self._faster = renews_faster(lead, windows.ends)
+        if self._faster:
+            # A reading may be as old as the sensor's period, which is at most the time between two readings.
+            self._unsteadiness_ns += int(np.median(windows.ends - windows.starts)) // 4
         #: The least mean squared error: the finest step's effect on a window is no evidence against a timing.
         means = self._alone.masses[:, 0] * NS_PER_S / (windows.ends - windows.starts)
         unsure = float(FINE_STEPS_NS[-1] / np.maximum(windows.ends - windows.starts, 1).mean())
@@ -182,6 +188,15 @@ class Likelihood:
                 left |= zip(part, map(self._left, fitted, rates, repeat(n)), strict=True)
                 self._steady |= zip(zip(part, repeat(self._limit)), rates, strict=True)
         return [left[sensor] for sensor in sensors]
+
+    def _unsettled(self, sensors: Sequence[Sensor]) -> list[Sensor]:
+        """Each sensor with the stamp error that clearly lowers its error; unchanged if none does."""
+        jitters = [jitter for jitter in JITTERS_NS if jitter <= 2 * self._unsteadiness_ns + JITTERS_NS[0]]
+        tried = [[] if s.in_step else [s._replace(jitter_ns=jitter) for jitter in jitters] for s in sensors]
+        every = [*sensors, *(each for some in tried for each in some)]
+        left = dict(zip(every, self.residuals(every), strict=True))
+        best = [min(some, key=left.__getitem__, default=sensor) for sensor, some in zip(sensors, tried, strict=True)]
+        return [b if left[b] < left[s] * _BETTER else s for s, b in zip(sensors, best, strict=True)]
 
     def _left(self, fitted: Sums, rates: Floats, n: int) -> float:
         """The mean squared error of `n` windows under these rates. Windows left out are included."""

@@ -98,10 +98,10 @@ class Search(Likelihood):
         # If renewals are faster, the readings' period changes with every new reading, so earlier ones are not reused.
         candidates = [s for s in self._candidates if s.follows == self._faster and not (self._faster and s.period_ns)]
         starts = [*(sensor._replace(blur_ns=FINE_STEPS_NS[0]) for sensor in candidates), *self._starts()]
-        tried = self._refined(starts)
+        tried = self._refined(self._unsettled(starts))
         best = min(tried, key=self._rank)[0]
         if self._clip_outliers(best, [*starts, *(sensor for sensor, _ in tried)]):
-            tried = self._refined(starts)
+            tried = self._refined(self._unsettled(starts))
         phases = self._with_residuals(self._any_phase(min(tried, key=self._rank)[0]))
         if phases:
             # Windows near renewals are included or left out depending on the phase, so a deeper minimum may lie beside.

@@ -24,6 +24,8 @@ LONGEST_LAG_NS: Final = 1000 * _MS
 #: Changes of a lag that are tried with renewals, and the largest relative error of a period.
 _MOVES_NS: Final = (-20 * _MS, 0, 20 * _MS)
 _OFF: Final = 0.03
+#: Half-widths of stamp errors that are tried.
+JITTERS_NS: Final = tuple(ms * _MS for ms in (1, 2, 5, 10, 20, 50))
 #: Windows and time constants of power sensors that are tried first, from below 25 of every 100 ms (A100, H100) to more
 #: than 1 s (Yang et al., "Part-time Power Measurements", SC24).
 MEANS_NS: Final = tuple(round(25 * _MS * 2 ** (step / 2)) for step in range(-1, 12))

@@ -40,6 +40,8 @@ _LONGEST_NS: Final = 1_500 * _MS
 _STEPS: Final = 24
 #: The end of its last step, in time constants.
 _LAST_CORNER: Final = float(np.log(_STEPS)) + 2.0
+#: The most moments at which an uncertain stamp is tried.
+_MOST_TRIES: Final = 16
 #: Consecutive new readings that show how often a counter is renewed, and the fewest that suffice.
 _RUN: Final = 20
 _SHORTEST_RUN: Final = 4
@@ -64,9 +66,9 @@ class Sensor(NamedTuple):
 
     Renewals come every `period_ns` at `phase_ns`; a period of 0 means none. The reading is the mean since the previous
     reading (`window_ns` 0), over the last `window_ns`, or, with `smooth`, weighted by an exponential of that time
-    constant. `blur_ns` is the remaining uncertainty of the end. `in_step`: readings come once a period, always at about
-    the same phase. `follows`: renewals are faster than in the catalogue. With a period, `placed` gets their phase from
-    readings; until then `lag_ns` counts from the mean phase.
+    constant. `blur_ns` is the remaining uncertainty of the end, `jitter_ns` the half-width of the stamps' own error.
+    `in_step`: readings come once a period, always at about the same phase. `follows`: renewals are faster than in the
+    catalogue. With a period, `placed` gets their phase from readings; until then `lag_ns` counts from the mean phase.
     """
 
     lag_ns: int = 0
@@ -75,6 +77,7 @@ class Sensor(NamedTuple):
     window_ns: int = 0
     smooth: bool = False
     blur_ns: int = 0
+    jitter_ns: int = 0
     in_step: bool = False
     follows: bool = False
 
@@ -143,7 +146,7 @@ class Sensor(NamedTuple):
     @property
     def guard_ns(self) -> int:
         """The distance from a renewal within which a stamp may be on its other side."""
-        return GUARD_NS + self.blur_ns // 2
+        return GUARD_NS + self.jitter_ns + self.blur_ns // 2
 
     @property
     def usual(self) -> bool:
@@ -164,12 +167,12 @@ class Sensor(NamedTuple):
     def reach_ns(self) -> int:
         """How far before its stamp a reading may look, apart from its own row."""
         back = math.ceil(self.window_ns * _LAST_CORNER) if self.smooth else self.window_ns
-        return max(self.lag_ns, 0) + self.period_ns + back + self.blur_ns
+        return max(self.lag_ns, 0) + self.period_ns + back + self.jitter_ns + self.blur_ns
 
     @property
     def ahead_ns(self) -> int:
         """How far after its stamp the moment of a reading may be, because the stamp was late or inaccurate."""
-        half = self.blur_ns // 2
+        half = max(self.jitter_ns, self.blur_ns // 2)
         if self.follows:
             return max(0, -self.lag_ns) + half
         # In step, renewals are counted half a period away from the readings.
@@ -178,9 +181,11 @@ class Sensor(NamedTuple):
     @lru_cache(64)  # noqa: B019 - a frozen value: the same sensor is asked for every window
     def spread(self) -> Ints:
         """Equally likely offsets of a reading's moment from `moments`."""
-        half = self.blur_ns // 2
-        # Two moments represent half of a grid's step well enough.
-        tries = 1 if half <= _MS // 5 or self.smooth else 2
+        # Stamps near renewals are not used, so with renewals a stamp's error does not move the moment.
+        half = self.blur_ns // 2 if self.period_ns else max(self.jitter_ns, self.blur_ns // 2)
+        # Two moments represent half of a grid's step well enough, but not an error of the stamps.
+        fewest = 1 if half <= _MS // 5 or self.smooth else 2
+        tries = fewest if half > self.jitter_ns else min(_MOST_TRIES, max(fewest, 2 * -(-half // _MS)))
         return np.rint((np.arange(tries) + 0.5) * 2 * half / tries - half).astype(np.int64)
 
     @lru_cache(64)  # noqa: B019
@@ -266,7 +271,7 @@ def renews_faster(signal: Signal, stamps: Ints) -> bool:
     if signal.kind is not Kind.COUNTER or most < _SHORTEST_RUN:
         return False
     missing = max((m - 1) * signal.refresh_ns - int((stamps[m:] - stamps[:-m]).min()) for m in (min(_RUN, most), most))
-    return missing > 0 and missing > 2 * _unsteadiness_ns(stamps)
+    return missing > 0 and missing > 2 * unsteadiness_ns(stamps)
 
 
 def shown_period_ns(stamps: Ints) -> int:
@@ -302,7 +307,7 @@ def turn(stamps: Ints, period_ns: int) -> complex:
     return complex(np.exp(2j * np.pi * (stamps % period_ns) / period_ns).mean())
 
 
-def _unsteadiness_ns(stamps: Ints) -> int:
+def unsteadiness_ns(stamps: Ints) -> int:
     """The largest error of stamps, estimated from their uneven intervals under a uniform distribution of errors. An
     even reader makes no larger errors."""
     if len(stamps) < 3:
